@@ -1,11 +1,11 @@
-"""Episodic memory for agents: stores what their events report, recalls what resembles new input and how it ended.
+"""Episodic memory for agents: stores their events, and recalls similar situations and how they ended.
 
     from memory_agent import Memory, MemoryFilter
     with Memory.open("data/alice") as memory:
         memory.ingest(events)
         result = memory.recall("fix the bug in the auth module", top_k=5)
 
-Names are imported on first use, so a client of the daemon loads none of the engines.
+Names are imported on first use, so a client of the daemon does not load the engines.
 """
 
 from __future__ import annotations
@@ -104,15 +104,15 @@ __all__ = [
 
 
 def _load_cxx_locale() -> None:
-    """Create the C++ locale of the system's libstdc++ before an extension module brings another.
+    """Create the C++ locale of the system's libstdc++ before an extension module loads another copy.
 
-    Importing ONNX Runtime after usearch ends in SIGSEGV otherwise (usearch 2.26.6, onnxruntime 1.31.1; decision 0011).
+    Otherwise importing ONNX Runtime after usearch ends in SIGSEGV (usearch 2.26.6, onnxruntime 1.31.1; decision 0011).
     Likely cause: usearch bundles a C++ library whose locale ids are unique process-wide (STB_GNU_UNIQUE), and ONNX
-    Runtime, which uses the system's libstdc++, takes them for its own. Rejected: importing ONNX Runtime first, which
-    costs 35 MB in a process that only searches.
+    Runtime, which uses the system's libstdc++, treats them as its own. Rejected: importing ONNX Runtime first, which
+    takes 35 MB in a process that only searches.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # no libstdc++, nothing to do
+        with contextlib.suppress(OSError, AttributeError):  # without libstdc++ there is nothing to do
             ctypes.CDLL("libstdc++.so.6")["_ZNSt6locale7classicEv"]()  # std::locale::classic()
 
 

@@ -1,4 +1,4 @@
-"""The command `memory-agent`; also `python -m memory_agent`."""
+"""The entry point of the command `memory-agent`, also run by `python -m memory_agent`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _MISUSED = 2
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it with exit code 130."""
+    """Run the command line. Ctrl-C ends it with exit code 130."""
     try:
         if sys.argv[1:2] == [_HOOK]:
             return _hook()
-        from memory_agent.cli.group import cli  # inside, so that Ctrl-C while the imports run is clean too
+        from memory_agent.cli.group import cli  # imported here, so that Ctrl-C during imports is handled too
 
         cli(prog_name="memory-agent")
     except KeyboardInterrupt:
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _discard_unwritable() -> None:
-    """Drop what standard output and error could not write; at exit Python would try again, and exit with 120."""
+    """Discard unwritten output; otherwise Python would retry at exit, fail, and exit with 120."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -34,7 +34,7 @@ def _discard_unwritable() -> None:
 
 
 def _hook() -> None:
-    """Run the command `hook` without what the others need, or where its words are not plain, with it."""
+    """Run the command `hook` without importing the other commands, unless its arguments need the full parser."""
     from memory_agent.hooks.process import plain_options, run_hook
 
     options = plain_options(sys.argv[2:])
@@ -45,7 +45,7 @@ def _hook() -> None:
     try:
         cli(prog_name="memory-agent")
     except SystemExit as exit:
-        # By 2 a hook forbids the client to go on; wrong words must not.
+        # Exit code 2 of a hook tells the client to stop, so invalid arguments must not cause it.
         sys.exit(1 if exit.code == _MISUSED else exit.code)
 
 

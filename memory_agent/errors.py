@@ -1,4 +1,4 @@
-"""The errors of this package; `relay.errors` says how errors are declared and sent."""
+"""The errors of this package. `relay.errors` describes how errors are declared and sent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = [
 
 @dataclass(eq=False, repr=False)
 class UnhandledEventError(MemoryAgentError):
-    """One event can never become a memory; it belongs in quarantine."""
+    """An event can never become a memory and must be quarantined."""
 
     code = "unhandled_event"
     template = "event {event_id}: {reason}"
@@ -80,7 +80,7 @@ class RateLimitedError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class RunUnknownError(MemoryAgentError):
-    """The run was never begun, or was forgotten."""
+    """The run has not begun, or was forgotten."""
 
     code = "run_unknown"
     template = "run {run_id} is not known: mistyped, never begun, or forgotten"
@@ -90,7 +90,7 @@ class RunUnknownError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class RunBegunError(MemoryAgentError):
-    """The run that should begin has begun already, with another objective or session."""
+    """The run has already begun, with another objective or session."""
 
     code = "run_begun"
     template = "run {run_id} was begun at {began_at} with another objective or session: begin this one under a new id"
@@ -101,7 +101,7 @@ class RunBegunError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class RunEndedError(MemoryAgentError):
-    """The run has ended: no step and no other ending can be added, and it cannot begin again."""
+    """The run has ended: it accepts no further step or ending, and cannot begin again."""
 
     code = "run_ended"
     template = "run {run_id} ended at {ended_at}: feedback revises its quality; another run needs a new id"
@@ -111,7 +111,7 @@ class RunEndedError(MemoryAgentError):
 
 
 class StoreError(MemoryAgentError):
-    """The record store failed and must be reopened."""
+    """The record store failed; it must be reopened."""
 
     code = "store"
     retryable = True
@@ -119,7 +119,7 @@ class StoreError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class StoreFullError(StoreError):
-    """The disk or the memory map is full; acknowledged records are intact, and deleting still works."""
+    """The disk or the memory map is full. Acknowledged records are intact, and deleting still works."""
 
     code = "store_full"
     template = "no room left in {path} (limit {limit_bytes} bytes)"
@@ -136,7 +136,7 @@ class StoreDamagedError(StoreError):
 
 
 class EncryptionKeyMissingError(errors.EncryptionKeyMissingError, StoreError):
-    """The key that a user's data is encrypted with is missing: destroyed, or in another folder of keys."""
+    """The key of a user's encrypted data is missing: it was destroyed, or is in another keys folder."""
 
     code = "encryption_key_missing"
     retryable = False
@@ -144,7 +144,7 @@ class EncryptionKeyMissingError(errors.EncryptionKeyMissingError, StoreError):
 
 @dataclass(eq=False, repr=False)
 class StoreEncryptedError(StoreError):
-    """The store is encrypted, and the settings name no folder of keys."""
+    """The store is encrypted, but the settings name no keys folder."""
 
     code = "store_encrypted"
     retryable = False
@@ -155,7 +155,7 @@ class StoreEncryptedError(StoreError):
 
 @dataclass(eq=False, repr=False)
 class StoreNotEncryptedError(StoreError):
-    """The store is not encrypted, and the settings name a folder of keys."""
+    """The store is not encrypted, but the settings name a keys folder."""
 
     code = "store_not_encrypted"
     retryable = False
@@ -177,7 +177,7 @@ class StoreOwnedElsewhereError(StoreError):
 
 @dataclass(eq=False, repr=False)
 class FencedError(StoreError):
-    """A newer owner has taken over this store; the earlier one must stop writing."""
+    """A newer owner has taken over this store; the earlier owner must stop writing."""
 
     code = "fenced"
     template = "{path}: owner epoch {own_epoch} was superseded by {current_epoch}"
@@ -202,7 +202,7 @@ class BackupDamagedError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class ClientSettingsError(MemoryAgentError):
-    """A settings file of a coding agent cannot be edited; it is left as it is."""
+    """A settings file of a coding agent cannot be edited; it was not changed."""
 
     code = "client_settings"
     template = "{path} is left as it is: {reason}"
@@ -212,13 +212,13 @@ class ClientSettingsError(MemoryAgentError):
 
 
 class ModelError(MemoryAgentError):
-    """The embedding model cannot be used."""
+    """The embedding model is unusable."""
 
     code = "model"
 
 
 class ModelMissingError(ModelError):
-    """No model weights were found; recall stays lexical until they arrive."""
+    """No model weights were found; recall is lexical until they are available."""
 
     code = "model_missing"
     retryable = True
@@ -226,7 +226,7 @@ class ModelMissingError(ModelError):
 
 @dataclass(eq=False, repr=False)
 class ModelChecksumError(ModelError):
-    """A model file is not the expected one; it is refused."""
+    """A model file does not match its expected checksum and was rejected."""
 
     code = "model_checksum"
     template = "{path}: SHA-256 is {actual_sha256}, expected {expected_sha256}; refused"
@@ -244,13 +244,13 @@ class EmbedderUnavailableError(ModelError):
 
 
 class HostDiedError(UnavailableError):
-    """A user's host process ended during the request, which may or may not have taken effect."""
+    """A user's host process died during the request, which may or may not have taken effect."""
 
     code = "host_died"
 
 
 class NothingSharedError(UnavailableError):
-    """Nothing was shared in this deployment yet; the store of shared items is created when it is first needed."""
+    """Nothing has been shared in this deployment yet; the store of shared items is created on first use."""
 
     code = "nothing_shared"
 
@@ -272,4 +272,4 @@ class UnknownMethodError(MemoryAgentError):
 
 
 ERRORS: dict[str, type[MemoryAgentError]] = by_code(MemoryAgentError)
-"""Every error by its code, so that an error from another process is raised here as the same class."""
+"""Every error by code, so that an error from another process is raised as the same class."""

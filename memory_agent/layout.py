@@ -1,4 +1,4 @@
-"""The paths and endpoints below the data folder. A client on the same machine needs nothing else.
+"""The paths and endpoints below the data folder, which are all that a client on the same machine needs.
 
 DATA/daemon.lock            held while a daemon serves this folder
 DATA/token                  the key `local`, for clients on this machine (0600)
@@ -6,14 +6,14 @@ DATA/keys.json curve.json   the other keys, and the key pair that identifies the
 DATA/encryption             the id of the key of `system`, which identifies the key folder
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
-                            of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
-                            http: the address of the door over HTTP, while it is open;
-                            start.lock: held by a client that starts a daemon
+                            and for each host, host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
+                            http: the address of the HTTP server while it runs;
+                            start.lock: held by a client while it starts a daemon
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
-                            and other keys than those of the data folder
-DATA/daemon.log             the log of a daemon that `memory-agent mcp` started; daemon.log.1 is the one before
+                            and for keys other than those of the data folder
+DATA/daemon.log             the log of a daemon started by `memory-agent mcp`; daemon.log.1 is the previous log
 
-Hooks of coding agents import this file at their start, so slow imports are made where they are used.
+Hooks of coding agents import this module at startup, so slow imports are made where they are used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TextIO
 
 CONSUMER = "memory"
-"""The name of the daemon's cursor in the journal."""
+"""The daemon's consumer name in the journal."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
 CONFIG_VARIABLE = "MEMORY_AGENT_CONFIG"
 TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
@@ -44,13 +44,13 @@ def default_data_dir() -> Path:
 
 def platform_data_dir() -> Path:
     """Return the platform's folder for this program's data."""
-    import platformdirs  # imported late: 10 ms, and most clients name the folder
+    import platformdirs  # imported late: takes 10 ms, and most clients set the folder
 
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
 
 
 def connections_dir() -> Path:
-    """Return the folder where `connect` stores its entries in the settings of clients, and copies of these files."""
+    """Return the folder where `connect` records its entries in clients' settings and keeps copies of these files."""
     import platformdirs  # imported late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
@@ -69,7 +69,7 @@ class Layout:
         self._token = self.data_dir / "token"
 
     def create(self) -> None:
-        """Create the folders, for this user alone. Raises `SettingsError`."""
+        """Create the folders, private to this user. Raises `SettingsError`."""
         try:
             for folder in (self.data_dir, self.run):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,14 +80,14 @@ class Layout:
 
     @property
     def gateway(self) -> str:
-        """The daemon's socket for clients."""
+        """The endpoint of the daemon for clients."""
         from relay.access import ipc_endpoint
 
         return ipc_endpoint(self.run / "gateway.sock")
 
     @property
     def http(self) -> Path:
-        """The file with the address of the daemon's door over HTTP."""
+        """The file with the address of the daemon's HTTP server."""
         return self.run / "http"
 
     @property
@@ -102,12 +102,12 @@ class Layout:
 
     @property
     def log(self) -> Path:
-        """The file with the standard error of a daemon that a client started."""
+        """The file that receives the standard error of a daemon started by a client."""
         return self.data_dir / "daemon.log"
 
     @property
     def embedder(self) -> str:
-        """The embedder's socket for hosts."""
+        """The endpoint of the embedder for hosts."""
         from relay.access import ipc_endpoint
 
         return ipc_endpoint(self.run / "embedder.sock")
@@ -120,16 +120,16 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the token of the key `local`, which permits everything for all users. Creates it at the first start.
+        """Return the token of the key `local`, which has all scopes for all users. Creates it at the first start.
 
         Raises `KeyFileError`.
         """
-        from relay import ensure_local_key  # imported late, like all below: a client on this machine only needs paths
+        from relay import ensure_local_key  # imported late, as below: a client on this machine only needs paths
 
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
-        """Remove the socket files and the address that earlier processes left."""
+        """Remove the socket files and the HTTP address left by earlier processes."""
         for socket in (*self.run.glob("*.sock"), self.http):
             socket.unlink(missing_ok=True)
 
@@ -148,7 +148,7 @@ class Layout:
         return False
 
     def claim_start(self) -> TextIO | None:
-        """Return a file to keep open while a client starts a daemon; None while another client starts one.
+        """Return a file to keep open while starting a daemon, or None while another client is starting one.
 
         Creates the folders. Raises `SettingsError`.
         """
@@ -163,7 +163,7 @@ class Layout:
 
     @property
     def served_for_s(self) -> float:
-        """Seconds of wall time since a daemon locked this folder."""
+        """Wall-clock seconds since a daemon locked this folder."""
         return max(0.0, time.time() - self._lock.stat().st_mtime)
 
     def finish_restore(self) -> None:
@@ -176,7 +176,7 @@ class Layout:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold this folder's lock as its only daemon, after finishing an interrupted restore.
+        """Finish an interrupted restore, then hold the lock of this folder as its only daemon.
 
         Raises `DaemonRunningError` (with the process that holds the lock).
         """
@@ -189,7 +189,7 @@ class Layout:
                 from memory_agent.errors import DaemonRunningError
 
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
-            self.http.unlink(missing_ok=True)  # left by a killed daemon: another program may use its port by now
+            self.http.unlink(missing_ok=True)  # left by a killed daemon; another program may have its port
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
@@ -198,7 +198,7 @@ class Layout:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock until the file is closed; False if a daemon has it. Retries: a client's check holds the lock briefly."""
+    """Lock until the file is closed; False if a daemon holds it. Retries, because clients' checks lock it briefly."""
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

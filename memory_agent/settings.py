@@ -1,7 +1,8 @@
-"""All settings: a struct with bounds for each part, read from defaults, then TOML, then environment, then flags.
+"""All settings: one struct with bounds per part, from defaults, then TOML, environment variables and flags.
 
-Read once, in an entry point; each part receives only its own struct. An unknown name or a value out of bounds is an
-error that names the setting. Sizes are bytes, durations seconds or milliseconds, as in the field's name.
+Settings are read once, in an entry point, and each part receives only its own struct. An unknown name or a value out of
+bounds is an error that names the setting. Sizes are in bytes; durations are in seconds or milliseconds, according to
+the field's suffix.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Auto = Literal["auto"]
-"""Chosen for the machine."""
+"""The value is chosen according to the machine."""
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The embedding model. `folder` holds the weights; empty: search the usual places.
+    """The embedding model. `folder` holds the weights; if empty, the default locations are searched.
 
-    `query_prefix` and `passage_prefix` are put before queries and before memories. `auto` uses the prefixes that E5 and
-    English BGE models were trained with, which it recognises by the folder's name, and none for other models.
+    `query_prefix` and `passage_prefix` are prepended to queries and memories. `auto` uses the prefixes that E5 and
+    English BGE models were trained with, recognised by the folder's name, and no prefix for other models.
     """
 
     folder: str = ""
-    scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 where the processor has VNNI
+    scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 if the processor has VNNI
     max_tokens: Annotated[int, msgspec.Meta(ge=8, le=512)] = 256
     bulk_niceness: Annotated[int, msgspec.Meta(ge=0, le=19)] = 10
     query_cache: NonNegative = 1024
@@ -48,7 +49,7 @@ class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One user's records. The map is sparse: it bounds the store and reserves no disk."""
+    """One user's records. The map is sparse: it bounds the store but does not reserve disk space."""
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 16 << 30
     reserve_bytes: NonNegative = 4 << 20
@@ -58,7 +59,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The events that become memories. `signals` is a TOML file that adds rows to the default table or removes some."""
+    """Which events become memories. `signals` is a TOML file that adds rows to the default table or removes rows."""
 
     signals: str = ""
     min_text_chars: NonNegative = 4
@@ -69,15 +70,15 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How memories are ranked.
 
     `vector_weight`: the weight of cosine similarity in a memory's own score; words have the remaining weight.
-    `contiguity`: if the query is a question, a memory that is a question passes this share of its surplus to the memory
-    after it. `context_words`: the weight of the query's words that a memory and its neighbours in the session contain
-    together. `speaker_weight`: how much less the messages of agents along the way count, such as an assistant's.
-    `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `echo_minutes`: for
-    how long the calling session's own messages, and requests in the words of the query, are left out of its answers.
-    `min_relevance`: memories below this relevance are left out, even if none remain. At the default, 9 of 10 correct
-    answers stay, and most questions without an answer in memory get none: 9 of 10 on conversations, 8 of 10 for agents
-    of other projects (decision 0014). 0 is off. `outcome`: how much a memory of an approved run is ranked above one of
-    a failed run that matches about equally, as a share of the best score.
+    `contiguity`: if the query is a question, a memory that is a question passes this share of its surplus to the next
+    memory. `context_words`: the weight of the query's words that a memory and its neighbours in the session contain
+    together. `speaker_weight`: how much less intermediate messages of agents count, such as an assistant's. `dates`:
+    how a time in the query is used. `date_weight`: the boost for a memory of that time. `echo_minutes`: for how long
+    the answers leave out the calling session's own messages and requests in the words of the query. `min_relevance`:
+    memories below this relevance are left out, even if none remain; 0 is off. At the default, 9 of 10 correct answers
+    are kept, and most questions without an answer in memory return nothing: 9 of 10 on conversations, 8 of 10 for
+    agents of other projects (decision 0014). `outcome`: how far a memory of an approved run is ranked above a similar
+    match of a failed run, as a share of the best score.
     """
 
     mode: Mode = "hybrid"
@@ -97,14 +98,14 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How runs are followed and learned from.
+    """How the memory follows runs and learns from them.
 
-    `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always,
-    `off` learns nothing. Weights, on a scale that follows the spread of the scores, 0 is off: `association` for
-    memories used in similar requests, as a share of their own score; `recurrence` in addition when the same request
-    recurs; `shift` for the similarity to the adapted query; `prior` for memories that helped, regardless of the query.
-    From a cosine of `retry_similarity`, the later of two requests is a rewording of the earlier; from
-    `request_similarity`, a recall and a request are the same.
+    `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always
+    applies it, and `off` learns nothing. The weights scale with the spread of the scores; 0 is off. `association` is
+    for memories used in similar requests, as a share of their own score; `recurrence` is added when the same request
+    recurs; `shift` is for the similarity to the adapted query; `prior` is for memories that helped, regardless of the
+    query. From a cosine of `retry_similarity` on, the later of two requests counts as a rewording of the earlier; from
+    `request_similarity` on, a recall and a request count as the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -123,10 +124,10 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories that expire at the age of `age_s`; 0 keeps them for ever.
+    """Memories that expire at the age of `age_s`; 0 keeps them forever.
 
-    All conditions must hold. `events` are patterns of event types as in the signal table, `signals` names of its rows;
-    neither matches a memory that comes from no event.
+    All conditions must hold. `events` lists patterns of event types as in the signal table, and `signals` lists names
+    of its rows. Neither matches a memory that does not come from an event.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -139,9 +140,9 @@ class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long memories are kept: the first matching rule decides; memories without a rule are kept. No rules: off.
+    """How long memories are kept. The first matching rule decides; memories that match no rule are kept.
 
-    A user is checked at most once per `interval_s`, and only when a memory is due.
+    Each user is checked at most once per `interval_s`, and only if a memory has expired.
     """
 
     rules: tuple[RetentionRule, ...] = ()
@@ -149,11 +150,11 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Recalls that events cause, whose blocks the daemon publishes (`memory.recalled`).
+    """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`).
 
-    `table` is a TOML file that changes the default table of triggers. `off_for` are users without such recalls. At most
-    `at_once` recalls run at a time, and at most `waiting` causes wait; the oldest are dropped. No recall starts while
-    more than `lag_events` events wait to be ingested (at most 200 of one user count).
+    `table` is a TOML file that changes the default table of triggers. `off_for` lists users without such recalls. At
+    most `at_once` recalls run at a time, and at most `waiting` triggers wait; beyond that, the oldest are dropped. No
+    recall starts while more than `lag_events` events wait to be ingested, of which at most 200 count per user.
     """
 
     enabled: bool = True
@@ -165,12 +166,12 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shared items.
+    """Limits and ranking of shared items.
 
-    An author has at most `items_per_author`, of `bytes_per_author` together. A user may search `searches` times at once
-    and `searches_per_s` times a second on average. A run's use of items is reported `report_after_s` after it ended, so
-    that late verdicts count. `prior` is the mean quality of runs in general; a proven item exceeds it. A pattern that
-    `offers_together` users offer in the same words is shown to other users.
+    An author may have `items_per_author` items with a total of `bytes_per_author`. A user may search `searches` times
+    in a burst and `searches_per_s` times a second on average. A run's use of items is reported `report_after_s` after
+    the run ended, so that late verdicts count. `prior` is the mean quality of all runs, which a proven item exceeds. A
+    pattern that `offers_together` users offer in the same words is shown to other users.
     """
 
     items_per_author: Count = 1_000
@@ -185,9 +186,9 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The HTTP server.
 
-    `listen` is HOST:PORT; port 0 takes a free one, "" turns the server off. Beyond loopback it needs `certificate` and
-    `private_key`, files in PEM. `hosts` are further names that requests may use for this machine. A connection ends if
-    a request, or the next part of its answer, makes no progress for `timeout_s`.
+    `listen` is HOST:PORT. Port 0 selects a free port, and "" turns the server off. Beyond loopback, the PEM files
+    `certificate` and `private_key` are required. `hosts` lists further names that requests may use for this machine. A
+    connection is closed if a request or its answer makes no progress for `timeout_s`.
     """
 
     listen: str = "127.0.0.1:0"
@@ -203,11 +204,12 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon.
 
-    `listen` adds endpoints to the socket file; beyond loopback only with CURVE. At most `dedicated_hosts` users at a
-    time have a process of their own, all others share `shared_hosts`; `spare_hosts` idle processes are kept for the
-    next user. `auto` follows the cores and the memory (`daemon.capacity`). At most `most_awake` users are awake at a
-    time. `owner_claims` decides which keys may assign a run or session, and with it the events of `system`, to a user:
-    `vouched`: only keys for all users; `any`: users' own keys too, which could claim another user's run first.
+    `listen` adds endpoints to the socket file; endpoints beyond loopback require CURVE. At most `dedicated_hosts` users
+    at a time have their own process; all others share `shared_hosts` processes. `spare_hosts` idle processes are kept
+    ready for the next users. `auto` depends on the cores and the memory (`daemon.capacity`). At most `most_awake` users
+    are awake at a time. `owner_claims` determines which keys may assign a run or session, and with it the events of
+    `system`, to a user. `vouched` permits only keys for all users; `any` also permits users' own keys, which could
+    claim another user's run first.
     """
 
     listen: tuple[str, ...] = ()
@@ -231,7 +233,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings: one table of the TOML file for each part."""
+    """All settings: one struct for each table of the TOML file."""
 
     data_dir: str = ""
     log_level: Level = "info"
@@ -249,7 +251,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SettingsKeywords(TypedDict, total=False):
-    """Tables of `Settings` as keywords of `Memory.open`, for compatibility. None leaves a table as it is."""
+    """Tables of `Settings` as keywords of `Memory.open`, for compatibility. None leaves a table unchanged."""
 
     embedder_settings: EmbedderSettings | None
     store_settings: StoreSettings | None
@@ -278,9 +280,9 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
-"""Settings by their former names, which are still read, with a warning."""
+"""Present names by former names, which are still accepted, with a warning."""
 REMOVED = {"recall.centering": "queries are no longer centred: no data set gained by it"}
-"""Settings that have no effect any more, with the reason; they are left out, with a warning."""
+"""Settings without effect, and the reason. They are ignored, with a warning."""
 
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(
@@ -294,12 +296,12 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Settings:
-    """Return the defaults, changed by `file`, then by the environment, then by `overrides`.
+    """Return the defaults, overridden by `file`, then by the environment, then by `overrides`.
 
-    A variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
-    `MEMORY_AGENT_RECALL__MODE=vector`; an override is keyed `recall.mode`. `warn` receives a message for each setting
-    given under a former name (`RENAMED`) or without effect (`REMOVED`); by default it is a `FutureWarning`. Raises
-    `SettingsError`.
+    A variable is named `MEMORY_AGENT_` plus the path of the setting with `__` between its parts, as in
+    `MEMORY_AGENT_RECALL__MODE=vector`; an override has the key `recall.mode`. `warn` receives a message for each
+    setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning` is issued.
+    Raises `SettingsError`.
 
     >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
     >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
@@ -326,19 +328,19 @@ def load_settings(
 
 
 def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Callable[[str], None]) -> None:
-    """Set the values of a later layer. They replace those of earlier layers, even under the setting's former name."""
+    """Set the values of a later layer, which replace earlier layers' values, even under a setting's former name."""
     own: dict[str, Any] = {}
     for path, value in layer:
         _plant(own, path, copy.deepcopy(value))
         _plant(tree, path, value)
-    rename_settings(own, lambda _: None)  # refuses both names in one layer
+    rename_settings(own, lambda _: None)  # rejects both names in one layer
     rename_settings(tree, warn, replaces=True)
 
 
 def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replaces: bool = False) -> None:
-    """Move settings under former names to their present names, with a warning for each.
+    """Rename settings with former names to their present names, with a warning for each.
 
-    With `replaces`, the former name's value wins; otherwise both names together raise `SettingsError`.
+    With `replaces`, the former name's value takes precedence; otherwise using both names raises `SettingsError`.
     """
     for former, present in RENAMED.items():
         table, name = _table_of(tree, former)
@@ -360,7 +362,7 @@ def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> Non
 
 
 def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
-    """Return the table that holds a setting, empty if there is none, and the setting's name in it."""
+    """Return the table that holds a setting, or an empty table, and the setting's name in it."""
     *tables, name = setting.split(".")
     for table in tables:
         branch = tree.get(table)
@@ -384,9 +386,9 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def read_value(text: str) -> Any:
-    """Read a value given as text: as TOML if it is a list, a table, a number or a boolean, otherwise as plain text.
+    """Parse a value given as text: lists, tables, numbers and booleans as TOML, anything else as plain text.
 
-    A number may begin with its point, which TOML does not allow.
+    A number may begin with its decimal point, which TOML does not allow.
     """
     number = _LEADING_POINT.sub(r"\g<1>0.", text)
     try:

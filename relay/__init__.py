@@ -1,8 +1,8 @@
 """The event bus: publishers that wait for acknowledgement, a durable journal, and readers that follow it by cursor.
 
-An event passes `publishing.publisher`, `broker`, `intake.group_commit`, `journal.journal`, `answers` and `subscriber`:
-read them in this order. Names are imported on first use, so that a client of the broker loads no journal (.13 s instead
-of .24).
+An event passes through `publishing.publisher`, `broker`, `intake.group_commit`, `journal.journal`, `answers` and
+`subscriber`; read them in this order. Names are imported on first use, so a client of the broker does not load the
+journal (.13 s instead of .24 s).
 """
 
 from importlib import import_module
@@ -129,7 +129,7 @@ _HOMES = {
     "validate_event_user": "validation",
     "validate_user_id": "validation",
 }
-"""The public names, and the modules that define them. Type checkers read `__init__.pyi`."""
+"""The modules that define the public names, by name. Type checkers read `__init__.pyi`."""
 
 __all__ = list(_HOMES)
 

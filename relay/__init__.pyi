@@ -1,5 +1,5 @@
 # ruff: noqa: F403
-"""The names of `__init__.py` for type checkers, which do not see names that are imported on first use."""
+"""The names of `__init__.py`, for type checkers, which cannot see lazy imports."""
 
 from relay.access import *
 from relay.broker import *

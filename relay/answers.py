@@ -1,4 +1,4 @@
-"""Answers every request but `Publish`: reading by cursor, consumers, quarantine, erasure, figures.
+"""Answers every request except `Publish`: reads by cursor, consumers, quarantine, erasure and statistics.
 
 A damaged entry is moved to quarantine when a reader reaches it, so that one flipped bit does not stop all users.
 """
@@ -30,7 +30,7 @@ _MAX_LISTED = 1_000
 
 
 class Answers:
-    """Answers requests from one journal. One thread owns it."""
+    """Answers requests from one journal. Owned by one thread."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Answers:
         counts: Counter[str],
         on_erased: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_erased` is called after each erasure, when the erased bytes are still in the file."""
+        """`on_erased` is called after each erasure, while the erased bytes are still in the file."""
         self._on_erased = on_erased
         self._journal = journal
         self._admission = admission
@@ -93,7 +93,7 @@ class Answers:
         self._journal.drop(_natural("id", request.id))
 
     def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
-        """Decode an entry again with the current settings; if it is an event now, journal it and return True."""
+        """Decode an entry again with the current settings; if it is now a valid event, journal it and return True."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
         if entry.code == EncryptionKeyMissingError.code:
             return False
@@ -131,8 +131,8 @@ class Answers:
 def _require(request: wire.Request, principal: Principal) -> None:
     """Check the scope: reading a user's events needs `recall` for that user, everything else `admin` for all users.
 
-    Every user may read the events about shared items that are for its audiences. Raises `ScopeMissingError`,
-    `UserNotAllowedError`.
+    Every user may read events about shared items that are addressed to the user's audiences. Raises
+    `ScopeMissingError`, `UserNotAllowedError`.
     """
     if isinstance(request, wire.Ping):
         return

@@ -1,9 +1,9 @@
 """The relay: acknowledged intake, plain PUB intake, table tails, replay by cursor, and a doorbell.
 
 One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
-a storage error nothing more is acknowledged: the relay ends, and its supervisor restarts it. On a full disk intake is
-refused and reading continues. The feed carries only doorbells: consumers read the journal. Rejected: an event loop,
-which carries a quarter of what blocking sockets in threads do (measured).
+a storage error nothing more is acknowledged: the relay exits, and its supervisor restarts it. When the disk is full,
+intake is refused but reads continue. The feed carries only doorbells; consumers read the journal. Rejected: an event
+loop, which reaches a quarter of the throughput of blocking sockets in threads (measured).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEAST_REST_S = 1.0
 
 
 class ReceivedRequest(NamedTuple):
-    """A request other than `Publish`, the peer and correlation id to answer, and the principal."""
+    """A request other than `Publish`, with its principal and the peer and correlation id to answer."""
 
     peer: bytes
     correlation: bytes
@@ -57,7 +57,7 @@ class ReceivedRequest(NamedTuple):
 
 
 class Broker:
-    """One relay on one data folder. `run` serves in this thread, `start` in a background thread."""
+    """A relay on one data folder. `run` serves in the calling thread, `start` in a background thread."""
 
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None) -> None:
         """Open the journal and bind the endpoints.
@@ -92,7 +92,7 @@ class Broker:
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Serve until `stop`, or until `wanted()` is false; then answer queued requests, and close.
 
-        Raises the error that ended it early.
+        Raises the error that stopped it.
         """
         for worker in self._workers:
             worker.start()
@@ -116,7 +116,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """End `run`; safe in a signal handler. After `start`, join the thread and raise the error that ended it."""
+        """Stop `run`; safe in a signal handler. After `start`, join the thread and raise the error that stopped it."""
         self._is_stopping = True
         self._server.wake()
         if self._thread is not None:
@@ -152,7 +152,7 @@ class Broker:
         return workers, endpoints
 
     def _serve(self, wait_s: float) -> int:
-        """Handle queued messages: publishes in one transaction, then the rest. Return how many there were."""
+        """Handle the queued messages, publishes first, in one transaction. Return the number of messages."""
         broker = self._settings.broker
         messages = self._server.receive(broker.max_batch, broker.max_batch_bytes, wait_s)
         submissions: list[Submission] = []
@@ -206,7 +206,7 @@ class Broker:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - replied and logged
-            # One unforeseen request must not stop the intake. Log only type and line: the message may quote an event.
+            # An unforeseen request must not stop the intake. Log only type and line: the message may quote an event.
             self._counts["failed_requests"] += 1
             place = traceback.extract_tb(error.__traceback__)[-1]
             kind, where = type(error).__name__, f"{Path(place.filename).name}:{place.lineno}"
@@ -218,7 +218,7 @@ class Broker:
             self._counts["replies_undelivered"] += 1
 
     def _ring(self) -> None:
-        """Publish the journal's last number if it changed, or for a new subscriber."""
+        """Publish the journal's last number if it has changed or a subscriber has joined."""
         last_seq = self._journal.last_seq
         if self._server.joined() or last_seq != self._rung_seq:
             self._server.publish(wire.encode_doorbell(last_seq))
@@ -252,7 +252,7 @@ class Broker:
 
 
 class _Upkeep:
-    """A worker's task: retention, dead readers, and compaction after erasure."""
+    """A worker's task: applies retention, frees slots of dead readers, and compacts after erasures."""
 
     name = "upkeep"
 
@@ -281,13 +281,13 @@ class _Upkeep:
         return min(self._interval_s, rest_s)
 
     def finish(self) -> None:
-        """Do nothing: nothing is open between steps."""
+        """Do nothing: no resource is held between steps."""
 
     def _compact(self) -> bool:
         """Remove erased bytes from the file; return whether none are left.
 
-        Tries again later if the disk has no room or reads do not end, and not before the pause after the last one.
-        Writers wait while the file is copied, so the pause is a multiple of the time that took.
+        Retries later if the disk is full or a read does not end. Writers wait while the file is copied, so the pause
+        between two compactions is a multiple of the duration of the first.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:
@@ -314,7 +314,7 @@ def _unauthorized(request: wire.Request, error: UnauthorizedError) -> bytes:
 
 
 def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
-    """Return the endpoints, checked. Creates the default folder for socket files, for this user alone."""
+    """Validate and return the endpoints. Creates the default folder for socket files, private to this user."""
     default, broker = relay_endpoints(data_dir), settings.broker
     chosen = Endpoints(broker.ingest or default.ingest, broker.feed or default.feed)
     checks: Sequence[tuple[str, Sequence[str]]] = (

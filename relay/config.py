@@ -1,7 +1,7 @@
 """Settings of the bus: one struct for each part, read once, in an entry point.
 
-Every value can be written in TOML, so none is None: 0 and the empty string mean "off". An unknown name or a value out
-of bounds is an error that names the setting.
+Every value can be written in TOML, so no default is None: 0 and the empty string mean "off". An unknown name or a value
+out of bounds is an error that names the setting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SqlName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of an event. `max_bytes` bounds the bytes as received, `max_id_bytes` each of its ids."""
+    """Bounds of an event. `max_bytes` bounds its size as received, and `max_id_bytes` the size of each id."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=256, le=16 << 20)] = 262_144
     max_future_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)] = 300.0
@@ -32,12 +32,12 @@ class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much the journal holds, and for how long.
+    """The size and retention of the journal.
 
-    The map is sparse: it bounds the journal and reserves no disk. `reserve_bytes` of it (at most half) and a file of
-    `disk_reserve_bytes` are reserved, so that deleting works when the rest is full. A retention of 0 is off. Retention
-    stops at the slowest consumer unless `retention_ignores_consumers`. A repeat is recognised while its event is in the
-    journal, and for `repeat_horizon_s` after it was received.
+    The map is sparse: it bounds the journal but does not reserve disk space. `reserve_bytes` of it (at most half) and a
+    file of `disk_reserve_bytes` are reserved for deleting when the rest is full. A retention of 0 is off. Retention
+    stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated event is recognised while the
+    original is in the journal, and for `repeat_horizon_s` after it was received.
     """
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30
@@ -54,7 +54,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An event table in an SQLite file that another program writes.
 
-    The cursor is stored under `name`: under a new name the table is read from its beginning. `default_user` owns rows
+    The cursor is stored under `name`; changing the name rereads the table from the beginning. `default_user` owns rows
     without a user.
     """
 
@@ -66,13 +66,13 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The relay process. Empty `ingest` and `feed`: socket files under the data folder.
+    """The relay process. Empty `ingest` and `feed` select socket files below the data folder.
 
-    `listen` and `feed_listen` are more endpoints of the same kind, `curve+tcp://HOST:PORT` for other machines. Plain
-    PUB emitters connect to `pub_bind`, or are bound at `pub_connect`; they present no key, and only events of
-    `pub_user` are accepted from them (empty: of any user). `max_batch` and `max_batch_bytes` bound one group commit,
-    `queue_bytes` the queue of each peer, `pub_queue_bytes` that of each PUB emitter. While a consumer has more than
-    `max_lag` unread events (0: off), publishers and tables wait, and PUB events are dropped and counted.
+    `listen` and `feed_listen` are further endpoints, `curve+tcp://HOST:PORT` for other machines. Plain PUB emitters
+    connect to `pub_bind`, or are bound at `pub_connect`. They present no key, and only their events for `pub_user` are
+    accepted (if empty, for any user). `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes` the queue
+    of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more than `max_lag` unread
+    events (0: off), publishers and tables wait, and PUB events are dropped and counted.
     """
 
     ingest: str = ""
@@ -95,7 +95,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A publisher. `window` bounds the unacknowledged events; `spool_max_bytes` is approximate."""
+    """Limits of a publisher. `window` bounds the unacknowledged events; `spool_max_bytes` is approximate."""
 
     window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
     message_bytes: Annotated[int, msgspec.Meta(ge=1, le=16 << 20)] = 1 << 20
@@ -106,10 +106,10 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Masking of secrets before they are stored.
+    """Masking of secrets before storage.
 
-    A found text that matches a pattern of `allow` as a whole is kept; `patterns` are additional patterns, by name.
-    Nothing bounds the time that a pattern with catastrophic backtracking takes.
+    A match is kept if a pattern in `allow` matches all of it. `patterns` are additional patterns, by name. The time
+    taken by a pattern with catastrophic backtracking is not bounded.
     """
 
     enabled: bool = True
@@ -118,13 +118,13 @@ class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Encryption at rest. `keys_folder` holds the users' keys, outside the data folder; empty: no encryption."""
+    """Encryption at rest. `keys_folder`, outside the data folder, holds the users' keys; empty turns encryption off."""
 
     keys_folder: str = ""
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of the bus alone, one table of the TOML file for each part."""
+    """The settings of the bus: one struct for each table of the TOML file."""
 
     events: EventLimits = EventLimits()
     journal: JournalSettings = JournalSettings()
@@ -134,7 +134,7 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RelaySettings(BusSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of the bus, with those it shares with a daemon on the same data folder."""
+    """All settings of a relay: those of the bus, and those shared with a daemon on the same data folder."""
 
     encryption: EncryptionSettings = EncryptionSettings()
 
@@ -145,7 +145,7 @@ class RelaySettings(BusSettings, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Endpoints(NamedTuple):
-    """A relay's endpoints: requests and acknowledged events at `ingest`, doorbells at `feed`."""
+    """A relay's endpoints: `ingest` for requests and acknowledged events, `feed` for doorbells."""
 
     ingest: str
     feed: str
@@ -182,7 +182,7 @@ def read_toml(file: Path, failure: Callable[[str, str], Exception]) -> dict[str,
 
 
 def setting_at_fault(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return the path of the setting that msgspec refused, and the reason."""
+    """Return the path of the setting that msgspec rejected, and the reason."""
     reason, _, place = str(error).partition(" - at `")
     path = place.rstrip("`").removeprefix("$").removeprefix(".")
     if "unknown field" in reason:

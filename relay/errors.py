@@ -1,10 +1,10 @@
 """The errors of the bus, and the roots of all errors.
 
-Each class has a stable `code`, which acks, replies and documents use, and is `retryable` if the same call may succeed
+Each class has a stable `code`, used by acks, replies and documents, and is `retryable` if the same call may succeed
 later. A class with fields is a dataclass with a message `template`; the others take the message itself. Arguments are
-plain values, and `args` holds all of them, so that another process rebuilds an error from its code and arguments: an
-exception with a keyword-only constructor leaves a Ray actor as something that `except` cannot catch (measured). Engine
-exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
+plain values, and `args` holds all of them, so that another process can rebuild an error from its code and arguments. An
+exception with a keyword-only constructor would leave a Ray actor as an object that `except` cannot catch (measured).
+Engine exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MemoryAgentError(CodedError):
 
 @dataclass(eq=False, repr=False)
 class InvalidInputError(MemoryAgentError):
-    """An argument cannot be used; the message names it."""
+    """An argument is invalid; the message names it."""
 
     code = "invalid_input"
     template = "{field}: {reason}"
@@ -79,7 +79,7 @@ class SettingsError(MemoryAgentError):
 
 
 class UnavailableError(MemoryAgentError):
-    """A part of the daemon cannot be reached now."""
+    """A part of the daemon is temporarily unreachable."""
 
     code = "unavailable"
     retryable = True
@@ -93,20 +93,20 @@ class DeadlineExceededError(MemoryAgentError):
 
 
 class ProtocolError(RelayError, MemoryAgentError):
-    """A message does not have the form that this version of the protocol defines."""
+    """A message does not conform to this version of the protocol."""
 
     code = "protocol"
 
 
 class UnauthorizedError(RelayError, MemoryAgentError):
-    """The message carries no key, an unknown one, or a revoked one."""
+    """The message carries no key, an unknown key, or a revoked key."""
 
     code = "unauthorized"
 
 
 @dataclass(eq=False, repr=False)
 class ScopeMissingError(RelayError, MemoryAgentError):
-    """The key does not have the scope that this kind of request needs."""
+    """The key lacks the scope that this kind of request needs."""
 
     code = "scope_missing"
 
@@ -120,7 +120,7 @@ class ScopeMissingError(RelayError, MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class MalformedEventError(RelayError):
-    """The bytes or fields are not an event; the message names the field at fault."""
+    """The bytes or fields are not a valid event; the message names the invalid field."""
 
     code = "malformed_event"
     template = "{field}: {reason}"
@@ -130,20 +130,20 @@ class MalformedEventError(RelayError):
 
 
 class EventTooLargeError(MalformedEventError):
-    """The event has more bytes than the settings allow."""
+    """The event is larger than the settings allow."""
 
     code = "event_too_large"
 
 
 class UserNotAllowedError(MalformedEventError, InvalidInputError):
-    """The event or request names a user that the key is not for. Does not reveal whether that user exists."""
+    """The event or request names a user that the key does not permit. Does not reveal whether that user exists."""
 
     code = "user_not_allowed"
 
 
 @dataclass(eq=False, repr=False)
 class KeyFileError(RelayError):
-    """A key cannot be created or revoked, or the file of keys cannot be used."""
+    """A key cannot be created or revoked, or the key file is unusable."""
 
     code = "key_file"
     template = "{what}: {reason}"
@@ -154,7 +154,7 @@ class KeyFileError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class EncryptionKeyMissingError(RelayError):
-    """The key that a user's data is encrypted with is missing: destroyed, or in another folder of keys."""
+    """The key of a user's encrypted data is missing: it was destroyed, or is in another keys folder."""
 
     code = "encryption_key_missing"
 
@@ -176,7 +176,7 @@ class EncryptionKeyMissingError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class EncryptionMismatchError(RelayError):
-    """The folder is encrypted and the settings name no keys, or they name keys and it is not encrypted."""
+    """The folder is encrypted but the settings name no keys, or the settings name keys but the folder is plain."""
 
     code = "encryption_mismatch"
 
@@ -208,21 +208,21 @@ class RelaySettingsError(RelayError):
 
 
 class JournalError(RelayError):
-    """The journal failed and must be reopened; nothing more is acknowledged until then."""
+    """The journal failed; nothing more is acknowledged until it is reopened."""
 
     code = "journal"
     retryable = True
 
 
 class JournalPausedError(JournalError):
-    """Nothing was written, for a temporary reason; intake retries, and reading continues."""
+    """Nothing was written, for a temporary reason; intake retries, and reads continue."""
 
     code = "journal_paused"
 
 
 @dataclass(eq=False, repr=False)
 class KeysUnavailableError(JournalPausedError):
-    """The users' encryption keys cannot be read, or none can be created: nothing was written."""
+    """The users' encryption keys can be neither read nor created; nothing was written."""
 
     code = "keys_unavailable"
     template = "encryption keys: {reason}"
@@ -232,7 +232,7 @@ class KeysUnavailableError(JournalPausedError):
 
 @dataclass(eq=False, repr=False)
 class JournalFullError(JournalPausedError):
-    """The disk or the memory map is full: nothing was written, reading continues, acknowledged events are intact."""
+    """The disk or the memory map is full. Nothing was written; reads continue, and acknowledged events are intact."""
 
     code = "journal_full"
     template = "no room left in {path} (limit {limit_bytes} bytes, or the disk)"
@@ -242,7 +242,7 @@ class JournalFullError(JournalPausedError):
 
 
 class JournalDamagedError(JournalError):
-    """The structure of the file is damaged. Everything read so far was checked; the rest needs a backup."""
+    """The structure of the file is damaged. Everything read so far was verified; restore the rest from a backup."""
 
     code = "journal_damaged"
     retryable = False
@@ -271,7 +271,7 @@ class JournalInUseError(JournalError):
 
 
 class CursorError(RelayError):
-    """The consumer's name cannot be used, or its cursor would move past the end of the journal."""
+    """The consumer's name is invalid, or its cursor would move past the end of the journal."""
 
     code = "cursor"
 
@@ -296,7 +296,7 @@ class SequenceGapError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class ConsumerBehindError(RelayError):
-    """A consumer has as many unread events as intake allows: nothing was written, the publisher retries."""
+    """A consumer has too many unread events; nothing was written, and the publisher retries."""
 
     code = "consumer_behind"
     retryable = True
@@ -308,13 +308,13 @@ class ConsumerBehindError(RelayError):
 
 
 class ProducerSupersededError(RelayError):
-    """A newer publisher uses the same producer id; this one must stop."""
+    """A newer publisher uses the same producer id; this publisher must stop."""
 
     code = "producer_superseded"
 
 
 class RelayUnavailableError(RelayError):
-    """The relay did not answer in time, or an endpoint cannot be used."""
+    """The relay did not answer in time, or an endpoint is unusable."""
 
     code = "relay_unavailable"
     retryable = True
@@ -322,7 +322,7 @@ class RelayUnavailableError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class SpoolFullError(RelayError):
-    """The relay is away and the spool is full: the event was not accepted, publish it again later."""
+    """The relay is unreachable and the spool is full; the event was not accepted. Publish it again later."""
 
     code = "spool_full"
     retryable = True
@@ -333,7 +333,7 @@ class SpoolFullError(RelayError):
 
 
 ERRORS: dict[str, type[RelayError]] = by_code(RelayError)
-"""Every error of the bus by its code."""
+"""Every error of the bus, by code."""
 
 
 def rebuild(code: str, arguments: Sequence[Any]) -> RelayError:

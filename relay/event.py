@@ -1,7 +1,7 @@
-"""Events: decode from JSON or MessagePack, validate, derive an id, encode, match against topics.
+"""Events: decoding from JSON or MessagePack, validation, derived ids, encoding and topic matching.
 
-Every event is validated here once, at the edge. Unknown fields are kept in `extra`, since existing emitters send them.
-Event types and payloads have no meaning to the bus. See `ops/decisions/0007-event-journal-and-acknowledgements.md`.
+Every event is validated here once, on arrival. Unknown fields are kept in `extra`, because existing emitters send them.
+The bus does not interpret event types and payloads. See `ops/decisions/0007-event-journal-and-acknowledgements.md`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from relay.validation import (
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened, as reported by an emitter. `event_from_mapping` builds a validated one."""
+    """Something that happened, as reported by an emitter. Use `event_from_mapping` to build a validated event."""
 
     event_id: str
     event_type: str
@@ -46,12 +46,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 ON_BEHALF_OF = "on_behalf_of"
 """The field in which an event of `system` may name its owner."""
 AUDIENCE = "audience"
-"""The field with the audience of an event about shared items: `public`, `org:NAME` or `tier:NAME`."""
+"""The field that holds the audience of an event about shared items: `public`, `org:NAME` or `tier:NAME`."""
 _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")
 _OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
 _DERIVED_PREFIX = "derived-"
 
-# Sorted keys: equal events have equal bytes, whether they arrived as JSON or as MessagePack.
+# Keys are sorted, so that equal events have equal bytes, whether they arrived as JSON or MessagePack.
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _event_decoder = msgspec.msgpack.Decoder(Event)
 
@@ -73,7 +73,7 @@ def encode_event(event: Event) -> bytes:
 
 
 def read_event(data: bytes) -> Event:
-    """Return the event in canonical bytes, as read from the journal. Raises `MalformedEventError`.
+    """Decode an event from canonical bytes, as read from the journal. Raises `MalformedEventError`.
 
     >>> read_event(encode_event(events[0])).payload
     {'text': 'Staging needs the VPN'}
@@ -85,7 +85,7 @@ def read_event(data: bytes) -> Event:
 
 
 def audience_of(data: bytes) -> str | None:
-    """Return the audience of an event in canonical bytes; None if it names none.
+    """Return the audience of an event in canonical bytes, or None if it has none.
 
     >>> audience_of(encode_event(events[0]))
     """
@@ -94,9 +94,9 @@ def audience_of(data: bytes) -> str | None:
 
 
 def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
-    """Return the validated event in JSON or MessagePack bytes.
+    """Decode and validate an event in JSON or MessagePack bytes.
 
-    Raises `MalformedEventError` (with the field's name) or `EventTooLargeError`, and nothing else for any bytes.
+    Raises only `MalformedEventError` (with the field's name) and `EventTooLargeError`, whatever the bytes.
 
     >>> data = b'{"event_id": "e-1", "event_type": "user_input", "user_id": "alice"}'
     >>> decode_event(data, EventLimits(), now).event_id
@@ -109,10 +109,10 @@ def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
 
 
 def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
-    """Return the validated event in a mapping. Raises as `decode_event`, but does not check the size.
+    """Validate a mapping and return its event. Raises as `decode_event`, but does not check the size.
 
-    A missing timestamp is `now`. A missing id is derived from the fields as sent, so a repeat gets the same id; two
-    events without ids and with equal fields are therefore one.
+    A missing timestamp becomes `now`. A missing id is derived from the fields as sent, so a repeat gets the same id.
+    Two events with equal fields and no ids are therefore the same event.
 
     >>> event = event_from_mapping({"event_type": "user_input", "user_id": "alice"}, EventLimits(), now)
     >>> event.event_id, event.timestamp == now
@@ -137,7 +137,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
 
 
 def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event, bytes]:
-    """Return the validated event in a mapping, and its bytes to publish. Raises as `decode_event`."""
+    """Validate a mapping and return its event and the bytes to publish. Raises as `decode_event`."""
     event = event_from_mapping(mapping, limits, now)
     try:
         data = encode_event(event)
@@ -149,7 +149,7 @@ def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event
 
 
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
-    """Return the value in JSON or MessagePack bytes, not validated; the first character decides which.
+    """Decode JSON or MessagePack bytes, chosen by the first byte, without validation.
 
     Raises `MalformedEventError`, `EventTooLargeError`.
     """
@@ -170,7 +170,7 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
 def matches(pattern: str, event_type: str) -> bool:
     """Return whether `event_type` matches a topic: an event type, `worker.*` for all types below it, `*` for all.
 
-    Wildcards in the middle (`a.*.c`) are not supported: a prefix test could not match them.
+    Wildcards in the middle (`a.*.c`) are not supported, because topics are matched by prefix.
 
     >>> matches("worker.*", "worker.task.done"), matches("worker.*", "worker"), matches("*", "worker")
     (True, False, True)
@@ -192,7 +192,7 @@ def matches_any(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:
-    """Collect unknown fields; the `extra` object of the canonical form is merged with them."""
+    """Collect unknown fields, merged with the `extra` object of the canonical form."""
     if mapping.keys() <= _OWN_FIELDS:
         return {}
     others = {field: value for field, value in mapping.items() if field not in _OWN_FIELDS}

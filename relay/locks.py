@@ -1,8 +1,8 @@
-"""Locks for threads that a Ctrl-C cannot break: a condition variable, and a read/write lock.
+"""Thread locks that survive Ctrl-C: a condition variable and a read/write lock.
 
-Rejected: `threading.Condition`, whose methods are Python code, and with it `Event`, `Semaphore` and
-`concurrent.futures.Future`. A `KeyboardInterrupt` inside one of them can leave its lock taken, so that every other
-thread waits for ever. Python interrupts neither `with lock` nor a single call of C code.
+Rejected: `threading.Condition` and the classes built on it, `Event`, `Semaphore` and `concurrent.futures.Future`,
+because their methods are Python code. A `KeyboardInterrupt` inside one of them can leave its lock held, so that all
+other threads wait forever. Python interrupts neither `with lock` nor a single C call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
-_RECHECK_S = 1.0  # a `notify_all` that was interrupted may have reached some threads only
+_RECHECK_S = 1.0  # an interrupted `notify_all` may have reached only some threads
 
 
 class Condition:
@@ -25,7 +25,7 @@ class Condition:
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def wait_for(self, step: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Call `step` under the lock, again after each `notify_all`, until it is true; return False after `timeout_s`.
+        """Call `step` under the lock, again after each `notify_all`, until it returns True; return False on timeout.
 
         >>> condition, events = Condition(), ["e-1"]
         >>> condition.wait_for(lambda: bool(events), timeout_s=1.0)
@@ -57,9 +57,9 @@ class Condition:
 
 @contextmanager
 def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
-    """Hold a lock for the block; yield False if it was not free within `timeout_s`. This thread must not hold it yet.
+    """Hold a lock for the block; yield False if it was not free within `timeout_s`. Not reentrant.
 
-    A `KeyboardInterrupt` always leaves it free; between a plain `acquire` and `try` it would stay locked.
+    Always released after a `KeyboardInterrupt`, which between a plain `acquire` and `try` would leave it locked.
 
     >>> lock = threading.RLock()
     >>> with holding(lock, timeout_s=1.0) as is_held:
@@ -71,20 +71,20 @@ def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
     finally:
         try:  # noqa: SIM105 - an interrupt in `suppress` would come before the release
             lock.release()
-        except RuntimeError:  # it was not taken
+        except RuntimeError:  # it was not held
             pass
 
 
 class ReadWriteLock:
     """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded.
 
-    Writers have priority: while one waits, no new reader enters. Each block has a token, whose removal is one step that
-    a `KeyboardInterrupt` cannot divide.
+    Writers have priority: while a writer waits, no new reader enters. Each block has a token, whose removal is a single
+    step that a `KeyboardInterrupt` cannot interrupt.
     """
 
     def __init__(self) -> None:
         self._condition = Condition()
-        self._readers: dict[object, int] = {}  # the thread of each token
+        self._readers: dict[object, int] = {}  # the thread that holds each token
         self._writer: object | None = None
 
     @contextmanager
@@ -108,9 +108,9 @@ class ReadWriteLock:
 
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Hold the lock alone. Waits `timeout_s` for other writers, and as long again for readers.
+        """Hold the lock exclusively. Waits `timeout_s` for other writers, and as long again for readers.
 
-        Without a timeout it waits for ever. Raises `TimeoutError`.
+        Without a timeout it waits forever. Raises `TimeoutError`.
         """
         token = object()
 

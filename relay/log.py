@@ -1,10 +1,10 @@
-"""The log of a process: one `noun.past_tense` line per event on standard error, fields with units.
+"""The log of a process: one line per event on standard error, named `noun.past_tense`, with units in field names.
 
     from relay.log import log
     log.info("relay.waiting", owner=owner)
 
-Only an entry point configures logging. Otherwise nothing is written, since a library must not write to its caller's
-output, and structlog is not imported, which would take 60 ms. Memory text, vectors and tokens are never logged
+Only an entry point configures logging. Otherwise nothing is written, because a library must not write to its caller's
+output, and structlog is not imported, which takes 60 ms. Memory text, vectors and tokens are never logged
 (`tests/end_to_end/test_daemon.py`).
 """
 
@@ -22,7 +22,7 @@ LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 def configure_logging(level: Level = "info") -> None:
     """Log `level` and above, as one JSON document per line.
 
-    On a terminal lines are formatted for people, and `info` shows only warnings and errors.
+    On a terminal, lines are formatted for people, and `info` shows only warnings and errors.
     """
     import structlog  # imported late: most commands log nothing
 
@@ -37,15 +37,15 @@ def configure_logging(level: Level = "info") -> None:
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),  # one write a line, not two
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),  # one write per line, not two
         cache_logger_on_first_use=True,
     )
 
 
 class _StandardError:
-    """Standard error without write errors: a log file on a full disk must not end a process.
+    """Standard error that ignores write errors: a log file on a full disk must not end a process.
 
-    Unbuffered: Python would flush a buffer at exit, fail, and change the exit code.
+    Unbuffered, because flushing a buffer at exit could fail and change the exit code.
     """
 
     def write(self, text: str) -> None:

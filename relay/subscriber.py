@@ -1,7 +1,7 @@
-"""Subscribers: read the journal by cursor, woken by the doorbell, and send the relay's other requests.
+"""Subscribers: read the journal by cursor, woken by the doorbell, and send the other requests to the relay.
 
-Doorbells may be lost, entries may not: a slow, late or restarted subscriber continues from its cursor. Delivery is at
-least once: commit the cursor after handling an event.
+Doorbells may be lost, but entries are not: a slow, late or restarted subscriber continues from its cursor. Delivery is
+at least once, so commit the cursor after handling an event.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, Qua
 _Result = TypeVar("_Result")
 
 _TRIES = 2
-_ERASE_TIMEOUT_S = 60.0  # for one part: 20,000 events, some of which must be decoded
+_ERASE_TIMEOUT_S = 60.0  # for one part of 20,000 events, some of which must be decoded
 _ITERATION_EVENTS = 500
 _MAX_BYTES = 4 << 20
 
 
 class Subscriber:
-    """One consumer of one relay. Thread-safe, except `wait` and iteration.
+    """A consumer of one relay. Thread-safe, except for `wait` and iteration.
 
-    Every request raises `RelayUnavailableError` when no answer came within `timeout_s`. It was sent twice by then, so
-    it may have taken effect: a repeated removal then reports that there is nothing to remove.
+    Every request raises `RelayUnavailableError` if no answer arrives within `timeout_s`. The request has been sent
+    twice by then and may have taken effect, so a repeated removal may report that there is nothing to remove.
 
-    In the examples, the journal has the events 1 to 3, `e-1` to `e-3` of alice.
+    In the examples, the journal holds alice's events `e-1` to `e-3`, with the numbers 1 to 3.
 
     >>> with Subscriber(*relay_endpoints(data_dir), consumer="indexer") as subscriber:
     ...     [entry.seq for entry in subscriber.fetch(subscriber.cursor(), limit=100).entries]
@@ -46,10 +46,10 @@ class Subscriber:
     def __init__(
         self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0, *, identity: Identity | None = None
     ) -> None:
-        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be up yet.
+        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); the relay need not be running yet.
 
-        `consumer` names the durable cursor of `cursor` and `commit`. `identity` defaults to the token beside the socket
-        file. Raises `RelaySettingsError`, `RelayUnavailableError`.
+        `consumer` is the name of the durable cursor that `cursor` and `commit` use. `identity` defaults to the token
+        beside the socket file. Raises `RelaySettingsError`, `RelayUnavailableError`.
         """
         shown = identity or local_identity(ingest)
         self._socket = ClientSocket(check_endpoint("ingest", ingest), shown)
@@ -89,7 +89,7 @@ class Subscriber:
     def follow(
         self, topics: Sequence[str] = ("*",), after: int | None = None, user_id: str | None = None
     ) -> Iterator[JournalEntry]:
-        """Iterate over the entries that match `topics`, after the cursor or number `after`, and wait for more for ever.
+        """Iterate over the entries that match `topics`, after the cursor or number `after`, and wait for more forever.
 
         `user_id` limits them to one user.
 
@@ -108,7 +108,7 @@ class Subscriber:
                 if matches_any(topics, entry.event_type):
                     yield entry
             if not batch.entries:
-                position = max(position, batch.last_seq)  # the rest was erased, or its keys were destroyed
+                position = max(position, batch.last_seq)  # the other entries were erased, or their keys destroyed
             if not batch.entries and not batch.has_more:
                 self.wait(self._timeout_s)
 
@@ -185,9 +185,9 @@ class Subscriber:
         self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     def retry_quarantined(self, entry_id: int) -> bool:
-        """Decode malformed bytes again; True when they are an event now, which is then journaled. Durable on return.
+        """Decode malformed bytes again; if they are now a valid event, journal it and return True. Durable on return.
 
-        Raises `QuarantineEntryError`, also for an entry of the journal, which its consumer retries.
+        Raises `QuarantineEntryError`, also for an event of the journal, which its consumer must retry.
 
         >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
         >>> subscriber.retry_quarantined(entry_id)
@@ -196,11 +196,11 @@ class Subscriber:
         return self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events, part by part; their numbers remain as gaps. Durable on return, part by part.
+        """Erase events in parts; their numbers remain as gaps. Each part is durable when it completes.
 
-        The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). A part
-        is requested once only, since a repeat would report nothing to erase. Raises `RelayUnavailableError` when the
-        outcome is unknown; call it again, and `seqs` are the events that were left.
+        The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). Each
+        part is requested only once, since a repeat would report nothing to erase. Raises `RelayUnavailableError` if the
+        outcome is unknown; call it again, and `seqs` lists the events that were left.
 
         >>> subscriber.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"}))).seqs
         [2]
@@ -217,7 +217,7 @@ class Subscriber:
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def stats(self) -> RelayStats:
-        """Return the figures of the relay.
+        """Return statistics of the relay.
 
         >>> subscriber.stats().journal.entries
         3
@@ -265,7 +265,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.reload_token():  # the relay may have created its token since
+                    if not self._socket.reload_token():  # the relay may have created its token in the meantime
                         raise
         raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
 
@@ -279,7 +279,7 @@ class Subscriber:
 
 
 class AsyncSubscriber:
-    """`Subscriber` for an event loop. Requests of several tasks take turns on one socket, in order."""
+    """`Subscriber` for an event loop. Requests of several tasks share one socket and run in order."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class AsyncSubscriber:
         *,
         identity: Identity | None = None,
     ) -> None:
-        """As `Subscriber`. Without a `feed` it receives no doorbell, and cannot `wait`."""
+        """As `Subscriber`. Without a `feed`, `wait` is unavailable."""
         shown = identity or local_identity(ingest)
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = None if feed is None else AsyncDoorbellSocket(check_endpoint("feed", feed), shown)

@@ -1,7 +1,7 @@
-"""Validates the fields of an event: ids, user ids, timestamps and free JSON values; and the names of groups. Pure.
+"""Validates the fields of an event (ids, user ids, timestamps, free JSON values) and the names of groups. Pure.
 
-Rejected: msgspec alone, which accepts NaN, lone surrogates and names that are unsafe as a folder, and reports errors in
-its own terms.
+Rejected: relying on msgspec, which accepts NaN, lone surrogates and names that are unsafe for folders, and reports
+errors in its own terms.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any
 from relay.errors import MalformedEventError
 
 SYSTEM_USER = "system"
-"""The user id under which conductors publish events that belong to the users of their runs."""
+"""The user id with which conductors publish events that belong to the users of their runs."""
 SHARED_USER = "shared-knowledge"
-"""The user id of the store of shared items. No key is for it. Each of its events names its `audience`, and only the
-data folder's own key publishes them."""
+"""The user id of the store of shared items. No key can be for this user. Each of its events names its `audience`, and
+only the data folder's own key publishes them.
+"""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_TYPE_CHARS = 128
-_MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138, as milliseconds 1973
+_MILLISECONDS_FROM = 1e11  # the year 5138 in seconds, 1973 in milliseconds
 _INTEGERS = range(-(2**63), 2**64)  # what MessagePack can hold
 _SHOWN_CHARS = 40
 
@@ -55,7 +56,7 @@ def validate_event_user(user_id: object) -> str:
 
 
 def validate_owner(field: str, user_id: object) -> str:
-    """Return `user_id` if events of `system` may belong to it: any user but `system`. Raises `MalformedEventError`."""
+    """Return `user_id` if it may own events of `system`: any user but `system`. Raises `MalformedEventError`."""
     try:
         owner = validate_event_user(user_id)
     except MalformedEventError as error:
@@ -76,7 +77,7 @@ def validate_group_name(field: str, name: object) -> str:
 
 
 def validate_event_type(event_type: object) -> str:
-    """Return `event_type` if it is text without spaces and wildcards. Raises `MalformedEventError`."""
+    """Return `event_type` if it is text without spaces or wildcards. Raises `MalformedEventError`."""
     if event_type is None or event_type == "":
         raise MalformedEventError("event_type", "is missing")
     if not isinstance(event_type, str):
@@ -89,7 +90,7 @@ def validate_event_type(event_type: object) -> str:
 
 
 def validate_id(field: str, value: object, max_bytes: int) -> str | None:
-    """Return an optional id, None if it is empty. Raises `MalformedEventError` naming `field`."""
+    """Return an optional id, or None if it is empty. Raises `MalformedEventError` naming `field`."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
@@ -105,7 +106,7 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text is ISO 8601, UTC without a zone; a number is seconds since 1970, milliseconds from 1e11 on. Raises
+    Text is ISO 8601, in UTC if it has no zone. A number counts seconds since 1970, or milliseconds from 1e11 on. Raises
     `MalformedEventError`, also for a time more than `max_future_s` after `now`.
     """
     try:
@@ -119,7 +120,7 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
 
 
 def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
-    """Return a free JSON object, empty for None.
+    """Return a free JSON object, or an empty object for None.
 
     Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot hold: a key that is not text,
     bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
@@ -136,7 +137,7 @@ def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]
 
 
 class _BadValueError(Exception):
-    """Carries a reason up the stack, collecting the path on the way."""
+    """Carries a reason up the stack and collects the path on the way."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

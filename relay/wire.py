@@ -1,9 +1,9 @@
-"""Messages of the bus as frames: requests, replies, acks, and messages of plain PUB emitters. Pure.
+"""The messages of the bus as frames: requests, replies, acks, and messages of plain PUB emitters. Pure.
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
-the client's token (empty where the connection proved a CURVE key). A reply has the first two. Events travel as the
-bytes they were encoded to, so that a malformed event does not affect its neighbours. Rejected: a frame for each event,
-because at 1 KB a frame costs more than the copy it saves. New fields go last and have defaults; types never change.
+the client's token (empty if the connection proved a CURVE key). A reply has the first two. Events are sent as encoded
+bytes, so that a malformed event does not affect its neighbours. Rejected: a frame for each event, because at 1 KB a
+frame takes longer than the copy it saves. New fields are added at the end, with defaults; types never change.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ VERSION = 1
 _Result = TypeVar("_Result")
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number from which one can count up without leaving 64 bits."""
+"""A number small enough that counting up from it stays within 64 bits."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
-    """Base of all messages; `op` is the tag."""
+    """Base of all messages. `op` is the type tag."""
 
 
 class Publish(_Message, frozen=True, tag="publish"):
-    """Events `first_seq`, `first_seq + 1`, … of a producer; `base_seq` is its lowest unacknowledged number.
+    """Events of a producer, numbered from `first_seq`; `base_seq` is the lowest unacknowledged number.
 
     The reply repeats `attempt`, so that the publisher ignores a refusal of an earlier attempt.
     """
@@ -94,14 +94,14 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 
 
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects events to erase: all of a user, or the user's events with these ids, sessions or runs.
+    """Selects events to erase: all events of a user, or the user's events with these ids, sessions or runs.
 
-    `quoted` are ids that the caller chose: an event whose payload lists one of them under `quotes` is erased too,
+    `quoted` holds ids chosen by the caller: an event whose payload lists one of them under `quotes` is erased too,
     unless its own id is in `kept_ids`.
 
-    `system_seqs` are numbers of events of `system`, and `quarantine_ids` quarantine entries without a number, to erase
-    as well. The caller must know that they belong to the user; a session is no proof, since any key may name any
-    session.
+    `system_seqs` holds the numbers of further `system` events to erase, and `quarantine_ids` the ids of quarantine
+    entries without a number. The caller must know that they belong to the user. A session is no proof, since any key
+    may name any session.
     """
 
     user_id: str
@@ -148,7 +148,7 @@ Request = (
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of one event: its journal number, or 0 with the `code`, `field` and `reason` of its rejection."""
+    """The outcome of one event: its journal number, or 0 and the `code`, `field` and `reason` of its rejection."""
 
     seq: int
     duplicate: bool = False
@@ -158,7 +158,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ack(_Message, frozen=True, tag="ack"):
-    """The producer's events from `first_seq` on are durable, or rejected for good. Cumulative."""
+    """The producer's events from `first_seq` on are durable or permanently rejected. Cumulative."""
 
     epoch: int
     first_seq: int
@@ -166,7 +166,7 @@ class Ack(_Message, frozen=True, tag="ack"):
 
 
 class Refusal(_Message, frozen=True, tag="refusal"):
-    """Nothing of this attempt from `first_seq` on was journaled; resend from `expected_seq`."""
+    """No event of this attempt from `first_seq` on was journaled; resend from `expected_seq`."""
 
     epoch: int
     attempt: int
@@ -184,7 +184,7 @@ class Failure(_Message, frozen=True, tag="failure"):
 
 
 class Answer(_Message, frozen=True, tag="answer"):
-    """The result of a request, of the type that the request implies."""
+    """The result of a request, whose type depends on the request."""
 
     result: msgspec.Raw
 
@@ -192,7 +192,7 @@ class Answer(_Message, frozen=True, tag="answer"):
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     """An event in the journal. `data` is its canonical MessagePack (`event.read_event`).
 
-    `received_ms` is when the relay received it, in milliseconds since 1970; 0 from a relay that does not report it.
+    `received_ms` is the time at which the relay received it, in milliseconds since 1970, or 0 if not reported.
     """
 
     seq: int
@@ -204,15 +204,15 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_vouched(self) -> bool:
-        """Whether a key for all users published it, so that its claims of ownership hold for every user."""
+        """Whether a key for all users published it, so that its claims of ownership are accepted for every user."""
         return self.origin is not None and self.origin.for_all
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in order, and the journal's first and last numbers when they were read.
 
-    A `first_seq` beyond the cursor + 1 means that retention deleted entries this consumer had not read. `has_more`:
-    many entries for other audiences were skipped; continue after `last_seq`.
+    A `first_seq` beyond the cursor + 1 means that retention deleted entries that this consumer had not read. With
+    `has_more`, many entries for other audiences were skipped; continue after `last_seq`.
     """
 
     entries: list[JournalEntry]
@@ -242,7 +242,7 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of the erased events, and a count of quarantine entries. `next_after`: where the next part starts."""
+    """The numbers of the erased events and the count of quarantine entries; `next_after` begins the next part."""
 
     seqs: list[int]
     quarantined: int
@@ -250,7 +250,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a journal. `locked` counts reads of entries whose key is gone, since the journal was opened."""
+    """Statistics of a journal. `locked` counts reads of entries whose key is gone, since the journal was opened."""
 
     first_seq: int
     last_seq: int
@@ -267,7 +267,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a relay. `counts` begin at 0 with the process; those of the journal are durable."""
+    """Statistics of a relay. `counts` start at 0 with the process; the journal's counts are durable."""
 
     version: int
     pid: int
@@ -282,7 +282,7 @@ _receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decod
 
 
 def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None) -> Refusal:
-    """Return the refusal of a `Publish` because of `error`."""
+    """Return the `Refusal` of a `Publish` because of `error`."""
     return Refusal(
         epoch=publish.epoch,
         attempt=publish.attempt,
@@ -299,7 +299,7 @@ def encode(message: _Message) -> bytes:
 
 
 def decode_request(body: bytes) -> Request:
-    """Return the request in a body. Raises `ProtocolError`."""
+    """Decode a request from a body. Raises `ProtocolError`."""
     try:
         return _request_decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -317,7 +317,7 @@ def encode_failure(error: RelayError) -> bytes:
 
 
 def decode_reply(body: bytes, result_type: type[_Result]) -> _Result:
-    """Return the result in a reply. Raises the error in it, or `ProtocolError`."""
+    """Return the result in a reply, or raise its error. Raises `ProtocolError` if it is malformed."""
     try:
         reply = _reply_decoder.decode(body)
         if isinstance(reply, Answer):
@@ -336,7 +336,7 @@ def decode_receipt(body: bytes) -> Ack | Refusal:
 
 
 def encode_doorbell(last_seq: int) -> bytes:
-    """Return the one frame of the feed: the journal's last number."""
+    """Return a frame of the feed, which holds the journal's last number."""
     return last_seq.to_bytes(8, "big")
 
 
@@ -348,8 +348,8 @@ def decode_doorbell(frame: bytes) -> int:
 def event_in_frames(frames: Sequence[bytes]) -> bytes:
     """Return the bytes of the event in a message of a plain PUB emitter.
 
-    Accepts `[topic, ..., payload]`, `[payload]`, and one frame `topic payload`. The topic only routes: the event holds
-    its type and user. Raises `MalformedEventError` for an empty message.
+    Accepts `[topic, ..., payload]`, `[payload]`, and a single frame `topic payload`. The topic is only used for
+    routing; type and user are in the event. Raises `MalformedEventError` for an empty message.
     """
     if len(frames) > 1:
         return frames[-1]

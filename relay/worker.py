@@ -1,7 +1,7 @@
-"""Runs a task in a thread beside the broker's loop, step by step.
+"""Runs a task step by step in a thread beside the broker's loop.
 
-While the journal accepts nothing, such as on a full disk, the step is retried. Any other error ends the relay, because
-after a storage error nothing may be acknowledged until the journal is reopened.
+While the journal accepts nothing, for example because the disk is full, the step is retried. Any other error ends the
+relay, because after a storage error nothing may be acknowledged until the journal is reopened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Task(Protocol):
 
 
 class Worker:
-    """Runs one task in its own thread."""
+    """A thread that runs one task."""
 
     def __init__(self, task: Task, on_failure: Callable[[BaseException], None]) -> None:
         self._task = task

@@ -1,8 +1,9 @@
-"""The learner: which memories help with which queries, learned from how runs end. numpy and msgspec only.
+"""The learner: learns from the outcomes of runs which memories help with which queries. Needs only numpy and msgspec.
 
-Read `lesson` first, what the learner receives, then `learner`, which combines the parts: `reasoning_bank` and
-`association` (what similar requests used), `instant` (a small adapter), `prior` and `quality`. `gate` decides whether
-the learner may act, by evidence from `comparison` and `interleaving`. It never logs and never reads a clock.
+Read `lesson` first, the input of the learner, then `learner`, which combines the parts: `reasoning_bank` and
+`association` (memories used by similar requests), `instant` (a small adapter), `prior` and `quality`. `gate` decides
+whether the learner may act, using evidence from `comparison` and `interleaving`. The package never logs and never reads
+a clock.
 """
 
 from __future__ import annotations

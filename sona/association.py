@@ -1,13 +1,13 @@
-"""Finds memories that similar past requests used, even when their own text does not resemble the new request.
+"""Finds memories used by similar past requests, even if their text does not resemble the new request.
 
-Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. Not a sum:
-with a sum, frequently used memories would rank high for unrelated requests. The caller weighs the gain, because it
-hurts the ranking where use does not recur.
+Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum instead of the
+maximum would rank frequently used memories high for unrelated requests. The caller weighs the gain, because it harms
+the ranking if use does not recur.
 
 The state depends only on the lessons held, bit for bit, not on their order of arrival: lessons are sorted by number,
 uses by memory and then lesson.
 
-Shapes: n = lessons, d = dimensions of an embedding, e = uses (a lesson, a memory), m = memories reached.
+Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 FLOOR = 0.2
 ALIKE = 0.5
-"""Least cosine at which a past request counts as support for the memories it used."""
+"""Minimum cosine at which a past request supports the memories that it used."""
 _EVEN = 1e-6
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
@@ -35,7 +35,7 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 class Reached(NamedTuple):
     """The memories reached, (m,) ascending, and the gain of each, (m,) in (0, 1].
 
-    `support`, (m,) and 0 or more, grows with every similar request that used the memory, because a single use may be
+    `support`, (m,), non-negative, grows with every similar request that used the memory, because a single use may be
     chance. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and the lesson number of each use, ascending
     by memory and then lesson.
     """
@@ -48,9 +48,9 @@ class Reached(NamedTuple):
     lessons: Numbers
 
     def cause(self, memory: int) -> int | None:
-        """Return the number of the lesson with the highest gain for `memory`, or None. The lowest number wins a tie.
+        """Return the number of the lesson with the highest gain for `memory`, or None. Ties go to the lowest number.
 
-        Gains within 1e-6 tie, because the last bits of a cosine depend on the row's position in the matrix.
+        Gains within 1e-6 count as ties, because the last bits of a cosine depend on the row's position in the matrix.
         """
         place = int(self.memories.searchsorted(memory))
         if place == len(self.memories) or self.memories[place] != memory:
@@ -64,7 +64,7 @@ NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _NONE, _EMPTY, _NONE)
 
 
 class UsageAssociation:
-    """The memories that each lesson of one user used. Not thread-safe."""
+    """The memories used by each lesson of one user. Not thread-safe."""
 
     def __init__(self, ndim: int, floor: float = FLOOR) -> None:
         """Start empty. Lessons with a cosine of `floor` or less to a request are ignored."""
@@ -72,7 +72,7 @@ class UsageAssociation:
         self._numbers = np.empty(0, dtype=np.int64)
         self._weights = np.empty(0)
         self._room = np.zeros((_FIRST_ROOM, ndim), dtype=np.float32)
-        self._memories = np.empty(0, dtype=np.int64)  # of each use: memory, credit, row of the lesson
+        self._memories = np.empty(0, dtype=np.int64)  # for each use: memory, credit, row of the lesson
         self._credits = np.empty(0)
         self._places = np.empty(0, dtype=np.int64)
         self._bound()
@@ -82,7 +82,7 @@ class UsageAssociation:
 
     @property
     def numbers(self) -> Numbers:
-        """The lesson numbers, ascending, (n,). Not changed in place."""
+        """The lesson numbers, ascending, (n,). Never changed in place."""
         return self._numbers
 
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
@@ -96,7 +96,7 @@ class UsageAssociation:
             raise ShapeError(len(used), (len(credits),))
         self.forget(number)
         credited = sorted((memory, credit) for memory, credit in zip(used, credits, strict=True) if credit > 0.0)
-        worth = dict(credited)  # ascending, so of two credits the higher one stays
+        worth = dict(credited)  # ascending, so the higher of two credits is kept
         if not worth or not weight > 0.0 or not _all_finite(x, weight, *worth.values()):
             return False
         place = int(np.searchsorted(self._numbers, number))
@@ -136,11 +136,11 @@ class UsageAssociation:
         return cosines.astype(np.float64)
 
     def reach(self, x: Array | Vector) -> Reached:
-        """Return the memories used for requests like `x`, (d,); none when it is not finite. Raises `ShapeError`."""
+        """Return the memories used for requests like `x`, (d,); empty if `x` is not finite. Raises `ShapeError`."""
         return self.reach_by(self.similarities(x))
 
     def reach_by(self, cosines: Array) -> Reached:
-        """Do what `reach` does, given the `similarities` of the request, (n,)."""
+        """Compute `reach` from the `similarities` of the request, (n,)."""
         if not len(self) or not math.isfinite(nearest := float(cosines[cosines.argmax()])):  # faster than `max`
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
@@ -168,7 +168,7 @@ class UsageAssociation:
         self._bound()
 
     def _bound(self) -> None:
-        """Recompute the lesson number of each use, the distinct memories, and where the uses of each begin.
+        """Recompute the lesson number of each use, the distinct memories, and the start of each memory's uses.
 
         Replaces these arrays instead of changing them in place, because earlier results refer to them.
         """

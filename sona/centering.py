@@ -1,8 +1,8 @@
 """Subtracts the running mean of a user's queries from each query, so that their common part does not dominate scores.
 
-mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not
-centred: that costs recall (measured), and their mean moves with every ingest and reorders unrelated answers. Saving and
-locking are the caller's.
+mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred: this reduces recall
+(measured), and their mean moves with every ingest and reorders unrelated answers. The caller is responsible for saving
+and locking.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -33,10 +33,10 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryCentering:
-    """The mean of the queries of one user. Not thread-safe."""
+    """The running mean of one user's queries. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
-        """Start empty, for queries of shape (ndim,)."""
+        """Create an empty mean for queries of shape (ndim,)."""
         self._mean = np.zeros(ndim, dtype=np.float64)
         self._count = 0
 
@@ -47,12 +47,12 @@ class QueryCentering:
 
     @property
     def mean(self) -> Vector:
-        """The mean that is subtracted, (d,); zeros until `WARM_UP` queries were observed."""
+        """The mean to subtract, (d,); zeros until `WARM_UP` queries have been observed."""
         warm = self._count >= WARM_UP
         return (self._mean if warm else np.zeros_like(self._mean)).astype(np.float32)
 
     def observe(self, query: Vector) -> None:
-        """Add `query`, (d,) of unit length, to the mean; skip it when not finite. Raises `ShapeError`."""
+        """Add `query`, (d,) of unit length, to the mean; skip it if it is not finite. Raises `ShapeError`."""
         self._check(query)
         if not np.isfinite(query).all():
             return
@@ -60,11 +60,11 @@ class QueryCentering:
         self._mean += (query - self._mean) / min(self._count, WINDOW)
 
     def centre(self, query: Vector) -> Vector:
-        """Return unit(query - mean), (d,). The identity, bit for bit, until `WARM_UP` queries were observed.
+        """Return unit(query - mean), (d,). Returns `query` unchanged until `WARM_UP` queries have been observed.
 
-        If a user repeats nearly the same query, the mean approaches it and the difference is noise. Below a distance of
-        .5 the mean is therefore subtracted only in part, and below .2 not at all (LoCoMo questions lie at .52 to 1.07
-        from their mean; decision 0020). Raises `ShapeError`.
+        If a user repeats nearly the same query, the mean approaches it and the difference is noise. So the mean is
+        subtracted only in part below a distance of .5, and not at all below .2. LoCoMo questions have distances of .52
+        to 1.07 (decision 0020). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:

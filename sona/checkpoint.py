@@ -1,7 +1,7 @@
-"""Saves a learner as bytes with a version and a checksum, and restores it.
+"""Saves a learner as bytes, with a version and a checksum, and restores it.
 
-The bank and the association are not saved but recomputed from the exemplars on loading: the bank's matrices would more
-than double the size. A consolidated learner is restored bit for bit; do not save any other.
+The bank and the association are not saved but recomputed from the exemplars on loading, because the bank's matrices
+would more than double the size. A consolidated learner is restored bit for bit. Do not save an unconsolidated learner.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -24,7 +24,7 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
 VERSION = 2
-_FORMER = 1  # its gate counted differently, so the learner is relearned
+_FORMER = 1  # its gate counted differently, so the learner has to be rebuilt
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -66,7 +66,7 @@ class _State(msgspec.Struct, array_like=True):
 
 
 def to_bytes(learner: Learner) -> bytes:
-    """Return a consolidated learner as bytes; the same bytes for the same learner."""
+    """Return a consolidated learner as bytes. Equal learners give equal bytes."""
     state = _State(
         ndim=learner.ndim,
         capacity=learner.capacity,
@@ -98,7 +98,7 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers, also of a former version.
+    """Return the bytes that the checksum covers, also for a former version.
 
     Raises `DamagedStateError` for a mismatch or an unknown version.
     """
@@ -112,7 +112,7 @@ def whole_body(data: bytes) -> bytes:
 
 
 def is_former(data: bytes) -> bool:
-    """Return whether a former version wrote this: `from_bytes` refuses it, but it is not damaged."""
+    """Return whether a former version wrote these bytes, which `from_bytes` rejects although they are intact."""
     return data.startswith(_MAGIC + _FORMER.to_bytes(2, "big"))
 
 

@@ -1,9 +1,9 @@
-"""Clusters requests, into a given number (`kmeans`) or by similarity (`average_linkage`).
+"""Clusters requests into a given number of clusters (`kmeans`) or by similarity (`average_linkage`).
 
-`kmeans`: seeding by k-means++ (Arthur, Vassilvitskii 2007), then spherical k-means. `average_linkage` (Sokal, Michener
-1958) merges clusters until none are similar enough. It found twelve planted groups among outliers, at three noise
-levels with one threshold (.25), with an adjusted Rand index of .99 or more at each; leader clustering fell to .91,
-complete linkage to .60, single linkage to .06 (measured).
+`kmeans` runs spherical k-means after seeding by k-means++ (Arthur, Vassilvitskii 2007). `average_linkage` (Sokal,
+Michener 1958) merges clusters until none are similar enough. With one threshold (.25) it recovered twelve planted
+groups among outliers with an adjusted Rand index of at least .99 at each of three noise levels. Leader clustering fell
+to .91, complete linkage to .60, single linkage to .06 (measured).
 
 Clusters are numbered by their first member, so labels depend only on the partition.
 
@@ -24,15 +24,15 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 _ROUNDS = 50
-_SAME = 1e-12  # squared distance up to which two points are equal
+_SAME = 1e-12  # squared distance up to which two points count as equal
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """A partition: the cluster of each point in `assignment`, (n,), -1 for points without weight or not finite.
+    """A partition. `assignment`, (n,), is the cluster of each point, or -1 without weight or if not finite.
 
-    `medoids`, (k,): the row of each cluster with the least mean distance to its members. `centres`, (k, d), are unit
-    vectors.
+    `medoids`, (k,), is the row in each cluster with the smallest mean distance to its members. `centres`, (k, d), are
+    unit vectors.
     """
 
     assignment: Rows
@@ -45,9 +45,9 @@ class Clusters:
 
 
 def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Cluster weighted points, (n, d) of unit length, into `k`; fewer when there are fewer distinct points.
+    """Cluster weighted points, (n, d) of unit length, into `k` clusters, or fewer if there are fewer distinct points.
 
-    The same input and seed give the same bits. Raises `ShapeError`.
+    The same input and seed give bit-identical results. Raises `ShapeError`.
     """
     points, counted, rows = _points(x, weights)
     centres = _plus_plus(points, counted, k, np.random.default_rng(seed))
@@ -63,8 +63,8 @@ def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Arra
 def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float] | Array | None = None) -> Clusters:
     """Merge points, (n, d) of unit length, into clusters with a weighted mean cosine of at least `threshold`.
 
-    Merges the two most similar clusters, on a tie those with the lowest rows, while their mean cosine is at least
-    `threshold`. O(n^2) memory, O(n^3) time, .3 s for 512. Raises `ShapeError`.
+    Repeatedly merges the two most similar clusters, choosing the lowest rows on a tie, while their mean cosine is at
+    least `threshold`. Takes O(n^2) memory and O(n^3) time, .3 s for 512 points. Raises `ShapeError`.
     """
     points, counted, rows = _points(x, weights)
     labels = np.arange(len(points))
@@ -85,7 +85,7 @@ def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float
 
 
 def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple[Array, Array, Rows]:
-    """Return the usable points, (n, d) normalised, their weights, and their rows in `x`."""
+    """Return the usable points, (n, d), normalised, with their weights and their rows in `x`."""
     if x.ndim != 2 or (weights is not None and len(weights) != len(x)):
         raise ShapeError(len(x), x.shape if weights is None else (len(weights),))
     counted = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -110,7 +110,7 @@ def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) 
 
 
 def _nearest(points: Array, centres: Array) -> Rows:
-    """Return the nearest centre of each point, (n,). An empty cluster takes the point farthest from its centre."""
+    """Return the nearest centre of each point, (n,). An empty cluster gets the point farthest from its own centre."""
     if not len(centres):
         return np.zeros(len(points), dtype=np.int64)
     cosines = points @ centres.T
@@ -131,7 +131,7 @@ def _sums(points: Array, weights: Array, labels: Rows) -> Array:
 
 
 def _centres(points: Array, weights: Array, labels: Rows) -> Array:
-    """Return the unit centre of each cluster, (k, d); its first member when the sum is zero."""
+    """Return the unit centre of each cluster, (k, d), or its first member if the sum is zero."""
     sums = _sums(points, weights, labels)
     lengths = np.linalg.norm(sums, axis=1)
     for label in np.flatnonzero(lengths < _SAME):
@@ -141,7 +141,7 @@ def _centres(points: Array, weights: Array, labels: Rows) -> Array:
 
 
 def _named(points: Array, weights: Array, labels: Rows, rows: Rows, count: int) -> Clusters:
-    """Return the clusters numbered by their first member, with rows of the input."""
+    """Return the clusters numbered by their first member, with the rows of the input."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     names = np.empty(len(first), dtype=np.int64)
     names[np.argsort(first)] = np.arange(len(first))

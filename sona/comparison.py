@@ -1,22 +1,22 @@
-"""Compares two rankings by which memories of the shown one were used; the other is never shown.
+"""Compares a shown ranking with one that is never shown, by which of the shown memories were used.
 
-Each memory of the answer has odds, the factor by which a bet that it will be used grows. They are the quotient of
+Each memory of the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
 the other ranking's prediction and the nearest prediction that does not rise along the answer:
 
     p_i = l_i^-s / sum_j l_j^-s         l_i: the rank of memory i in the other ranking
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-The null hypothesis is that memories are used by position alone, a lower one no more often than a higher one. Under it
-the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so their product is a
-test martingale. If p is right, no other bet that is safe against all such habits grows faster (reverse information
-projection: Grünwald, de Heide, Koolen 2024). Rejected by measurement: stakes on differences of ranks or of reciprocal
-ranks, which open the gate for half as many users within 50 runs (decision 0020).
+The null hypothesis is that use depends only on position: a memory is used no more often than the memories above it.
+Under this hypothesis the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so
+their product is a test martingale. If p is right, no other bet that is safe against all such habits grows faster
+(reverse information projection: Grünwald, de Heide, Koolen 2024). Rejected: stakes on differences of ranks or of
+reciprocal ranks, which open the gate for half as many users within 50 runs (measured, decision 0020).
 
-Used memories stand at rank r of the learned ranking with a share of about r^-2 (measured), so s is 2, or half or 3/2 of
-it with lower weight. A twentieth of each stake is kept, since no prediction is certain.
+The share of used memories at rank r of the learned ranking is about r^-2 (measured), so s is 2, or 1 or 3 with lower
+weight. A twentieth of each stake is held back, because no prediction is certain.
 
-Shapes: k memories of the answer.
+Shapes: k = memories of the answer.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from sona.lesson import Array, Comparison
 
 STEEPNESSES = (1.0, 2.0, 3.0)
 PRIOR = (0.25, 0.5, 0.25)
-"""Initial shares of the wealth that is bet with each steepness."""
+"""Initial shares of the wealth, by steepness."""
 _KEPT = 0.05
 
 
 def odds_of(ranks: Sequence[int]) -> list[Comparison]:
-    """Return the comparison that each memory (k,) of the baseline's answer gives if it is used.
+    """Return the comparison that results if a memory of the baseline's answer is used, for each memory, (k,).
 
-    `ranks` are the memories' ranks in the learned ranking. They begin at 1; all beyond k count as k + 1.
+    `ranks` are the memories' ranks in the learned ranking, from 1. Ranks beyond k count as k + 1.
 
     >>> [round(odds.learned[1], 2) for odds in odds_of([2, 1, 3])]
     [0.43, 1.57, 1.0]
@@ -51,9 +51,9 @@ def odds_of(ranks: Sequence[int]) -> list[Comparison]:
 
 
 def compare(ranks: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Return the result, given the rank of each memory (k,) in the learned ranking and the positions of those `used`.
+    """Return the result, given each memory's rank in the learned ranking, (k,), and the positions of the `used` ones.
 
-    None without a use, and when all of several were used, which shows no preference.
+    Returns None if no memory was used, or if all of several were used, which shows no preference.
 
     >>> result = compare([3, 1, 2], used=[1])
     >>> result is not None and result.learned[1] > 1 > result.baseline[1]
@@ -66,19 +66,19 @@ def compare(ranks: Sequence[int], used: Collection[int]) -> Comparison | None:
 
 
 def mean_of(comparisons: Sequence[Comparison]) -> Comparison:
-    """Return the mean factors: those of a stake divided among the comparisons."""
+    """Return the mean factors, which result from dividing a stake among the comparisons."""
     learned, baseline = zip(*comparisons, strict=True)
     return Comparison(_mean(learned), _mean(baseline))
 
 
 def sign_of(comparison: Comparison) -> int:
-    """Return 1 if the learned ranking predicted the uses better than the baseline, -1 if worse, 0 if alike."""
+    """Return 1 if the learned ranking predicted the uses better than the baseline, -1 if worse, 0 if equally well."""
     learned, baseline = comparison.learned[1], comparison.baseline[1]
     return (learned > baseline) - (learned < baseline)
 
 
 def _by_memory(odds: Sequence[Array]) -> Iterator[tuple[float, float, float]]:
-    """Return the odds of each memory, given those of all (k,) by steepness."""
+    """Return the odds of each memory by steepness, given the odds of all memories, (k,), for each steepness."""
     one, two, three = [column.tolist() for column in odds]
     return zip(one, two, three, strict=True)
 
@@ -93,7 +93,7 @@ def _kept(odds: Array) -> Array:
 
 
 def _quotient(shares: Array) -> Array:
-    """Return `shares` (k,) by the nearest non-increasing ones: by the mean of the block that they are pooled in."""
+    """Divide `shares`, (k,), by the nearest non-increasing shares, which are the means of the pooled blocks."""
     blocks: list[tuple[float, int]] = []
     for share in shares.tolist():
         total, size = share, 1

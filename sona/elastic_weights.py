@@ -2,7 +2,7 @@
 
 Kirkpatrick et al. 2017, with the running estimate of Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
 with F <- .95 F + mean of the squared gradients of single samples. The square of the mean gradient would miss parameters
-on which samples disagree: their gradients cancel.
+on which samples disagree, because their gradients cancel.
 
 Shapes: p = parameters, s = samples.
 """
@@ -16,10 +16,10 @@ from sona.lesson import Array
 
 
 class ElasticWeights:
-    """An EWC penalty over p parameters: their importance and their anchor. Not thread-safe."""
+    """An EWC penalty over p parameters, with their importance and anchor. Not thread-safe."""
 
     def __init__(self, size: int, strength: float = 10.0, decay: float = 0.95) -> None:
-        """Start with zero importance, hence no penalty until the first `observe`."""
+        """Start with zero importance, so there is no penalty until the first `observe`."""
         self._strength = strength
         self._decay = decay
         self._importance = np.zeros(size)
@@ -27,16 +27,16 @@ class ElasticWeights:
 
     @property
     def importance(self) -> Array:
-        """F, (p,), zeros before the first `observe`."""
+        """The importance F, (p,); zeros before the first `observe`."""
         return self._importance.copy()
 
     @property
     def held(self) -> Array:
-        """theta*, (p,): the anchor."""
+        """The anchor theta*, (p,)."""
         return self._held.copy()
 
     def observe(self, gradients: Array) -> None:
-        """Add the gradients of single samples, (s, p), to the importance; skip those that are not finite.
+        """Add the gradients of single samples, (s, p), to the importance; skip gradients that are not finite.
 
         Raises `ShapeError`.
         """
@@ -64,7 +64,7 @@ class ElasticWeights:
     def pull(self, parameters: Array, rate: float) -> Array:
         """Return the step to subtract, (p,): `rate` times `gradient`, limited so that it stops at the anchor.
 
-        A plain step overshoots when rate * lam * F > 1, and diverges from 2 on.
+        A plain step overshoots if rate * lam * F > 1, and diverges from 2 on.
         """
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)

@@ -1,4 +1,4 @@
-"""Errors of this package. Each has a stable `code` and says whether the call may be retried."""
+"""Errors of this package. Each has a stable `code`, and states whether the call may be retried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SonaError(Exception):
 
 
 class DamagedStateError(SonaError):
-    """Saved learner state is unreadable. It is derived data: rebuild it from the lessons."""
+    """Saved learner state is unreadable. It is derived data, so rebuild it from the lessons."""
 
     code = "sona_state_damaged"
 

@@ -1,7 +1,7 @@
-"""Exemplars: lessons as the learner keeps them, each a centred request, its answer, and a weight.
+"""Exemplars, the stored form of lessons: a centred request, its answer, and a weight.
 
-Beyond a maximum number the newest are kept unchanged, and the older ones are clustered by request and merged
-into one exemplar per cluster.
+Above a maximum number, the newest are kept unchanged, and older exemplars are clustered by request and merged into one
+exemplar per cluster.
 
 Shapes: d = dimensions, k = memories used.
 """
@@ -21,17 +21,17 @@ NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
 MOST_USED = 64
-"""Most memories that a condensed exemplar keeps: those with the highest credit."""
+"""Maximum number of memories in a condensed exemplar, which keeps those with the highest credit."""
 HEAVIEST = 4.0
-"""Largest weight of a condensed exemplar, so that it does not outweigh lessons near it."""
+"""Maximum weight of a condensed exemplar, so that it does not outweigh similar lessons."""
 
 
 @dataclass(frozen=True)
 class Exemplar:
-    """One credited lesson, or several condensed into one with the number of their medoid.
+    """One credited lesson, or several condensed lessons under the number of their medoid.
 
-    `request` and `answer` are (d,), of unit length. The bank uses `weight`, the association `worth`; `others` are the
-    numbers of the other lessons condensed into it.
+    `request` and `answer` are (d,), of unit length. The bank uses `weight`, and the association uses `worth`. `others`
+    holds the numbers of the other lessons condensed into this exemplar.
     """
 
     number: int
@@ -45,10 +45,10 @@ class Exemplar:
 
 
 def worth(quality: float) -> float:
-    """Return the weight, 0 to 1, of a memory's use by a run of this quality.
+    """Return the weight, 0 to 1, of the use of a memory by a run of this quality.
 
-    0 up to .5, 1 from .8, which is the quality of a completed run that was not retried. Unlike the bank's weight it is
-    not relative to a baseline: that would be 0 when all runs end alike, although the memories were used.
+    It is 0 up to .5, and 1 from .8 on, the quality of a completed run that was not retried. Unlike the bank's weight,
+    it is not relative to a baseline, which would make it 0 if all runs end alike, although the memories were used.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 
@@ -56,7 +56,7 @@ def worth(quality: float) -> float:
 def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
     """Return a credited lesson as an exemplar, centred by `queries` and `targets`.
 
-    The answer is y = unit(mean of unit(m - mu_m) over the used memories m, weighted by their credits).
+    The answer is y = unit(mean of unit(m - mu_m)), over the used memories m and weighted by their credits.
     """
     centred = np.array([targets.centre(vector) for vector in lesson.vectors], dtype=np.float64)
     mean = np.asarray(lesson.credits, dtype=np.float64) @ centred
@@ -67,7 +67,7 @@ def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: Qu
 
 
 def condense(exemplars: Sequence[Exemplar], capacity: int) -> list[Exemplar]:
-    """Return at most `capacity` exemplars, ascending by number: the newest unchanged, older ones merged by cluster."""
+    """Return at most `capacity` exemplars, ascending by number, with older exemplars merged by cluster."""
     ordered = sorted(exemplars, key=lambda one: one.number)
     if len(ordered) <= capacity:
         return ordered

@@ -1,25 +1,27 @@
-"""Lets the learner act only while what runs used shows that it helps.
+"""Lets the learner act only while the memories used by runs show that it helps.
 
 SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers and is compared with the learned ranking, which is
 not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100 credited lessons, then TRIAL again).
 
-The test is by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings multiplies
-a wealth that starts at 1. For a learner no better than the baseline its expectation never rises, so it ever reaches t
-with probability at most 1/t, at any number of looks (Ville): all comparisons of a TRIAL count, and none is too early.
-The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with probability at most 1/28 = .036 in the first
-TRIAL and 1/28 + 1/56 + ... = .072 over all of them. No answer is changed for the sake of the test.
+The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
+multiplies a wealth that starts at 1. For a learner no better than the baseline, the expected wealth never rises, so by
+Ville's inequality the probability of ever reaching t is at most 1/t, however often it is tested. All comparisons of a
+TRIAL therefore count, from the first. The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with
+probability at most 1/28 = .036 in the first TRIAL, and 1/28 + 1/56 + ... = .072 over all TRIALs. The test does not
+change any answer.
 
-Wealth is divided among several bets: on comparisons one for each steepness, by prior shares; on contests, stakes of .1,
-.2, .4 and .8 in equal shares. Contests count in TRIAL, too, because earlier versions interleaved there.
+Wealth is divided among several bets: for comparisons, one bet per steepness, by prior shares; for contests, stakes of
+.1, .2, .4 and .8 in equal shares. Contests count in TRIAL too, because earlier versions interleaved there.
 
-The opposite bet measures harm and turns the learner OFF at 20, in TRIAL and, by contests alone, in ON; it restarts on
-entering ON. After a long run of wins its wealth is so low that it detects later harm late (195 contests at a win rate
-of .3 after 100 at .65, measured). In ON a second bet therefore restarts whenever its wealth falls below 1 (a CUSUM
-e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400: after 70 contests in that case. With a learner no better
-than a coin it takes 400 contests or more on average; at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
+The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON, where it counts only contests
+and restarts on entry. After a long run of wins its wealth is so low that it detects later harm late (195 contests at a
+win rate of .3 after 100 at .65, measured). So in ON, a second bet restarts whenever its wealth falls below 1 (a CUSUM
+e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at 400, which takes 70 contests in the same case. For
+a learner no better than a coin it takes at least 400 contests on average; at a win rate of .6, 1 % are turned OFF
+within 2,000 contests (measured).
 
-The state depends only on the calls of `credit` and `observe`, in order. Logs of the learner's own answers are never
-evidence.
+The state depends only on the sequence of calls of `credit` and `observe`. Logs of the learner's own answers are never
+used as evidence.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ COOL_DOWN_LESSONS = 100
 THRESHOLD = 28.0
 HARM_THRESHOLD = 20.0
 DRIFT_THRESHOLD = 400.0
-LONGEST_TRIAL = 500  # decided; of contests at a win rate of .6 96 % were turned ON by then, at .55 37 % (measured)
+LONGEST_TRIAL = 500  # decided contests: 96 % are ON by then at a win rate of .6, 37 % at .55 (measured)
 HOLDOUT = 0.1
 INTERLEAVED = 0.1
 _LOGS = [(math.log1p(bet), math.log1p(-bet)) for bet in (0.1, 0.2, 0.4, 0.8)]
 _Z95 = 1.959964
 _VERSION = 2
-_LARGEST_EXPONENT = 350.0  # of two factors of a wealth
+_LARGEST_EXPONENT = 350.0  # the product of two such factors stays finite
 _MOST = 1e300
 
 _NOTHING_BET = (0.0, 0.0, 0.0)
@@ -61,10 +63,11 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class Evidence:
     """The evidence on which the gate decides.
 
-    `won`, `lost` and `tied` count comparisons and contests since the `trial`-th TRIAL began; in ON, contests since it
-    was turned ON; in OFF, those that turned it OFF. `evidence` and `harm` are the wealth of the bets for and against
-    the learner, `drift` that of the restarting bet against it. `evidence` >= `threshold` turns ON. `credited` counts
-    lessons with credit; `due` more of them start a TRIAL, 0 in TRIAL and ON.
+    `won`, `lost` and `tied` count comparisons and contests since the start of the `trial`-th TRIAL; in ON, contests
+    since entering ON; in OFF, those that turned the learner OFF. `evidence` and `harm` are the wealth of the bets for
+    and against the learner, and `drift` is the wealth of the restarting bet against it. The learner is turned ON when
+    `evidence` >= `threshold`. `credited` counts lessons with credit; after `due` more a TRIAL starts (0 in TRIAL and
+    ON).
     """
 
     state: GateState
@@ -81,7 +84,7 @@ class Evidence:
 
 
 class Gain(NamedTuple):
-    """The share of decided contests that the learned ranking won, minus 1/2, with its 95 % interval (Wilson 1927)."""
+    """The share of decided contests won by the learned ranking, minus 1/2, with its 95 % interval (Wilson 1927)."""
 
     share: float
     low: float
@@ -122,10 +125,10 @@ class Gate:
         return self._state.state
 
     def route(self, key: str) -> Route:
-        """Return which ranking serves the recall with this key. The same key and state give the same route.
+        """Return which ranking serves the recall with this key. Equal keys and states give equal routes.
 
-        A tenth of the keys is a holdout: the baseline serves it in every state, as an independent comparison. With
-        "compare" the baseline serves, too, and the learned ranking is logged.
+        A tenth of the keys is a holdout that the baseline serves in every state, as an independent comparison. With
+        "compare", the baseline serves too, and the learned ranking is logged.
         """
         if self.state != "on":
             return "compare" if self.state == "trial" else "baseline"
@@ -146,7 +149,7 @@ class Gate:
     def observe(self, contest: Contest | Comparison | None) -> None:
         """Count a contest or comparison and update the state; ignore None.
 
-        In SHADOW and OFF a contest counts only in `gain`; a comparison counts only in TRIAL.
+        Comparisons count only in TRIAL. In SHADOW and OFF, contests count only in `gain`.
         """
         if isinstance(contest, Comparison):
             if self.state == "trial":
@@ -180,22 +183,22 @@ class Gate:
         )
 
     def gain(self) -> Gain | None:
-        """Return the gain over all decided contests so far, comparisons aside; None before the first.
+        """Return the gain over all decided contests so far, without comparisons, or None before the first.
 
-        For display only: the interval assumes a number of contests fixed in advance and is too narrow under repeated
-        looks, so the gate does not use it.
+        For display only: the interval assumes a fixed number of contests and is too narrow if tested repeatedly, so the
+        gate does not use it.
         """
         if not self._state.ever_decided:
             return None
         return _wilson(self._state.ever_won, self._state.ever_decided)
 
     def to_bytes(self) -> bytes:
-        """Return the state; the same bytes after the same calls."""
+        """Return the state. The same calls give the same bytes."""
         return msgspec.msgpack.encode(self._state)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return the gate that `to_bytes` saved. Raises `DamagedStateError`, also for another version."""
+        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also for another version."""
         gate = cls()
         try:
             gate._state = msgspec.msgpack.decode(data, type=_State)
@@ -264,7 +267,7 @@ def _wealth(right: int, wrong: int) -> float:
 
 
 def _mixed(logs: tuple[float, ...]) -> float:
-    """Return the wealth of bets on comparisons, given the logarithm of the growth of each, capped to stay finite."""
+    """Return the wealth of bets on comparisons, given the logarithms of their growth, capped to stay finite."""
     return sum([share * math.exp(min(log, _LARGEST_EXPONENT)) for share, log in zip(PRIOR, logs, strict=True)])
 
 

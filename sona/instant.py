@@ -1,8 +1,8 @@
-"""The instant layer: trains a MicroLoRA on exemplars, so that each request finds its own answer among the others'.
+"""The instant layer: a MicroLoRA trained on exemplars to move each request towards its own answer.
 
-It acts while the bank is nearly empty, and again once the bank cannot hold every lesson; in between the bank alone is
-better. A full training processes the exemplars in order, in blocks of 128, each with the EWC penalty of the earlier
-blocks and a replay of some of their examples.
+It acts while the bank is nearly empty, and again once the bank cannot hold every lesson; in between, the bank without
+it is better. A full training processes the exemplars in order, in blocks of 128, each with the EWC penalty of the
+earlier blocks and a replay of some of their examples.
 
 Shapes: n = exemplars, d = dimensions of an embedding.
 """
@@ -20,7 +20,7 @@ from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
 COLD = 16
-"""Number of exemplars from which on the bank acts alone."""
+"""Number of exemplars from which the bank acts without this layer."""
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -35,11 +35,11 @@ class InstantLayer:
         self._lora = MicroLora(ndim)
 
     def move(self, request: Array) -> Array:
-        """Return `request`, (d,) of unit length, moved and normalised; unchanged before training."""
+        """Move and normalise `request`, (d,) of unit length; unchanged before training."""
         return self._lora.adapt(request)
 
     def step(self, new: Exemplar, exemplars: Sequence[Exemplar]) -> None:
-        """Take one gradient step on `new`, which must be among `exemplars`, and on a replay of others."""
+        """Take one gradient step on `new`, which must be among `exemplars`, and on a replay of other exemplars."""
         others = [one for one in exemplars if one.number != new.number]
         again = [others[place] for place in replayed(len(others), [len(others)])]
         examples = self._examples([new, *again], exemplars)
@@ -47,7 +47,7 @@ class InstantLayer:
             self._lora.step(examples)
 
     def train(self, exemplars: Sequence[Exemplar], takes_part: bool) -> None:
-        """Train from scratch on all exemplars; reset to the identity unless `takes_part`."""
+        """Train from scratch on all exemplars, or reset to the identity unless `takes_part`."""
         self._lora = MicroLora(self._ndim)
         if not takes_part:
             return
@@ -71,7 +71,7 @@ class InstantLayer:
         return layer
 
     def _examples(self, chosen: Sequence[Exemplar], exemplars: Sequence[Exemplar]) -> list[Example]:
-        """Return the training examples of `chosen`; leave out those without weight or negatives."""
+        """Return the training examples of `chosen`, without those that have no weight or no negatives."""
         weighed = [one for one in chosen if one.weight > 0.0]
         if not weighed:
             return []
@@ -79,7 +79,7 @@ class InstantLayer:
         requests = np.array([one.request for one in exemplars])
         places = {
             one.number: place for place, one in enumerate(exemplars)
-        }  # seeds are positions: numbers would depend on forgotten lessons
+        }  # seeded by position, because numbers would depend on forgotten lessons
         examples = []
         for one in weighed:
             place, same = places[one.number], np.flatnonzero(requests @ one.request > _SAME_REQUEST)

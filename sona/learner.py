@@ -1,14 +1,14 @@
-"""The learner of one user: `learn` from lessons, `adapt` a query.
+"""The learner of one user: learns from lessons and adapts queries.
 
 Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt bit
-for bit, and a rebuild without a lesson forgets it exactly. `learn` and `forget` update the state in less than a
-millisecond and are approximate until the next rebuild: the means subtracted from queries and memories are frozen, older
-weights keep their former baseline, and the gate keeps revised contests as first counted. Comparisons and contests
-that a forgotten lesson influenced keep their results.
+for bit, and a rebuild without a lesson forgets that lesson exactly. `learn` and `forget` update the state in less than
+a millisecond and are approximate until the next rebuild: the means subtracted from queries and memories are frozen,
+older weights keep their former baseline, and the gate does not recount revised contests. Comparisons and contests
+influenced by a forgotten lesson keep their results.
 
-Ranking is left to the caller, saving to `checkpoint`.
+Ranking is left to the caller, and saving to `checkpoint`.
 
-Shapes: d = dimensions, n = exemplars, m = memories that were used.
+Shapes: d = dimensions, n = exemplars, m = used memories.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from sona.quality import Baselines, weight
 from sona.reasoning_bank import ReasoningBank
 
 CAPACITY = 512
-"""Most exemplars that a rebuild keeps; it condenses older ones."""
+"""Maximum number of exemplars after a rebuild, which condenses older exemplars."""
 RESERVE = 128
-"""Room for exemplars added until the next rebuild."""
+"""Number of exemplars that may be added until the next rebuild."""
 REACH = 0.5
-"""Largest distance that a query may be moved. Two memories cannot swap ranks if their scores differ by more than this
-times the distance of their vectors."""
+"""Maximum distance by which a query may be moved. Two memories cannot swap ranks if their scores differ by more than
+`REACH` times the distance of their vectors.
+"""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
@@ -46,11 +47,11 @@ Places = npt.NDArray[np.intp]
 
 
 class Adaptation(msgspec.Struct, frozen=True):
-    """How the learner changes the ranking of one query.
+    """The effect of the learner on the ranking of one query.
 
-    `reached`: memories used for similar requests. `direction`, (d,), at most `REACH` long: its dot product with a
-    memory's vector is the change of that memory's score. `similarities`, (n,): cosines to the lessons `numbers`,
-    ascending.
+    `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
+    with a memory's vector is the change of that memory's score. `similarities`, (n,), are the cosines to the lessons
+    `numbers`, which ascend.
     """
 
     reached: Reached
@@ -60,7 +61,7 @@ class Adaptation(msgspec.Struct, frozen=True):
     prior: MemoryPrior
 
     def cause(self, memory: int) -> tuple[int, float] | None:
-        """Return (lesson, cosine) for the lesson that reaches `memory`, None if none does.
+        """Return (lesson, cosine) for the lesson that reaches `memory`, or None if no lesson does.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.adapt(lesson.query).cause(memory=7)
@@ -70,7 +71,7 @@ class Adaptation(msgspec.Struct, frozen=True):
         return None if cause is None else (cause, float(self.similarities[self.numbers.searchsorted(cause)]))
 
     def nearest(self) -> list[tuple[int, float]]:
-        """Return (lesson, cosine) for the three nearest lessons, nearest first. The lowest number wins a tie.
+        """Return (lesson, cosine) for the three nearest lessons, nearest first. Ties go to the lowest number.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.adapt(lesson.query).nearest()
@@ -86,7 +87,7 @@ class Adaptation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Fact:
-    """What the learner keeps of every lesson, credited or not, to undo it."""
+    """The data kept for every lesson, credited or not, to undo it."""
 
     kind: str
     quality: float
@@ -121,7 +122,7 @@ class Learner:
 
     @classmethod
     def from_lessons(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
-        """Return a learner of these lessons, given in any order. The same lessons give the same bits.
+        """Return a learner of these lessons, given in any order. Equal lessons give bit-identical learners.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.credited
@@ -150,7 +151,7 @@ class Learner:
         return len(self.exemplars) < COLD or self._is_condensed
 
     def learn(self, lesson: Lesson) -> None:
-        """Add a lesson, or replace the one with its number. Raises `ShapeError`.
+        """Add a lesson, or replace the lesson with its number. Raises `ShapeError`.
 
         >>> learner = Learner(ndim=4)
         >>> learner.learn(lesson)
@@ -170,7 +171,7 @@ class Learner:
                 self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Undo these lessons, except in the gate; return how many were known.
+        """Undo these lessons, except in the gate; return the number of known lessons.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.forget([lesson.number, 99]), learner.credited
@@ -183,7 +184,7 @@ class Learner:
         return len(known)
 
     def adapt(self, query: Vector) -> Adaptation | None:
-        """Return what was learned for `query`, (d,) of unit length; None without lessons. Raises `ShapeError`.
+        """Return the adaptation of `query`, (d,) of unit length, or None without lessons. Raises `ShapeError`.
 
         Lessons without used memories do not contribute; the caller handles the outcome of their runs.
 
@@ -196,8 +197,8 @@ class Learner:
             return None
         centred = self.queries.centre(query)
         numbers, cosines = self.association.numbers, self.association.similarities(centred)
-        # The association holds every exemplar of the bank (those with weight), so one product serves both. Here and in
-        # what this calls, `dot` instead of `@`: with cold caches, as in a recall, it saves 4 us (measured).
+        # The association holds every exemplar of the bank (those with weight), so one product serves both. This and the
+        # functions it calls use `dot` instead of `@`, which saves 4 us with cold caches, as in a recall (measured).
         request = centred.astype(np.float64)
         moved = request + self.bank.shift_by(cosines.take(self._places_of_bank()))
         if self.uses_instant:
@@ -211,7 +212,7 @@ class Learner:
         self._bank_places = None
         self.exemplars = {one.number: one for one in exemplars}
         kept = list(self.exemplars.values())
-        self._is_condensed = any(one.others for one in kept)  # cached: read at each recall, changed only here
+        self._is_condensed = any(one.others for one in kept)  # cached for recalls: it changes only here
         self.bank = ReasoningBank.solve(
             [one.number for one in kept],
             np.array([one.request for one in kept], dtype=np.float64).reshape(-1, self.ndim),
@@ -224,7 +225,7 @@ class Learner:
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _places_of_bank(self) -> Places:
-        """Return the positions of the bank's exemplars among those of the association."""
+        """Return the positions of the bank's exemplars among the association's exemplars."""
         if self._bank_places is None:
             self._bank_places = np.searchsorted(self.association.numbers, self.bank.numbers)
         return self._bank_places
@@ -240,7 +241,7 @@ class Learner:
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Add the lesson to baselines, prior and gate; to the gate only what is new since `before`."""
+        """Add the lesson to baselines, prior and gate, but to the gate only what is new since `before`."""
         self.facts[lesson.number] = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         self.baselines.add(lesson.kind, lesson.quality)
         for memory in lesson.used:
@@ -261,7 +262,7 @@ class Learner:
             self.association.forget(number)
 
     def _reweighted(self, known: Fact, lesson: Lesson) -> bool:
-        """Update the weight of a lesson and return True if only its quality changed; else return False."""
+        """Update the weight of a lesson and return True if only its quality changed; otherwise return False."""
         now = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         old = self.exemplars.get(lesson.number)
         if now != Fact(known.kind, lesson.quality, known.used, known.credits, known.contest):
@@ -277,14 +278,14 @@ class Learner:
     def _weigh(self, one: Exemplar) -> None:
         self._bank_places = None
         self.exemplars[one.number] = one
-        if not self.bank.reweight(one.number, one.weight):  # not in the bank: it had no weight
+        if not self.bank.reweight(one.number, one.weight):  # not in the bank, because it had no weight
             self.bank.add(one.number, one.request, one.answer, one.weight)
         if not self.association.reweight(one.number, one.worth):
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
 
 def _locality(cosines: Array) -> float:
-    """Return the share of the instant layer's move to apply: 0 to a nearest cosine of .2, 1 from .6."""
+    """Return the share of the instant layer's move to apply: 0 up to a nearest cosine of .2, 1 from .6 on."""
     nearest = float(cosines.max(initial=-1.0))
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 

@@ -1,7 +1,7 @@
-"""Lessons: what the learner receives about one recall after its run has ended.
+"""Lessons, the input of the learner: one recall and the outcome of its run.
 
-The learner's whole state is a function of the lessons in the order of their numbers. A memory is a number and a vector
-here.
+The learner's whole state is a function of the lessons in the order of their numbers. Here a memory is a number and a
+vector.
 
 Shapes: d = dimensions of an embedding, k = memories used.
 """
@@ -19,14 +19,14 @@ Array = npt.NDArray[np.float64]
 
 
 class Contest(NamedTuple):
-    """The result of an interleaved recall: how many used memories each ranking contributed."""
+    """The result of an interleaved recall: the number of used memories that each ranking contributed."""
 
     learned: int
     baseline: int
 
 
 class Comparison(NamedTuple):
-    """The result of a comparison (`comparison`): the factors of bets on the learned ranking, and of bets against it."""
+    """The result of a comparison (`comparison`): the factors of bets on and against the learned ranking."""
 
     learned: tuple[float, float, float]
     baseline: tuple[float, float, float]
@@ -36,11 +36,11 @@ class Comparison(NamedTuple):
 class Lesson:
     """One recall, the memories its run used, and how the run ended.
 
-    `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` are numbers of memories,
-    `vectors` (k, d) their unit vectors, `credits` (k,) 1 when named, .5 when inferred or named without a choice.
-    `quality` is 0 to 1; `kind` groups runs with comparable qualities. `contest` is None when rankings were neither
-    interleaved nor compared. `is_counted` is True for one lesson per run: a run with many recalls is not more evidence
-    than others.
+    `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` holds the numbers of
+    memories, and `vectors`, (k, d), their unit vectors. `credits`, (k,), are 1 if the memory was named, and .5 if it
+    was inferred or named without a choice. `quality` is 0 to 1; `kind` groups runs with comparable qualities. `contest`
+    is None if rankings were neither interleaved nor compared. `is_counted` is True for one lesson per run, because a
+    run with many recalls is not more evidence than others.
     """
 
     number: int
@@ -55,5 +55,5 @@ class Lesson:
 
     @property
     def credit(self) -> float:
-        """The highest credit of a used memory; 0 without any."""
+        """The highest credit of a used memory, or 0 if no memory was used."""
         return max(self.credits, default=0.0)

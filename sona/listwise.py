@@ -20,9 +20,9 @@ Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
 NEIGHBOUR = 0.9
-"""Cosine to a used memory above which another is too similar to be a negative."""
+"""Cosine to a used memory above which another memory is too similar to be a negative."""
 HARD, RANDOM = 32, 32
-"""Negatives of an example: the nearest memories, and others drawn at random."""
+"""Numbers of negatives of an example: the nearest memories, and randomly drawn memories."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Example:
 def contrast(
     x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
 ) -> Example:
-    """Return an example that prefers `used`, (k, d), by their share of the credit, to `others`, the negatives.
+    """Return an example that prefers `used`, (k, d), weighted by their credits, to `others`, the negatives.
 
     Raises `ShapeError`.
     """
@@ -85,7 +85,7 @@ def negatives(
     excluded: Sequence[int],
     seed: int | Sequence[int],
 ) -> Rows:
-    """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` others.
+    """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` random rows.
 
     Leaves out the rows `used`, rows with a cosine above `NEIGHBOUR` to one of them, and the rows `excluded` (the
     memories of near-identical requests), so it may return fewer. The same seed gives the same rows. Raises
@@ -105,5 +105,5 @@ def negatives(
 
 
 def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:
-    """Return up to `size` distinct positions among `count` earlier examples to replay, ascending."""
+    """Return up to `size` distinct positions of examples to replay, out of `count` earlier examples, ascending."""
     return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False)).astype(np.int64)

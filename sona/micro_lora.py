@@ -1,10 +1,10 @@
-"""MicroLoRA: a rank-2 adapter that moves every request, trained online as runs end.
+"""MicroLoRA: a rank-2 adapter that moves every request, trained online when runs end.
 
-v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
+v = x + (xA)B, u = v/|v|; the loss is defined in `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
 A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B at zero: the
 adapter starts as the identity, and the first step on B is exactly that gradient truncated to rank two. (With both at
-zero it would never learn; a random A learns worse.) The spectral norm of AB is capped at 1. On unseen evidence it is no
-better than one global Rocchio vector (measured).
+zero it would never learn; a random A learns worse.) The spectral norm of AB is capped at 1. On held-out evidence it is
+not better than one global Rocchio vector (measured).
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """
@@ -40,12 +40,12 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MicroLora:
-    """The adapter of one user with its EWC penalty. Deterministic. Not thread-safe."""
+    """One user's adapter with its EWC penalty. Deterministic. Not thread-safe."""
 
     def __init__(self, ndim: int, ewc: ElasticWeights | None = None, seed: int = 0) -> None:
         """Start as the identity for requests of shape (ndim,). `ewc` must have 4 ndim parameters.
 
-        `seed` determines the order of training, and A's second direction if the examples span only one. Raises
+        `seed` determines the order of training, and the second direction of A if the examples span only one. Raises
         `ShapeError`.
         """
         self._ndim = ndim
@@ -57,12 +57,12 @@ class MicroLora:
 
     @property
     def parameters(self) -> Array:
-        """A, then B, flattened, (p,)."""
+        """A followed by B, flattened, (p,)."""
         return self._parameters.copy()
 
     @property
     def spectral_norm(self) -> float:
-        """The spectral norm of AB, 0 before training."""
+        """The spectral norm of AB; 0 before training."""
         down, up = self._matrices()
         values, vectors = np.linalg.eigh(down.T @ down)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
@@ -70,7 +70,7 @@ class MicroLora:
         return float(np.sqrt(max(largest, 0.0)))
 
     def adapt(self, x: Array | Vector) -> Array:
-        """Return `x`, (d,) of unit length, moved and normalised; unchanged before training or if not finite.
+        """Move and normalise `x`, (d,) of unit length; unchanged before training or if not finite.
 
         Raises `ShapeError`.
         """
@@ -113,7 +113,7 @@ class MicroLora:
         return True
 
     def train(self, examples: Sequence[Example], rounds: int = 4) -> None:
-        """Train for `rounds` epochs of Adam with the EWC penalty, then update the penalty. Slow: run it in background.
+        """Train for `rounds` epochs of Adam with the EWC penalty, then update it. Slow: run it in the background.
 
         Raises `ShapeError`.
         """
@@ -155,7 +155,7 @@ class MicroLora:
         return adapter
 
     def _matrices(self) -> tuple[Array, Array]:
-        """Return A, (d, r), and B, (r, d): views."""
+        """Return views of A, (d, r), and B, (r, d)."""
         half = RANK * self._ndim
         return self._parameters[:half].reshape(self._ndim, RANK), self._parameters[half:].reshape(RANK, self._ndim)
 
@@ -182,7 +182,7 @@ class MicroLora:
             return np.asarray(weights * (by_moved - along * moved) / lengths)
 
     def _mean_gradient(self, examples: Sequence[Example]) -> Array | None:
-        """Return the mean of the finite `gradients`, (p,), without computing each; None when none is finite."""
+        """Return the mean of the finite `gradients`, (p,), without computing each, or None if none is finite."""
         requests = self._requests(examples)
         pulls = self._pulls(requests, examples)
         finite = np.isfinite(pulls).all(axis=1)
@@ -212,7 +212,7 @@ class MicroLora:
         self._matrices()[0][:] = leading if leading.shape[1] == RANK else self._with_one_more(leading)
 
     def _with_one_more(self, one: Array) -> Array:
-        """Return `one`, (d, 1), and a random direction orthogonal to it, together (d, 2)."""
+        """Append to `one`, (d, 1), a random direction orthogonal to it; return both, (d, 2)."""
         drawn = np.random.default_rng(self._seed).normal(size=(self._ndim, 1))
         drawn -= one * (one.T @ drawn)
         return np.concatenate([one, drawn / np.linalg.norm(drawn)], axis=1)

@@ -1,8 +1,8 @@
 """The expected quality of runs that use a memory, independent of the query: an empirical-Bayes mean.
 
 theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and kappa is 1.
-Several kinds of run may use a memory, and some are harder, so each quality is compared with the theta_0 of its own
-kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one kind. The caller weighs the lift.
+Several kinds of run may use a memory, and some kinds are harder, so each quality is compared with the theta_0 of its
+own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one kind. The caller weighs the lift.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MemoryPrior:
     """Qualities by memory and kind of run. The state does not depend on the order of the observations."""
 
     def __init__(self, kappa: float = KAPPA) -> None:
-        """Start empty. The mean of a kind counts as `kappa` observations; `kappa` is above 0."""
+        """Start empty. The mean of a kind counts as `kappa` observations; `kappa` must be positive."""
         self._kappa = kappa
         self._kinds = Tallies()
         self._memories: dict[int, Tallies] = {}
@@ -39,15 +39,15 @@ class MemoryPrior:
         return len(self._memories)
 
     def add(self, memory: int, kind: str, quality: float) -> None:
-        """Add an observation: a run of `kind` used `memory`. Raises `ValueError` for a quality outside 0 to 1."""
+        """Add the observation that a run of `kind` used `memory`. Raises `ValueError` for a quality outside 0 to 1."""
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
-        """Remove an observation, exactly. Raises `ValueError` when it cannot have been added."""
+        """Remove an observation exactly. Raises `ValueError` if it cannot have been added."""
         self._move(memory, kind, -1, -thousandths(quality))
 
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
-        """Change an observation from `old` to `new`, exactly. Raises the same errors as `remove`."""
+        """Change an observation from `old` to `new` exactly. Raises the same errors as `remove`."""
         self._move(memory, kind, 0, thousandths(new) - thousandths(old))
 
     def mean(self, kind: str) -> float:
@@ -71,13 +71,13 @@ class MemoryPrior:
         return sum(count for _, count, _ in self._of(memory))
 
     def to_bytes(self) -> bytes:
-        """Return the state; the same bytes for the same observations."""
+        """Return the state. Equal observations give equal bytes."""
         observations = [(memory, *group) for memory in sorted(self._memories) for group in self._memories[memory]]
         return msgspec.msgpack.encode(_State(_VERSION, observations))
 
     @classmethod
     def from_bytes(cls, data: bytes, kappa: float = KAPPA) -> Self:
-        """Return the prior that `to_bytes` saved. Raises `DamagedStateError`, also for another version."""
+        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also for another version."""
         prior = cls(kappa)
         try:
             state = msgspec.msgpack.decode(data, type=_State)

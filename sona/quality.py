@@ -1,11 +1,11 @@
-"""Weighs a run by how much better it ended than the baseline of its kind.
+"""Weighs a run by how far its quality exceeds the baseline of its kind.
 
-b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; the weight of a trajectory is
-clip((q - b)/(1 - b), 0, 1) * credit. Failures have weight 0: moving queries away from them gained nothing (measured).
-Quality alone as the weight would let a kind of run that nearly always succeeds outweigh the others.
+The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
+- b), 0, 1) * credit. Failures have weight 0, because moving queries away from them gained nothing (measured). Using the
+quality as the weight would let a kind of run that nearly always succeeds outweigh the others.
 
 Qualities are counted in thousandths, finer than any verdict (.4, .8, .9) or rating, because sums of floats depend on
-their order and do not cancel. Individual qualities are not kept: remove only what was added.
+their order and do not cancel. Individual qualities are not kept, so remove only qualities that were added.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Baselines:
-    """The baseline of each kind of run. The state does not depend on the order of the runs."""
+    """The baselines of all kinds of run. The state does not depend on the order of the runs."""
 
     def __init__(self) -> None:
         self._kinds = Tallies()
@@ -44,7 +44,7 @@ class Baselines:
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:
-        """Remove a run added with this quality, exactly."""
+        """Remove a run that was added with this quality, exactly."""
         self._kinds.move(kind, -1, -thousandths(quality))
 
     def revise(self, kind: str, old: float, new: float) -> None:
@@ -57,12 +57,12 @@ class Baselines:
         return min(max(mean, LOWEST), HIGHEST)
 
     def to_bytes(self) -> bytes:
-        """Return the state; the same bytes for the same qualities."""
+        """Return the state. Equal qualities give equal bytes."""
         return msgspec.msgpack.encode(_State(_VERSION, list(self._kinds)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return the baselines that `to_bytes` saved. Raises `DamagedStateError`, also for another version."""
+        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also for another version."""
         baselines = cls()
         try:
             state = msgspec.msgpack.decode(data, type=_State)
@@ -107,7 +107,7 @@ class Tallies:
             self._groups.pop(group, None)
 
     def count(self, group: str) -> int:
-        """Return the number of qualities of the group."""
+        """Return the number of qualities in the group."""
         return self._groups.get(group, (0, 0))[0]
 
     def total(self, group: str) -> float:

@@ -1,10 +1,10 @@
-"""The ReasoningBank: moves a request towards the answers of similar past requests, by kernel ridge regression.
+"""The reasoning bank: moves a request towards the answers of similar past requests, by kernel ridge regression.
 
-Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)' P (Y - X),
-P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P; the usual
+Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)' P (Y - X), P
+= (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P; the usual
 Sherman-Morrison update of one diagonal entry would cancel when a weight of 1e-9 rises. `solve` computes P directly and
-keeps P (Y - X) in float32, which quarters the memory read per request; an update drops it, because maintaining it would
-double the cost of the update. The caller sets the weights and caps the shift.
+keeps P (Y - X) in float32, which quarters the memory read per request. An update drops this product, because
+maintaining it would double the cost of the update. The caller sets the weights and caps the shift.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
 """
@@ -22,16 +22,17 @@ from sona.lesson import Array, Vector
 
 Numbers = npt.NDArray[np.int64]
 
-LEAST_WEIGHT = 1e-9  # below this an exemplar has no effect
+LEAST_WEIGHT = 1e-9  # an exemplar with a lower weight has no effect
 _NEAR, _NEAR_WIDTH = 0.2, 0.4
 _STRIP = 128  # rows updated at a time; the buffer is a quarter of P
-_BY_HALVES = 32  # below this size the plain solver is as fast
+_BY_HALVES = 32  # below this size, the plain solver is as fast
 
 
 class ReasoningBank:
-    """The exemplars of one user by number. Not thread-safe.
+    """The exemplars of one user, by number. Not thread-safe.
 
-    Requests and answers are unit vectors. Rows are in order of insertion, but the last row replaces a removed one.
+    Requests and answers are unit vectors. Rows are in order of insertion, except that the last row replaces a removed
+    row.
     """
 
     def __init__(self, ndim: int, bandwidth: float = 0.5, ridge: float = 1.0, reserve: int = 512) -> None:
@@ -59,10 +60,10 @@ class ReasoningBank:
         ridge: float = 1.0,
         reserve: int = 512,
     ) -> Self:
-        """Return the bank of these exemplars, x (n, d), y (n, d), with distinct numbers, in any order.
+        """Return the bank of these exemplars, x (n, d) and y (n, d), with distinct numbers in any order.
 
-        The same input gives the same bits. Leaves out exemplars that `add` would refuse. Raises `ShapeError`, also for
-        more exemplars than `reserve`.
+        The same input gives a bit-identical bank. Leaves out exemplars that `add` would reject. Raises `ShapeError`,
+        also for more exemplars than `reserve`.
         """
         bank = cls(x.shape[-1], bandwidth, ridge, reserve)
         if x.ndim != 2 or y.shape != x.shape or not len(numbers) == len(weights) == len(x):
@@ -148,14 +149,14 @@ class ReasoningBank:
     def shift(self, x: Array | Vector) -> Array:
         """Return the uncapped shift of the request `x`, (d,).
 
-        Scaled by the cosine to the nearest past request: zero up to .2, full from .6. Zero when `x` is not finite.
-        Raises `ShapeError`.
+        It is scaled by the cosine to the nearest past request: zero up to .2, full from .6 on. Zero if `x` is not
+        finite. Raises `ShapeError`.
         """
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
 
     def shift_by(self, cosines: Array) -> Array:
-        """Do what `shift` does, given the `similarities` of the request, (n,)."""
+        """Compute `shift` from the `similarities` of the request, (n,)."""
         nearest = float(cosines[cosines.argmax()]) if len(cosines) else -1.0
         share = (nearest - _NEAR) / _NEAR_WIDTH
         if share <= 0.0:
@@ -185,7 +186,7 @@ class ReasoningBank:
         return kernel
 
     def _pivot(self, place: int, kernel: Array, column: Array) -> float:
-        """Return P[place, place] for the current weight: 1 / (lam/w + k(x, x) - k'v), v = P k without `place`.
+        """Return P[place, place] for the current weight: 1 / (lam/w + k(x, x) - k'v), where v = P k without `place`.
 
         `column` is v with -1 at `place`, so `kernel` times it is k'v - k(x, x).
         """
@@ -201,7 +202,7 @@ class ReasoningBank:
     def _turn(self, place: int, column: Array, old: float, new: float) -> None:
         """Update P += (new - old) column column', for `add`, `reweight` and `forget`."""
         self._solved = None
-        row = np.zeros(len(self._numbers))  # whole rows, zeros past n: one flat loop is four times as fast (measured)
+        row = np.zeros(len(self._numbers))  # whole rows, zero past n: one flat loop is four times as fast (measured)
         row[: self._count] = (new - old) * column
         for start in range(0, self._count, _STRIP):
             part = column[start : start + _STRIP, None]
@@ -230,7 +231,7 @@ class ReasoningBank:
 
 
 def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray[np.bool_]:
-    """Return which exemplars are usable, (n,): finite, and of `LEAST_WEIGHT` or more."""
+    """Return which exemplars are usable, (n,): finite, with a weight of at least `LEAST_WEIGHT`."""
     finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & np.isfinite(weights)
     return np.asarray(finite & (weights >= LEAST_WEIGHT))
 

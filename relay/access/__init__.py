@@ -1,6 +1,6 @@
 """Access control: keys, the principals that hold them, the credentials of clients, and endpoints.
 
-Read `principal` first, then `key_file` and `credentials`, from which a request's principal follows.
+Read `principal` first, then `key_file` and `credentials`, which determine a request's principal.
 """
 
 from relay.access.credentials import PRESENTED_WITH, Credentials

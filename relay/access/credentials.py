@@ -1,7 +1,7 @@
 """Looks up the principal of a token or CURVE key in the key file.
 
-Keys are looked up for each request, so a new or revoked key takes effect at once, on open connections too. Without a
-readable key file every key is unknown.
+Keys are looked up for each request, so creating or revoking a key takes effect at once, even on open connections.
+Without a readable key file, every key is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Version = tuple[int, int, int]
 
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How a program of this project presents a key. Refusals quote it; the HTTP server replaces it with its own text."""
+"""How a command of this project receives its key. Error messages quote this text; the HTTP server replaces it."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 
@@ -94,14 +94,14 @@ class Credentials:
 
 
 def _refused(table: _Table, shown: str, what: str) -> str:
-    """Return the reason. It names a revoked key, since a caller that presents the key knows it."""
+    """Return the error for a rejected key. It names a revoked key, because its holder knows the name anyway."""
     revoked = table.revoked.get(shown)
     why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
     return f"{why}: present another with {_HOW}"
 
 
 def _version(path: Path) -> _Version | None:
-    """Return a value that changes when the file is replaced; None without a file."""
+    """Return a value that changes when the file is replaced, or None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Endpoints where sockets may listen: socket files, loopback, and elsewhere only with CURVE. Pure."""
+"""Endpoints on which sockets may listen: socket files, loopback, and other addresses only with CURVE. Pure."""
 
 from __future__ import annotations
 

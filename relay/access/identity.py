@@ -1,7 +1,7 @@
-"""A client's credentials: a token or CURVE keys, and where they are found by default.
+"""A client's credentials, a token or CURVE keys, and their default locations.
 
-On the same machine the socket file is in the data folder, beside the token, so a client that may read it (0600) needs
-no configuration.
+On the same machine, the socket file is in the data folder, beside the token. A client that may read the token (0600)
+therefore needs no configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CurvePair(NamedTuple):
 
 
 class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key as `keys create` returns it. `server` is the daemon's public CURVE key."""
+    """The output of `keys create`. `server` is the daemon's public CURVE key."""
 
     id: str
     user_id: str | None = None
@@ -35,14 +35,14 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Identity(NamedTuple):
-    """Credentials to present: CURVE keys, else the token, else the content of `file`, read when it is needed."""
+    """Credentials to present: CURVE keys, else the token, else the content of `file`, which is read when needed."""
 
     token: str = ""
     curve: CurvePair | None = None
     server: str = ""
     file: Path | None = None
     user_id: str | None = None
-    """The key's user, if known: publishers fill it in."""
+    """The key's user, if known. Publishers add it to events that name no user."""
 
 
 def identity_of(document: KeyDocument) -> Identity:
@@ -64,14 +64,14 @@ def read_key_file(path: Path) -> KeyDocument:
 
 
 def local_identity(endpoint: str) -> Identity:
-    """Return the default identity for an endpoint: at a socket file `DATA/run/…` the token in `DATA/token`."""
+    """Return the default identity for an endpoint: for a socket file `DATA/run/…`, the token in `DATA/token`."""
     if not endpoint.startswith("ipc://"):
         return Identity()
     return Identity(file=Path(endpoint.removeprefix("ipc://")).parent.parent / TOKEN_FILE)
 
 
 class TokenSource:
-    """The token of one client, read again when it was missing or refused. Not thread-safe."""
+    """The token of one client, reread when it was missing or refused. Not thread-safe."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -79,7 +79,7 @@ class TokenSource:
 
     @property
     def current(self) -> bytes:
-        """The token, read from the identity's file if it is not known yet; empty if there is no file to read."""
+        """The token, read from the identity's file on first use; empty if the file is missing."""
         if not self._token:
             self.reload()
         return self._token

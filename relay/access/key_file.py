@@ -1,9 +1,9 @@
-"""The keys of one data folder on disk: create, rotate, revoke.
+"""Creates, rotates and revokes the keys of one data folder, which are stored on disk.
 
-DATA/keys.json stores the SHA-256 of each token; a token has 256 random bits, so salting and stretching add nothing. The
-file is replaced atomically, and has a checksum, so that a flipped bit cannot make a key another user's. DATA/token is
-the token of the key `local`, for every process that may read this folder; DATA/curve.json is the daemon's CURVE key
-pair. All are 0600.
+DATA/keys.json stores the SHA-256 of each token. A token has 256 random bits, so salting and stretching would add
+nothing. The file is replaced atomically, and its checksum prevents a flipped bit from assigning a key to another user.
+DATA/token holds the token of the key `local`, for every process that may read this folder; DATA/curve.json holds the
+daemon's CURVE key pair. All three have mode 0600.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _TOKEN_BYTES = 32
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One key, for a user or for all (None), with a token or a public CURVE key, created at `created`.
+    """A key for one user, or for all (None), with a token or a public CURVE key.
 
-    The key `local` has every scope, even scopes added since its `scopes` were stored. A start does not write them,
-    because a daemon of an older version may be reading the file, and one unknown scope or field makes it refuse all
-    keys.
+    The key `local` has every scope, including scopes added since its `scopes` were stored. These are not written back,
+    because a daemon of an older version may read the file, and an unknown scope or field makes it reject all keys.
     """
 
     id: str
@@ -50,7 +49,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
     @property
     def principal(self) -> Principal:
-        """The holder, with the scopes and groups that are in effect."""
+        """The holder of the key, with its effective scopes and groups."""
         scopes = ALL_SCOPES if self.id == LOCAL else frozenset(self.scopes)
         tier = () if self.tier is None else (f"tier:{self.tier}",)
         return Principal(self.id, self.user_id, scopes, frozenset((*(f"org:{name}" for name in self.orgs), *tier)))
@@ -72,7 +71,7 @@ def digest_of(token: bytes) -> str:
 
 
 def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
-    """Return all keys, revoked ones included; none before the first start. Raises `KeyFileError`."""
+    """Return all keys, including revoked ones; empty before the first start. Raises `KeyFileError`."""
     path = keys_path(data_dir)
     try:
         return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Document).keys
@@ -85,9 +84,9 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 
 
 def ensure_local_key(data_dir: Path) -> str:
-    """Return the token of the key `local`, which has all scopes for all users; created at the first start.
+    """Return the token of the key `local`, which has all scopes for all users. Creates it at the first start.
 
-    If the token file was removed, a new token replaces the old one, which is then invalid. Raises `KeyFileError`.
+    If the token file was removed, creates a new token and invalidates the old one. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         token = _local_token(data_dir)
@@ -110,8 +109,8 @@ def create_key(
 ) -> KeyDocument:
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
-    `orgs` and `tier` are the groups of its holder. Raises `KeyFileError` for a name in use or a user that cannot have a
-    key, `MalformedEventError` for an invalid name of a user, organisation or tier.
+    `orgs` and `tier` are the groups of its holder. Raises `KeyFileError` if the name is in use or the user cannot have
+    a key, and `MalformedEventError` if the name of a user, organisation or tier is invalid.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -144,7 +143,7 @@ def create_key(
 
 
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
-    """Revoke a key for good, for open connections too. Raises `KeyFileError`."""
+    """Revoke a key permanently, including on open connections. Raises `KeyFileError`."""
     if key_id == LOCAL:
         raise KeyFileError(LOCAL, "cannot be revoked: replace its token with `memory-agent keys rotate local`")
     with _locked(data_dir):
@@ -158,7 +157,7 @@ def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
 
 
 def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
-    """Replace a key's secret and return the key with the new one: a token, or a pair from `make` for a CURVE key.
+    """Replace a key's secret, a token or a CURVE pair from `make`, and return the key with the new secret.
 
     The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
     holds a valid token at every moment. Raises `KeyFileError`.
@@ -173,14 +172,14 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
             found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
         )
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
+            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either of them
             write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
     return KeyDocument(id=key_id, user_id=found.user_id, **secret.shown)
 
 
 class _Secret(NamedTuple):
-    """A new secret: the fields to store, and those to show its holder."""
+    """A new secret: the fields to store, and the fields to show to its holder."""
 
     token_sha256: str
     curve_public: str
@@ -188,7 +187,7 @@ class _Secret(NamedTuple):
 
 
 def _new_secret(pair: CurvePair | None) -> _Secret:
-    """Return the secret of a CURVE key with this pair, or a new token."""
+    """Return the secret of a CURVE key with this pair, or of a new token."""
     if pair is not None:
         return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -235,7 +234,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
-    if not token:  # an empty token is what a client without one presents
+    if not token:  # clients without a token present an empty one
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

@@ -1,6 +1,6 @@
-"""Principals and scopes: the holder of a request's key, and what that key permits. Pure.
+"""Principals and scopes: who holds a request's key, and what the key permits. Pure.
 
-A principal follows from the credential of a request (`credentials`), never from the request's content.
+The principal is determined by a request's credentials (`credentials`), never by its content.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from relay.errors import ScopeMissingError, UserNotAllowedError
 class Scope(StrEnum):
     """What a key permits. No scope implies another.
 
-    `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, rate
-    items. `shared-admin`: withdraw the items of any user. `admin`: everything else.
+    `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, and
+    rate items. `shared-admin`: withdraw the items of any user. `admin`: everything else.
     """
 
     PUBLISH = "publish"
@@ -33,7 +33,7 @@ PUBLIC = "public"
 class Origin(NamedTuple):
     """The key that published an event, as the journal stores it.
 
-    `for_all`: the key is for all users, so its claims about ownership hold for each of them.
+    `for_all`: the key is for all users, so its claims about ownership are accepted for each of them.
     """
 
     key_id: str
@@ -79,11 +79,11 @@ class Principal(NamedTuple):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
-        """Return the error for a request about another user. It names the key and no user."""
+        """Return the error for a request about another user. The message names the key but no user."""
         hint = "omit the user, or use that user's key"
         return UserNotAllowedError("user_id", f"the key {self.key_id} is for another user; {hint}")
 
 
 def publisher_for_all(key_id: str) -> Principal:
-    """Return the principal, named `key_id`, of an intake that a setting opens without keys."""
+    """Return the principal, named `key_id`, for an intake that is configured to work without keys."""
     return Principal(key_id, None, frozenset({Scope.PUBLISH}))

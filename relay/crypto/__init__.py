@@ -1,4 +1,4 @@
-"""Encryption at rest: one cipher for each user, the ring of their keys, and encrypted LMDB environments.
+"""Encryption at rest: per-user ciphers, the key ring, and encrypted LMDB environments.
 
 Read `key_ring` first, then `cipher` and `encryption` (the encrypted form of a database).
 """

@@ -1,11 +1,11 @@
 """Encryption with one user's key: values with AES-256-GCM, names with AES-SIV.
 
-A value is bound to its context (its database and key, say), so that it cannot be moved to another place. A name has to
-be found again, so equal names give equal bytes: a reader of the disk sees that two are equal, and their length. The
-keys of both are derived from the user's key (HKDF-SHA256), separately for each purpose. Nonces are random: 2^32 values
-with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, whose base 64 takes a third more space.
+A value is bound to its context, such as its database and key, so it cannot be moved elsewhere. Names must be
+searchable, so equal names encrypt to equal bytes: a reader of the disk sees their length and which names are equal. The
+keys for values and names are derived from the user's key (HKDF-SHA256), separately for each purpose. Nonces are random:
+2^32 values with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, because base64 takes a third more space.
 
-The package `cryptography` is optional (`memory-agent[encryption]`) and imported with the first key.
+The package `cryptography` is optional (`memory-agent[encryption]`) and imported when the first key is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
 SEAL_BYTES = 28
-"""Bytes that sealing adds to a value: a nonce of 12 and a tag of 16."""
+"""Bytes that encryption adds to a value: a nonce of 12 and a tag of 16."""
 NAME_BYTES = 16
 """Bytes that encryption adds to a name: its tag."""
 _NONCE_BYTES = 12
@@ -47,7 +47,7 @@ class Cipher:
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
-        """Return `plain` encrypted, `SEAL_BYTES` longer. `open` needs the same context `about`."""
+        """Encrypt `plain`, making it `SEAL_BYTES` longer. `open` needs the same context `about`."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, plain, about)
 
@@ -59,7 +59,7 @@ class Cipher:
             raise UndecipherableError from error
 
     def name(self, plain: bytes) -> bytes:
-        """Return a name encrypted, `NAME_BYTES` longer. Deterministic."""
+        """Encrypt a name, making it `NAME_BYTES` longer. Deterministic."""
         return self._names.encrypt(plain, None)
 
     def plain_name(self, encrypted: bytes) -> bytes:
@@ -81,5 +81,5 @@ def _cut(derived: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
 
 
 def key_id(key: bytes) -> bytes:
-    """Return the id of a key: 8 bytes that reveal nothing about it."""
+    """Return the id of a key: 8 bytes that reveal nothing about the key."""
     return sha256(b"memory-agent key id" + key).digest()[:8]

@@ -1,7 +1,7 @@
-"""Replace a plain LMDB environment by an encrypted copy, verified and put in place atomically.
+"""Replaces a plain LMDB environment with a verified, encrypted copy, atomically.
 
-The blocks of the old file are freed, not overwritten. Rejected: encrypting in the file itself, which leaves a mixture
-when interrupted.
+The blocks of the old file are freed, not overwritten. Rejected: encrypting within the file, which leaves a mix of plain
+and encrypted data when interrupted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def encrypt_in_place(
     puts: Callable[[Transaction], Iterator[Put]],
     report: Report = lambda done, total: None,
 ) -> None:
-    """Close `environment` and replace its file by an encrypted one. Durable on return.
+    """Close `environment` and replace its file with an encrypted copy. Durable on return.
 
-    `open_copy` opens an empty encrypted environment; `puts` yields its content, each key once, from a snapshot of the
-    plain one. No other process may have the environment open. A kill at any moment leaves the old file or the new one.
-    Needs room for a copy. Raises `damaged` if the copy differs from what was put, and as `Environment.replace_by`.
+    `open_copy` opens an empty encrypted environment; `puts` yields its content, each key once, from a snapshot of
+    `environment`. No other process may have the environment open. A kill at any moment leaves either the old or the new
+    file. Needs disk space for the copy. Raises `damaged` if the copy differs from what was written, and the errors of
+    `Environment.replace_by`.
     """
     copy = room_for_copy(environment.path)
     try:
@@ -51,7 +52,7 @@ def encrypt_in_place(
 
 
 def _written(puts: Iterator[Put], target: Environment, total: int, report: Report) -> Iterator[Put]:
-    """Write the pairs in pages, and yield them again."""
+    """Write the pairs in batches, yielding each pair after it is written."""
     done = 0
     while page := list(islice(puts, _PAGE)):
         report(done, total)

@@ -1,10 +1,10 @@
-"""The stored form of keys and values in an encrypted LMDB environment. Imports no engine.
+"""The stored form of keys and values in an encrypted LMDB environment. Does not import LMDB.
 
-Values are sealed with their key as context. Numbers and times in keys stay plain, because entries are read in that
-order; names are encrypted deterministically, so they can be looked up but not sorted. A ULID keeps its first ten
-letters, the time: new entries go to the end, where the page is in memory, and recalls are still pruned oldest first. An
-empty value stays empty. A value with a checksum over its row is sealed without it: the tag replaces it, and with both,
-a page would hold one vector less (20 %).
+Values are encrypted with their key as context. Numbers and times in keys stay plain, because entries are read in their
+order. Names are encrypted deterministically, so they can be looked up but not sorted. The first ten letters of a ULID,
+its time, stay plain: new entries go to the last page, which is in memory, and recalls can still be pruned oldest first.
+An empty value stays empty. A checksum over the row is removed before encryption, because the tag replaces it; with
+both, a page would hold one vector less (20 %).
 
 The environment stores the id of its key, so that an encrypted store is never mistaken for a plain one, opened with
 another key, or replaced by a new one.
@@ -28,9 +28,9 @@ _LONGEST_PLACE = 9
 
 
 class Form(NamedTuple):
-    """How a database is stored: the first `plain_bytes` of its keys stay plain (None: all of them); are values sealed.
+    """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key).
 
-    `is_checked`: values carry a checksum over their key, which is a number.
+    `is_sealed`: values are encrypted. `is_checked`: values have a checksum that covers their numeric key.
     """
 
     plain_bytes: int | None
@@ -40,21 +40,21 @@ class Form(NamedTuple):
 
 ROWS = Form(None, is_checked=True)
 OURS = Form(None)
-"""Keys that reveal nothing: names that the program defines."""
+"""Keys that reveal nothing, because they are names defined by the program."""
 NAMES = Form(0)
 PLACES = Form(_LONGEST_PLACE)
-"""A letter and eight bytes of time, number or row, then a name."""
+"""A letter, eight bytes with a time, number or row, and then a name."""
 ROWS_OF_NAMES = Form(0, is_sealed=False)
 
 
 class Key(Protocol):
-    """One user's key in a ring, with the caller's errors."""
+    """One user's key in a ring. Raises the caller's error types."""
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher for a purpose; raises when there is no key and `create` is False."""
+        """Return the cipher for a purpose. Raises if there is no key and `create` is False."""
 
     def missing(self) -> Exception:
-        """Return the error for data that are encrypted with another key."""
+        """Return the error for data encrypted with another key."""
 
 
 class TransactionCipher:
@@ -67,7 +67,7 @@ class TransactionCipher:
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key, or of its beginning up to the name, which bounds a scan."""
+        """Return the stored form of a key, or of its part before the name, as the bound of a scan."""
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key
@@ -77,7 +77,7 @@ class TransactionCipher:
         return key[:start] + self._cipher.name(key[start:])
 
     def plain_key(self, database: str, stored: bytes) -> bytes:
-        """Return the key that `key` encrypted."""
+        """Return the plain key of a stored key."""
         start = self._forms[database].plain_bytes
         if start is None or len(stored) <= start:
             return stored
@@ -88,7 +88,7 @@ class TransactionCipher:
         raise self._damaged(f"{database}: a key cannot be deciphered")
 
     def seal(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Return the stored form of the value under a stored key."""
+        """Return the stored form of a value that belongs to a stored key."""
         form = self._forms[database]
         if not value or not form.is_sealed:
             return value
@@ -108,7 +108,7 @@ class TransactionCipher:
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Verify a value's checksum and remove it: `open` computes a new one, which would hide damage."""
+        """Verify and remove a value's checksum. `open` computes a new checksum, which would hide damage."""
         body = value[CHECKSUM_BYTES:]
         if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
             raise self._damaged(f"{database} {_number(stored)} does not match its checksum")
@@ -125,14 +125,14 @@ class Encryption:
         self._key_id: bytes | None = None
 
     def begin(self, errors: ErrorFamily) -> TransactionCipher:
-        """Return the cipher of a transaction. Raises the key's error if it was destroyed or replaced."""
+        """Return the cipher of a transaction. Raises if the key was destroyed or replaced."""
         cipher = self._key.cipher(self._purpose)
         if self._key_id not in (None, cipher.key_id):
             raise self._key.missing()
         return TransactionCipher(cipher, self._forms, errors.damaged)
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key, which is `key_id` unless that is None. Raises the key's error if it differs."""
+        """Return the id of the key. Raises if `key_id` is not None and differs from it."""
         found = self._key.cipher(self._purpose, create=key_id is None and may_create).key_id
         if key_id not in (None, found):
             raise self._key.missing()

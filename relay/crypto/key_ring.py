@@ -1,11 +1,11 @@
-"""The encryption keys of users: one file each, mode 0600, in a folder apart from the data.
+"""The encryption keys of users: one file per user, mode 0600, in a folder separate from the data.
 
-A key is 256 random bits, created when its user first stores something, and durable before its first use. There is no
-other copy, neither in the data folder nor in backups: `destroy` makes all data of its user unreadable. A key file is
-named by a digest of the user id, since ids may contain characters that file names may not. The data folder names its
-ring by the id of the system's key (`read_ring`), so that no second ring is created while the first one is not mounted.
-Rejected: a master key that wraps the users' keys. Its loss loses everything, and copies of wrapped keys outlive the
-destruction of a user's key.
+A key is 256 random bits, created when its user first stores something, and durable before its first use. Neither the
+data folder nor backups hold a copy, so `destroy` makes all data of the user unreadable. A key file is named after a
+digest of the user id, because ids may contain characters that file names may not. The data folder records the id of its
+ring's system key (`read_ring`), so no second ring is created while the first is not mounted. Rejected: a master key
+that wraps the users' keys. Losing it would lose everything, and copies of wrapped keys would survive the destruction of
+a user's key.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsE
 from relay.validation import SYSTEM_USER, validate_user_id
 
 _MARK_FILE = "encryption"
-"""The file of a data folder that names its ring."""
+"""The file in a data folder that identifies its ring."""
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
-_DESTROYED = b"destroyed"  # an overwritten key file begins with it, a damaged one does not
+_DESTROYED = b"destroyed"  # the beginning of an overwritten key file, but not of a damaged one
 _LOOKS, _LOOK_S = 10, 0.01
-_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); a further one costs a read of its file
+_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); others are read from their files
 _FileId = tuple[int, int]
 
 
@@ -51,20 +51,20 @@ class _RingMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyRing:
-    """The keys in one folder. Threads and processes share it; a destroyed key is gone for all of them immediately.
+    """The keys in one folder. Shared by threads and processes; destroying a key takes effect in all of them at once.
 
-    In the examples, `ring` is `KeyRing(Path("ring"))`, without a key.
+    In the examples, `ring` is an empty `KeyRing(Path("ring"))`.
     """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir` is the folder that these keys encrypt. Keys are then created only if this is its own ring."""
+        """`data_dir` is the folder that these keys encrypt. If given, keys are created only if it records this ring."""
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
         self._ciphers: OrderedDict[tuple[str, str], tuple[_FileId, Cipher, str]] = OrderedDict()
 
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher of a user for a purpose. `create`: create the key of a user without one.
+        """Return the cipher of a user for a purpose. With `create`, create the user's key if it is missing.
 
         Checks the key file each time (2 us), so that no process keeps using a destroyed key. Raises
         `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
@@ -96,7 +96,7 @@ class KeyRing:
         return cipher
 
     def claim(self) -> None:
-        """Make this the ring of its data folder unless that has one. Durable on return.
+        """Make this the ring of its data folder unless the folder has a ring. Durable on return.
 
         Raises `EncryptionKeyMissingError` (of `system`) if the data folder has another ring, `KeyFileError`.
 
@@ -119,7 +119,7 @@ class KeyRing:
             raise EncryptionKeyMissingError(SYSTEM_USER, str(self.folder))
 
     def is_away(self) -> bool:
-        """Whether the data folder is encrypted with another ring, so that its own is missing. Raises `KeyFileError`.
+        """Whether the data folder is encrypted with another ring. Raises `KeyFileError`.
 
         >>> KeyRing(Path("keys"), Path("data")).claim()
         >>> KeyRing(Path("other-keys"), Path("data")).is_away()
@@ -157,11 +157,11 @@ class KeyRing:
         return sorted(_decode(path).user_id for path in self.folder.glob(f"*{_SUFFIX}") if not _is_destroyed(path))
 
     def destroy(self, user_id: str) -> bool:
-        """Overwrite and remove a user's key; False when there was none. Durable on return.
+        """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
-        A kill in between leaves an overwritten file, which counts as missing and is removed by its next reader. Only a
-        copy of the folder brings the key back. Old blocks of the disk may still hold its bytes. Raises
-        `KeyFileError`.
+        A process killed in between leaves an overwritten file, which counts as missing and is removed by its next
+        reader. The key can only be restored from a copy of the folder. Old blocks of the disk may still hold its bytes.
+        Raises `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> ring.destroy("alice"), ring.destroy("alice"), ring.has("alice")
@@ -187,7 +187,7 @@ class KeyRing:
         return True
 
     def _create(self, user_id: str) -> None:
-        """Create a key; of several threads and processes the first one wins."""
+        """Create a key. If several threads or processes do so, the first one wins."""
         path = self._path(user_id)
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
@@ -201,7 +201,7 @@ class KeyRing:
             raise KeyFileError(str(path), str(error.strerror)) from error
 
     def _try_read(self, path: str) -> tuple[_FileId, bytes] | None:
-        """Return a key and the identity of its file; None if there is none, or it is being destroyed."""
+        """Return a key and the identity of its file, or None if the key is missing or being destroyed."""
         while (file_id := _file_id(path)) is not None:
             try:
                 return file_id, self._read(Path(path))
@@ -234,10 +234,11 @@ class KeyRing:
 
 
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
-    """Return the ring in the folder that the settings name; None if they name none, and nothing is encrypted.
+    """Return the ring in the folder named in the settings, or None if they name no folder.
 
-    `is_shared`: `data_dir` holds the data of many users, encrypted with one ring; else it is the folder of one memory.
-    Raises `RelaySettingsError` also for a folder inside `data_dir`: each copy of the data would contain the keys.
+    `is_shared`: `data_dir` holds the data of many users, encrypted with one ring; otherwise it is the folder of one
+    memory. Also raises `RelaySettingsError` if the folder is inside `data_dir`, because each copy of the data would
+    then contain the keys.
 
     >>> open_key_ring(EncryptionSettings(keys_folder="/srv/keys"), Path("/srv/memory")).folder
     PosixPath('/srv/keys')
@@ -264,11 +265,11 @@ def _decode(path: Path) -> _KeyFile:
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise KeyFileError(str(path), "is damaged") from None  # the decoder's message may hold a part of the key
+        raise KeyFileError(str(path), "is damaged") from None  # the decoder's message may contain part of the key
 
 
 def _file_id(path: str) -> _FileId | None:
-    """Return the identity of a file, which a replacement does not share; None if there is none."""
+    """Return the identity of a file, or None if it does not exist. A replacement has another identity."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -279,7 +280,7 @@ def _file_id(path: str) -> _FileId | None:
 
 
 def _is_destroyed(path: Path) -> bool:
-    """Whether a key was overwritten. Removes the file that a crash left."""
+    """Whether a key was overwritten. Removes the file if a crash left it behind."""
     try:
         with path.open("rb") as file:
             if file.read(len(_DESTROYED)) != _DESTROYED:
@@ -300,7 +301,7 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file stays as it is: then it is damaged, and not being destroyed."""
+    """Whether an unreadable file does not change: it is then damaged, not being destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False
@@ -309,7 +310,7 @@ def _stays(path: str, file_id: _FileId) -> bool:
 
 
 def read_ring(data_dir: Path) -> bytes | None:
-    """Return the id of the system's key in the ring of a data folder; None if nothing was encrypted yet.
+    """Return the id of the system key in the ring of a data folder, or None if nothing has been encrypted yet.
 
     Raises `KeyFileError`.
     """
@@ -326,7 +327,7 @@ def read_ring(data_dir: Path) -> bytes | None:
 
 
 def _write_ring(data_dir: Path, key_id: bytes) -> None:
-    """Store the id of the system's key in a data folder, unless it has one. Durable on return.
+    """Store the id of the system key in a data folder unless one is stored already. Durable on return.
 
     Raises `KeyFileError`.
     """

@@ -1,7 +1,7 @@
 """The base of checkups, which walk the databases of one environment in one snapshot and count faults.
 
-A finding names a place and a kind of fault; it never holds text or ids. A checkup changes nothing, and works while the
-environment is written.
+A finding names a place and a kind of fault, and never holds text or ids. A checkup is read-only and can run while
+another process writes the environment.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 from relay.disk.transaction import Pair, Transaction
 
 UNREADABLE = "does not match its checksum"
-_STEP = 1_000  # pairs between two reports
+_STEP = 1_000  # pairs between two progress reports
 
 Report = Callable[[str, int, int], None]
-"""Called with the name of the step, how much of it is done, and the total (0 if unknown)."""
+"""Called with the name of the step, the number of pairs checked, and the total (0 if unknown)."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that was found `count` times. `place` is a file, or a class of keys in it."""
+    """A fault that was found `count` times. `place` is a file or a class of keys in a file."""
 
     place: str
     fault: str
@@ -41,13 +41,13 @@ class Findings:
             self._counts[place, fault] += count
 
     def require(self, holds: object, place: str, fault: str) -> bool:
-        """Add a fault unless `holds`; return whether it holds."""
+        """Add a fault unless `holds`; return `holds`."""
         if not holds:
             self.add(place, fault)
         return bool(holds)
 
     def listed(self) -> tuple[Finding, ...]:
-        """Return the findings in the order in which each was first met."""
+        """Return the findings in the order in which they were first found."""
         return tuple(Finding(place=place, fault=fault, count=count) for (place, fault), count in self._counts.items())
 
 
@@ -61,7 +61,7 @@ class Checkup(ABC):
 
     @abstractmethod
     def checks(self) -> Sequence[Callable[[], None]]:
-        """Return the checks, in the order in which they are to run."""
+        """Return the checks in the order in which to run them."""
 
     def run(self) -> None:
         """Run every check."""

@@ -1,14 +1,14 @@
-"""One LMDB environment, for journals and stores. A committed transaction is durable.
+"""An LMDB environment for journals and stores. A committed transaction is durable.
 
-sync and metasync are on, writemap is off (with it a full disk kills the process by SIGBUS, measured). The map size is
-set once and never grown (growing it from two processes corrupts the file). Slots of dead readers are freed at open.
-LMDB's errors are translated to the caller's (`ErrorFamily`).
+`sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process by SIGBUS (measured). The map
+size is set once and never grown, because growing it from two processes corrupts the file. Slots of dead readers are
+freed at open. LMDB's errors are translated to the caller's error types (`ErrorFamily`).
 
 LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader by SIGBUS, and
-a page of zeros aborts the process. So callers store a checksum in each value, and the pages are checked at open
-(`pages`) before LMDB reads them.
+a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages at
+open, before LMDB reads them.
 
-Rejected: one SQLite file for everything. A commit of 1 KB costs .3 ms here, a warm read .7 us.
+Rejected: one SQLite file for everything. A commit of 1 KB takes .3 ms with LMDB, a warm read .7 us.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from relay.disk.room import means_no_room
 from relay.disk.transaction import EncryptedTransaction, ErrorFamily, Pair, PairCipher, Transaction
 from relay.locks import ReadWriteLock, holding
 
-# Before the file is replaced, new transactions wait this long for old ones to end, and run as long before another try.
+# Before the file is replaced, new transactions wait this long for old ones to end, then run this long until the next
+# try.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
-_SPARE_DATABASES = 16  # for the marker, and for databases of another version
+_SPARE_DATABASES = 16  # for the marker and for databases of other versions
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -47,7 +48,7 @@ _DAMAGE = (
     lmdb.BadValsizeError,
 )
 _MARKERS, _MARKER = "encryption", b"key"
-_MARKER_VERSION = b"1"  # comes before the id of the key
+_MARKER_VERSION = b"1"  # precedes the id of the key
 _ADVICE = (
     "nothing was changed; memory-agent verify tells more, and memory-agent restore brings a backup back in its place"
 )
@@ -60,7 +61,7 @@ class Encryption(Protocol):
         """Return the cipher of one transaction."""
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key. `key_id` is stored in the environment, None in a new one; raises if it differs."""
+        """Return the id of the key. Raises if it differs from `key_id`, the stored id (None in a new environment)."""
 
 
 class Environment:
@@ -102,10 +103,11 @@ class Environment:
     ) -> Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
-        The map is address space, not disk; it bounds the size while the environment is open. An encrypted environment
-        is opened with its `encryption` and a plain one without. Without `databases` nothing can be read, but any
-        environment can be opened and copied. `lock` guards the replacement of the file, and is released by `close`.
-        Raises `failed`, `full`, `damaged`, `is_encrypted`, `not_encrypted` of `errors`, and what `encryption` raises.
+        The map is address space, not disk space; it bounds the size while the environment is open. An encrypted
+        environment must be opened with its `encryption`, a plain environment without. Without `databases`, any
+        environment can be opened and copied, but not read. `lock` guards the replacement of the file, and is released
+        by `close`. Raises `failed`, `full`, `damaged`, `is_encrypted` and `not_encrypted` of `errors`, and what
+        `encryption` raises.
         """
         failures = _Failures(errors, path, map_size_bytes)
         engine = None
@@ -128,20 +130,20 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Begin a snapshot for the block. Keep it short: it keeps old pages alive.
+        """Read from a snapshot within the block. Keep the block short: a snapshot keeps old pages alive.
 
-        Do not write inside the block: the write may wait for a compaction, which waits for the block.
+        Do not write inside the block: the write may wait for a compaction that waits for the block.
         """
         return self._begin(write=False)
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Begin the only write transaction; waits until the current one ends.
+        """Begin a write transaction, after waiting for the current one to end.
 
-        Durable when the block ends, undone when it raises. Raises `full` (undone, the environment stays usable) and
-        `failed` (undone; close and reopen).
+        Durable when the block ends; rolled back when it raises. Raises `full` (rolled back; the environment stays
+        usable) and `failed` (rolled back; close and reopen).
         """
-        self._refuse_fork()  # before locking: a child never gets a lock that another thread of its parent held
+        self._refuse_fork()  # before locking: a child would never get a lock that another thread of its parent held
         try:
             with self._writing, self._begin(write=True) as transaction:
                 yield transaction
@@ -167,7 +169,7 @@ class Environment:
             raise self.errors.failed(f"{self.path} was opened before a fork; open it again in the child")
 
     def _reopen_if_unusable(self) -> None:
-        """Reopen after a meta page could not be written: LMDB then refuses everything, even reads."""
+        """Reopen after a meta page could not be written: LMDB then rejects all operations, even reads."""
         try:
             self._engine.begin().abort()
         except lmdb.PanicError:
@@ -183,7 +185,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def _require_encryption(self, *, readonly: bool) -> None:
-        """Check that the encryption on the disk is the requested one, which a new environment adopts."""
+        """Check that the encryption on disk matches the requested encryption. A new environment adopts it."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:
@@ -201,11 +203,11 @@ class Environment:
 
     @property
     def databases(self) -> tuple[str, ...]:
-        """The names of the databases it was opened with."""
+        """The names of the databases that the environment was opened with."""
         return tuple(self._databases)
 
     def key_id(self) -> bytes | None:
-        """Return the id of the key that encrypts the environment, None for a plain one. Needs no key."""
+        """Return the id of the key that encrypts the environment, or None if it is plain. Needs no key."""
         try:
             with self._transactions.shared():
                 return self._marked_key()
@@ -229,7 +231,7 @@ class Environment:
             return None
 
     def clear_dead_readers(self) -> int:
-        """Free the slots of readers whose process died, which keep old pages alive. Returns how many."""
+        """Free the slots of readers whose process died, which keep old pages alive. Return their number."""
         try:
             with self._transactions.shared():
                 return int(self._engine.reader_check())
@@ -237,7 +239,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def copy(self, folder: Path) -> None:
-        """Write a compact copy of a snapshot into the empty folder `folder`, while in use. Not fsynced."""
+        """Write a compact copy of a snapshot into the empty folder `folder`, even while in use. Not fsynced."""
         try:
             with self._transactions.shared():
                 self._engine.copy(str(folder), compact=True)
@@ -245,11 +247,11 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def compact(self, tries: int = 8) -> None:
-        """Replace the file by a verified compact copy, without deleted data. Durable on return.
+        """Replace the file with a verified compact copy, without deleted data. Durable on return.
 
-        Writes wait; reads continue, but new ones wait while the file is replaced. Killed at any moment, it leaves the
-        old file or the new one. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within
-        `tries` turns of 2 s; the old file is then still in use. Not to be called within this thread's own `write`.
+        Writes wait. Reads continue, but new reads wait while the file is replaced. A kill at any moment leaves either
+        the old or the new file. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within
+        `tries` turns of 2 s; the old file is then still in use. Do not call it within a `write` of the same thread.
         """
         copy = room_for_copy(self.path)
         try:
@@ -274,8 +276,8 @@ class Environment:
     def _copy_pairs(self, folder: Path) -> None:
         """Write a compact copy into the empty folder `folder`, pair by pair. Not fsynced.
 
-        LMDB's own copy of the pages keeps deleted keys: a branch page separates its leaves by the key that one of them
-        once began with.
+        LMDB's own page copy keeps deleted keys: a branch page separates its leaves by keys that may have been deleted
+        from the leaves.
         """
         aside = folder / "pairs"
         aside.mkdir(mode=0o700)
@@ -308,9 +310,9 @@ class Environment:
                         transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
-        """Close, and replace the file by the environment in `copy` (made by `room_for_copy`). Durable on return.
+        """Close, and replace the file with the environment in `copy` (made by `room_for_copy`). Durable on return.
 
-        Data written here since the copy was made are lost. Raises `failed` and `full`, `TimeoutError`.
+        Data written to the environment since the copy was made are lost. Raises `failed` and `full`, `TimeoutError`.
         """
         try:
             flush_copy(copy)
@@ -347,7 +349,7 @@ class Environment:
 
     @contextmanager
     def _without_transactions(self, tries: int) -> Iterator[None]:
-        """Wait until no transaction is open; none begins in the block. While it waits, new ones are delayed."""
+        """Wait until no transaction is open, delaying new ones, and prevent new ones in the block."""
         with ExitStack() as stack:
             for attempt in range(tries):
                 if attempt:
@@ -363,7 +365,7 @@ class Environment:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the file up to its last page in use; the rest is a hole."""
+        """Size of the file up to its last used page; the rest is a hole."""
         with self._transactions.shared():
             return int((self._engine.info()["last_pgno"] + 1) * self._engine.stat()["psize"])
 
@@ -376,7 +378,7 @@ class Environment:
 
 
 class _Failures:
-    """Translates errors of LMDB and of the system for one environment."""
+    """Translates LMDB errors and system errors for one environment."""
 
     engine: type[Exception] = lmdb.Error
 
@@ -386,7 +388,7 @@ class _Failures:
         self.map_size_bytes = map_size_bytes
 
     def translate(self, error: lmdb.Error) -> Exception:
-        # py-lmdb reports ENOSPC as DiskError, and other errors of the system only by their text.
+        # py-lmdb reports ENOSPC as DiskError, and other system errors only by their text.
         if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or means_no_room(str(error), self.path):
             return self.errors.full(str(self.path), self.map_size_bytes)
         if isinstance(error, _DAMAGE):
@@ -401,7 +403,7 @@ class _Failures:
 
 
 def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield pairs in lists of at most 256 pairs and 4 MiB; a larger pair is alone in its list."""
+    """Yield pairs in lists of at most 256 pairs and 4 MiB; a larger pair gets its own list."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for pair in pairs:
@@ -416,7 +418,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name; None for a database that a read-only file of an older version lacks."""
+    """Return the handles by name; None for a database that is missing from a read-only file of an older version."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):
@@ -455,7 +457,7 @@ def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
 
 
 def _require_whole(failures: _Failures) -> None:
-    """Refuse a file that was cut inside its meta pages, which LMDB would take for a new one."""
+    """Reject a file that was truncated within its meta pages, which LMDB would mistake for a new file."""
     file = failures.path / DATA_FILE
     if file.exists() and 0 < file.stat().st_size < 2 * os.sysconf("SC_PAGESIZE"):
         raise failures.damaged(f"{DATA_FILE} was cut to {file.stat().st_size} bytes")

@@ -1,12 +1,14 @@
-"""One writer per folder: a file lock that names the owner, and an epoch in the store that fences an earlier owner.
+"""One writer per folder: a file lock that names the owner, and an epoch in the store that fences earlier owners.
 
-A lock alone is not enough: when its raylet dies, a Ray actor lives on for minutes, keeps its lock and answers, while
-Ray has started its successor (measured). So an owner with the role `host` may take over from a `host` that does not
-release the lock: it replaces the lock file by its own and raises the epoch. Each write transaction compares the epoch,
-so the earlier owner's next write fails. A `library` (a program of its own) neither takes over nor is taken over.
+A lock is not enough: after its raylet dies, a Ray actor keeps running for minutes, holds its lock and answers requests,
+although Ray has already started its successor (measured). So an owner with the role `host` may take over from a `host`
+that does not release the lock: it replaces the lock file with its own and raises the epoch. Each write transaction
+compares the epoch, so the earlier owner's next write fails. An owner with the role `library` (a separate program)
+neither takes over nor can be taken over.
 
-Not covered: an earlier owner frozen inside a write transaction blocks its successor until it ends (LMDB frees the lock
-of a dead process, not of a stopped one), and a folder shared between machines (flock works within one machine).
+Not covered: an earlier owner frozen inside a write transaction, which blocks its successor until it exits, because LMDB
+frees the lock of a dead process but not of a stopped one; and folders shared between machines, because flock works only
+within one machine.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class WriterLock:
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Keep others from opening the files (`opening`) while they are replaced. Raises `TimeoutError`."""
+        """Prevent other processes from opening the files (`opening`) while they are replaced. Raises `TimeoutError`."""
         deadline = time.monotonic() + _SWAP_PATIENCE_S
         while time.monotonic() < deadline:
             with _locked(self.folder / self.swap_file) as entered:
@@ -87,7 +89,7 @@ class WriterLock:
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The content of an owner's lock file. `epoch` is 0 until the owner has claimed the store."""
+    """The content of a lock file. `epoch` is 0 until the owner has claimed the store."""
 
     role: Role
     pid: int
@@ -98,7 +100,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class OwnerLock(WriterLock):
-    """A writer lock that a `host` may take over, and whose earlier owner is fenced."""
+    """A writer lock that a `host` may take over, fencing the earlier owner."""
 
     swap_file = "takeover.lock"
 
@@ -110,10 +112,10 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float = 5.0) -> OwnerLock:
-        """Become the owner of `folder`, which is created if it does not exist.
+        """Become the owner of `folder`, creating it if it does not exist.
 
-        A `library` does not wait. A `host` waits for another host to release the lock, and takes over from one that
-        still holds it after `takeover_after_s`. Raises `in_use` with the owner, and `failed` for an `OSError`.
+        A `library` does not wait. A `host` waits for another host to release the lock, and takes over after
+        `takeover_after_s`. Raises `in_use` with the owner, and `failed` for an `OSError`.
         """
         with _system_errors(folder, errors):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,7 +141,7 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def _take_over(cls, path: Path, waited_for: int | None, errors: ErrorFamily) -> OwnerLock | None:
-        """Replace the lock file by one that this process locked; None when another process was faster."""
+        """Replace the lock file with one locked by this process; return None if another process was faster."""
         with _locked(path.with_name(cls.swap_file)) as entered:
             owner = _read_owner(path)
             if not entered or owner is None or _inode(path) != waited_for:
@@ -153,10 +155,10 @@ class OwnerLock(WriterLock):
             return lock
 
     def claim(self, write: Callable[[], AbstractContextManager[Transaction]], database: str) -> int:
-        """Raise the store's epoch and own it; earlier owners are fenced when this returns.
+        """Raise the store's epoch and own the store. On return, earlier owners are fenced.
 
-        `write` begins a write transaction. Raises `damaged` when the store is empty although it was claimed before: its
-        file was lost.
+        `write` begins a write transaction. Raises `damaged` if the store was claimed before but is now empty, because
+        its file was lost.
         """
         with write() as transaction:
             current = _epoch(transaction, database)
@@ -169,16 +171,16 @@ class OwnerLock(WriterLock):
         return self.epoch
 
     def check(self, transaction: Transaction, database: str) -> None:
-        """Raise `fenced` when a newer owner has claimed the store. Call it in each write transaction."""
+        """Raise `fenced` if a newer owner has claimed the store. Call it in each write transaction."""
         current = _epoch(transaction, database)
         if current != self.epoch:
             raise self._errors.fenced(str(self.folder), self.epoch, current)
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Keep others from taking over, and from opening the files (`opening`), while the files are replaced.
+        """Prevent takeovers, and the opening of files by other processes (`opening`), during a replacement.
 
-        Raises `fenced` when another owner took over already, `failed` when others keep the files open.
+        Raises `fenced` if another owner has already taken over, and `failed` if other processes keep the files open.
         """
         with ExitStack() as stack:
             try:
@@ -195,13 +197,13 @@ class OwnerLock(WriterLock):
 
 @contextmanager
 def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
-    """Keep the files below `folder` from being replaced while a process other than their writer opens them.
+    """Prevent the files below `folder` from being replaced while a process other than their writer opens them.
 
     Waits for a replacement to end. `kind` is the class of the writer's lock.
     """
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy, or a folder that was never written
+    except FileNotFoundError:  # the folder is a copy, or was never written
         yield
         return
     try:
@@ -212,7 +214,7 @@ def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
 
 
 def last_epoch(folder: Path, errors: ErrorFamily) -> int:
-    """Return the epoch of the last owner of a store; 0 before the first. Opens no store. Raises `failed`."""
+    """Return the epoch of a store's last owner, or 0, without opening the store. Raises `failed`."""
     with _system_errors(folder, errors):
         owner = _read_owner(folder / _LOCK_FILE)
     return 0 if owner is None else owner.epoch
@@ -227,12 +229,12 @@ def _system_errors(folder: Path, errors: ErrorFamily) -> Iterator[None]:
 
 
 def _may_wait(role: Role, owner: Owner | None) -> bool:
-    """A host waits for a host in another process; in its own process it would wait for itself."""
+    """Whether to wait for the owner: a host waits for a host, but not for one in its own process."""
     return role == "host" and (owner is None or (owner.role == "host" and owner.pid != os.getpid()))
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return the descriptor of the locked file, or None when another process holds the lock."""
+    """Return the descriptor of the locked file, or None if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -244,7 +246,7 @@ def _try_lock(path: Path) -> int | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Try to lock a file for the block; yield whether it worked. Never waits, since the holder may be frozen."""
+    """Try to lock a file for the block; yield whether it is locked. Never waits, since the holder may be frozen."""
     descriptor = _try_lock(path)
     try:
         yield descriptor is not None

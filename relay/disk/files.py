@@ -1,10 +1,11 @@
-"""Files written atomically and durably, and checksums that detect damage to them; checksums do not detect forgery.
+"""Writes files atomically and durably, with checksums that detect damage but not forgery.
 
-JSON with a flipped bit is often valid JSON: another user's name in a key, another id in a list to erase. So a text file
-ends with a line that holds its SHA-256. A file without that line is from an older version and is read without a check;
-no damage was seen that removes the line and leaves the rest readable.
+JSON with a flipped bit is often still valid, but with another user's name in a key or another id in a list to erase. So
+a text file ends with a line that holds its SHA-256. A file without that line is from an older version and is read
+without a check; no damage is known that removes the line and leaves the rest readable.
 
-The last part creates the data file of an LMDB environment and replaces it by a copy, without importing the engine.
+The last part of this module creates the data file of an LMDB environment and replaces it with a copy, without importing
+LMDB.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _COPY = "compact"
 
 
 def flush(path: Path) -> None:
-    """Fsync a file, or the names in a folder. Raises `OSError`."""
+    """Fsync a file, or a folder's directory entries. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -45,9 +46,9 @@ def flush_tree(folder: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable by its owner alone. Durable on return. Raises `OSError`.
+    """Write a file atomically, readable only by its owner. Durable on return. Raises `OSError`.
 
-    A process killed meanwhile leaves `<name>.new` behind, which the next write replaces.
+    A process killed during the write leaves `<name>.new` behind, which the next write replaces.
     """
     made = path.with_name(f"{path.name}.new")
     try:
@@ -56,13 +57,13 @@ def write_private(path: Path, content: bytes) -> None:
         made.replace(path)
     except OSError as error:
         if error.filename is not None:
-            error.filename = str(path)  # the caller does not know the temporary file
+            error.filename = str(path)  # the name of the temporary file would mean nothing to the caller
         raise
     flush(path.parent)
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file as `write_private` does unless it exists; of several processes the first one wins."""
+    """Write a file as `write_private` does, unless it exists. If several processes do so, the first one wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):
@@ -79,7 +80,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def checksum(number: int, body: bytes) -> bytes:
-    """Return the 8 bytes stored before `body`. They depend on `number`, its key, so a moved value is noticed."""
+    """Return the 8-byte checksum of `body` and of its key `number`, which makes moved values detectable."""
     return xxhash.xxh3_64_digest(body, seed=number)
 
 
@@ -89,7 +90,7 @@ def add_checksum(content: bytes) -> bytes:
 
 
 def verify_checksum(data: bytes) -> bytes:
-    """Return the content of a file that `add_checksum` made. Raises `ValueError` when the checksum does not match."""
+    """Return the content of a file written with `add_checksum`. Raises `ValueError` if the checksum is wrong."""
     content, newline, line = data.removesuffix(b"\n").rpartition(b"\n")
     if not newline or not line.startswith(b'"'):
         return data
@@ -103,11 +104,11 @@ def _line(content: bytes) -> bytes:
 
 
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
-    """Create the data file of an environment in `path` with `make`, unless there is one. Durable on return.
+    """Create the data file of an environment in `path` with `make` unless it exists. Durable on return.
 
-    LMDB writes the first two pages of a file in place. A process killed between them leaves half of that, and LMDB
-    refuses the folder for ever (measured: SIGKILL within the first write). So `make` writes into a temporary folder,
-    and the complete file is moved here. Rejected: treating such a half as a new file, since a truncated file looks the
+    LMDB writes the first two pages of a file in place. A process killed between the two writes leaves a file that LMDB
+    will never open (measured: SIGKILL within the first write). So `make` writes into a temporary folder, and the
+    complete file is moved here. Rejected: treating a partial file as a new file, because a truncated file looks the
     same. Raises `OSError`, and what `make` raises.
     """
     file = path / DATA_FILE
@@ -126,7 +127,7 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def room_for_copy(folder: Path) -> Path:
-    """Return an empty folder inside `folder` for the copy; remove the leftovers of an interrupted call."""
+    """Return an empty folder inside `folder` for a copy. Removes the leftovers of an interrupted call."""
     copy = folder / _COPY
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(mode=0o700)
@@ -140,11 +141,11 @@ def flush_copy(copy: Path) -> None:
 
 
 def replace_by_copy(copy: Path) -> None:
-    """Replace the file by the copy; at every moment there is a complete file. Durable on return.
+    """Replace the file with the copy; a complete file exists at every moment. Durable on return.
 
-    The environment must not be opened or written meanwhile (`fence`). LMDB also keeps the number of the last commit in
-    its lock file, and trusts it while any process holds that file, but a compact copy counts from 1 again. So the lock
-    file is removed first; a process that opens the old data between the two steps creates a new one.
+    The environment must not be opened or written during the call (`fence`). LMDB also keeps the number of the last
+    commit in its lock file and trusts it while any process holds that file, but a compact copy counts from 1 again. So
+    the lock file is removed first; a process that opens the old data between the two steps creates a new lock file.
     """
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)

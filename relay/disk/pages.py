@@ -1,12 +1,12 @@
-"""Checks the page structure of an LMDB file before LMDB reads it, which aborts the process on some damage.
+"""Checks the page structure of an LMDB file before LMDB reads it, because LMDB aborts the process on some damage.
 
-A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured), which ends the
-process for all of its users. So this walks all pages that the newest commit reaches: number, flags, bounds, child
-pages, the counts of each tree, and that no page is used twice. It reads no values, which carry checksums of their own,
-and no unreachable pages. Rejected: `lmdb.verify`, as thorough and twenty times as slow, and a check in a child process
-for each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
+A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, in 14 of 31 files, measured), which ends the
+process for all of its users. So this module walks all pages that the newest commit reaches. It checks numbers, flags,
+bounds, child pages, the counts of each tree, and that no page is used twice. It does not read values, which have their
+own checksums, or unreachable pages. Rejected: `lmdb.verify`, which is as thorough but twenty times as slow, and a check
+in a child process for each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
 
-Format 1, as LMDB 0.9 writes it on a little-endian machine of 64 bits (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
+Reads format 1, as written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ DATA_FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _HEADER_BYTES, _NODE_BYTES, _NUMBER_BYTES = 16, 8, 8
 _BRANCH, _LEAF, _OVERFLOW, _META = 0x01, 0x02, 0x04, 0x08
-_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: its value is on overflow pages; it is the root of another tree
+_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: value on overflow pages; root of another tree
 _NO_PAGE = (1 << 64) - 1
-_FIRST_PAGE = 2  # behind the two meta pages
+_FIRST_PAGE = 2  # after the two meta pages
 _DEEPEST = 32
-_TRIES = 100  # for a file that others write: a try fails only when two commits fall between begin and read
+_TRIES = 100  # for a file that other processes write: a try fails only if two commits occur between begin and read
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
 
 _header = Struct("<QHHHH")  # number, -, flags, end of the pointers, beginning of the nodes
-_long_header = Struct("<QHHI")  # the same of the first page of a long value: how many there are
+_long_header = Struct("<QHHI")  # the same for the first page of a long value, with the number of pages
 _meta = Struct("<IIQQ")
 _tree = Struct("<IHHQQQQQ")  # -, flags, depth, branch pages, leaf pages, overflow pages, entries, root
 _ends = Struct("<QQ")  # last page, number of the commit
@@ -63,18 +63,18 @@ class Commit(NamedTuple):
 
 
 class CommitGoneError(LookupError):
-    """The commit is no longer one of the two newest, because another process writes. Retry with a newer one."""
+    """The commit is no longer one of the two newest, because another process writes. Retry with a newer commit."""
 
 
 class _FaultError(Exception):
-    """A fault of the structure, described."""
+    """A fault in the page structure; the message describes it."""
 
 
 def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> str | None:
-    """Check an open environment as `find_fault` does, before any page is read, also while others write.
+    """Check an open environment as `find_fault` does, before any page is read, even while other processes write.
 
-    `begin` opens a read transaction of LMDB, which reads no page and keeps those of its commit alive. Raises
-    `CommitGoneError` when no try finds the commit: LMDB's lock file belongs to another file.
+    `begin` opens an LMDB read transaction, which reads no page but keeps the pages of its commit alive. Raises
+    `CommitGoneError` if no try finds the commit, because LMDB's lock file belongs to another file.
     """
     for _ in range(_TRIES):
         with begin() as transaction, suppress(CommitGoneError):  # two commits between begin and read
@@ -83,10 +83,10 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
 
 
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
-    """Return the first fault in the pages of the environment in `folder`; None when there is none.
+    """Return the first fault in the pages of the environment in `folder`, or None.
 
-    `commit` belongs to an open read transaction; None is the newest commit, if no process writes. A missing or empty
-    file has no fault. Raises `CommitGoneError`, `OSError`.
+    `commit` belongs to an open read transaction; None selects the newest commit and requires that no process writes. A
+    missing or empty file has no fault. Raises `CommitGoneError`, `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:
@@ -107,7 +107,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 def clear_unused(folder: Path) -> None:
     """Zero the unused bytes in the compact copy in `folder`, which no process may have open. Raises `OSError`.
 
-    LMDB copies a page from a multiple of 8 before its entries, and with it up to six deleted bytes.
+    LMDB copies pages from an address rounded down to a multiple of 8, including up to six deleted bytes.
     """
     with (folder / DATA_FILE).open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as content:
         found, page = _commit(content, None), _FIRST_PAGE
@@ -122,7 +122,7 @@ def clear_unused(folder: Path) -> None:
 
 
 def _commit(content: mmap.mmap, number: int | None) -> Commit:
-    """Return the content of a commit's meta page, or of the newest."""
+    """Return the content of the meta page of a commit, by default the newest."""
     first = _meta_page(content, 0, 0)
     second = _meta_page(content, 1, first.page_bytes)
     for found in (first, second):
@@ -150,7 +150,7 @@ def _meta_page(content: mmap.mmap, number: int, offset: int) -> Commit:
 
 
 class _Walk:
-    """One walk over all pages of a commit."""
+    """A walk over all pages of a commit."""
 
     def __init__(self, content: memoryview, commit: Commit) -> None:
         self._content = content
@@ -173,7 +173,7 @@ class _Walk:
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Check one tree; return its leaf nodes if it lists databases or free pages."""
+        """Check one tree. Return its leaf nodes if the tree lists databases or free pages."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []
@@ -218,7 +218,7 @@ class _Walk:
         return children
 
     def _leaf(self, name: str, page: int, is_listed: bool) -> list[tuple[int, int, int]]:
-        """Check a leaf; with `is_listed` return offset, length and flags of its keys."""
+        """Check a leaf. With `is_listed`, return the offset, length and flags of its keys."""
         count = self._take(name, page, _LEAF)
         self._entries += count
         end = (page + 1) * self._page_bytes
@@ -253,7 +253,7 @@ class _Walk:
         self._pages[_OVERFLOW] += count - 1
 
     def _free(self, offset: int, flags: int) -> None:
-        """Check that the pages freed by one commit are unused: LMDB will overwrite them."""
+        """Check that the pages freed by one commit are unused, because LMDB will overwrite them."""
         start = offset
         if flags & _BIG:
             start = _number.unpack_from(self._content, offset)[0] * self._page_bytes + _HEADER_BYTES

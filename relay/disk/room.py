@@ -1,11 +1,11 @@
-"""Distinguish a full disk from other write errors, for an engine that reports only that a write failed.
+"""Distinguishes a full disk from other write errors, for an engine that reports only that a write failed.
 
-When a file system accepts only part of a write, LMDB reports an I/O error (measured: on a file system with room for 10
-pages of 25). The process must not end for that, since a full disk is temporary. So after an I/O error the disk is
-checked twice: for the free space of its file system (without root's reserve), and by allocating that much space in a
-file (quotas and limits appear in no figure). A broken disk still grants both.
+When a file system accepts only part of a write, LMDB reports an I/O error (measured on a file system with room for 10
+of 25 pages). The process must not exit for this reason, since a full disk is temporary. So after an I/O error two
+checks are made: the free space of the file system (without root's reserve), and an attempt to allocate that much space
+in a file, which finds quotas and limits. A broken disk passes both checks.
 
-Rejected: comparing free bytes exactly. Other processes free space between the write and the check.
+Rejected: comparing free bytes exactly, because other processes may free space between the write and the check.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _RESERVE_FILE = "reserve"
 
 
 def says_no_room(error: OSError) -> bool:
-    """Whether the error is a full disk or a used-up quota."""
+    """Whether the error means a full disk or an exhausted quota."""
     return error.errno in _NO_ROOM
 
 
 def means_no_room(message: str, folder: Path) -> bool:
-    """Whether an engine's message about a write in `folder`, which quotes `strerror`, means a full disk."""
+    """Whether an engine's error message for a write in `folder`, which quotes `strerror`, means a full disk."""
     if any(os.strerror(code) in message for code in _NO_ROOM):
         return True
     return os.strerror(errno.EIO) in message and not has_room(folder)
 
 
 def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
-    """Whether the disk would grant a file in `folder` `size_bytes`; True if that is unknown."""
+    """Whether a file of `size_bytes` would fit in `folder`; True if this is unknown."""
     try:
         free = free_bytes(folder)
         if free is not None and free < size_bytes:
@@ -47,7 +47,7 @@ def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes for unprivileged users; None if the file system has no size, like an unlimited tmpfs.
+    """Return the free bytes for unprivileged users, or None if the file system has no size, such as an unlimited tmpfs.
 
     Raises `OSError`.
     """
@@ -56,7 +56,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def keep_reserve(folder: Path, size_bytes: int) -> bool:
-    """Occupy disk space in `folder` that `release_reserve` frees; False when there is too little."""
+    """Occupy disk space in `folder` that `release_reserve` frees; return False if there is too little space."""
     file = folder / _RESERVE_FILE
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
@@ -72,7 +72,7 @@ def keep_reserve(folder: Path, size_bytes: int) -> bool:
 
 
 def release_reserve(folder: Path) -> bool:
-    """Free the reserved disk space, so that deleting finds some; False when there was none."""
+    """Free the reserved disk space, so that data can be deleted; return False if none was reserved."""
     try:
         (folder / _RESERVE_FILE).unlink()
     except OSError:

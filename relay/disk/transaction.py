@@ -1,4 +1,4 @@
-"""One transaction of an LMDB environment, and the errors that it raises. Imports no engine."""
+"""The transactions of an LMDB environment, and the errors that they raise. Does not import LMDB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pair = tuple[bytes, bytes]
 
 
 class ErrorFamily(NamedTuple):
-    """The exceptions of one kind of environment. Each is called with the arguments in its comment."""
+    """The exceptions of one kind of environment. The comments give their arguments."""
 
     failed: type[Exception]  # (message): unusable until it is reopened
     full: type[Exception]  # (path, limit_bytes): no room in the map or on the disk
@@ -25,7 +25,7 @@ class ErrorFamily(NamedTuple):
     not_encrypted: Callable[[str], Exception]  # (path): opened with a key
 
     def of_system(self, error: OSError, path: Path, limit_bytes: int) -> Exception:
-        """Return the error to raise for an error of the system."""
+        """Return the error to raise for an `OSError`."""
         return self.full(str(path), limit_bytes) if says_no_room(error) else self.failed(f"{path}: {error.strerror}")
 
 
@@ -52,10 +52,10 @@ class PairCipher(Protocol):
 
 
 class Transaction:
-    """A consistent view of an environment, which a write transaction can change.
+    """A consistent view of an environment; a write transaction can change it.
 
-    Databases are named; one without a handle is empty, and cannot be written. Keys are 1 to 511 bytes, sorted as bytes.
-    Each method raises the errors of the environment.
+    Databases are named. A database without a handle is empty and cannot be written. Keys are 1 to 511 bytes, sorted as
+    bytes. Each method raises the errors of the environment.
     """
 
     def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures) -> None:
@@ -75,8 +75,8 @@ class Transaction:
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
         """Set `key` to `value`.
 
-        `append` is a hint that `key` is greater than every other, so that pages are filled completely instead of half.
-        A wrong hint is ignored.
+        `append` is a hint that `key` is greater than all other keys, so that pages are filled completely instead of
+        half. A wrong hint is ignored.
         """
         handle = self._databases[database]
         try:
@@ -87,11 +87,11 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def put_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Set each key to its value, in half the time of single `put`s."""
+        """Set each key to its value, in half the time of separate `put` calls."""
         self._put_many(database, pairs, append=False)
 
     def append_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Add pairs in order, whose keys are greater than every other. Raises the error for damage if one is not."""
+        """Add pairs in ascending order, with keys above all existing keys. Raises `damaged` otherwise."""
         added = self._put_many(database, pairs, append=True)
         if added < len(pairs):
             first, _ = next(iter(pairs))
@@ -106,7 +106,7 @@ class Transaction:
         return int(added)
 
     def delete(self, database: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
+        """Remove `key`; return whether it existed."""
         try:
             return bool(self._transaction.delete(key, db=self._databases[database]))
         except self._failures.engine as error:
@@ -124,8 +124,8 @@ class Transaction:
     ) -> Iterator[Pair]:
         """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive).
 
-        Reversed: from the last key below `end` down to `start`. In a write transaction, do not change the database
-        meanwhile. Encrypted names have no order and are no bounds.
+        If reversed, scans from the last key below `end` down to `start`. In a write transaction, do not change the
+        database during the scan. Encrypted names are unordered and cannot be bounds.
         """
         return self.scan_stored(database, start, end, reverse=reverse)
 
@@ -153,9 +153,9 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def consume(self, database: str) -> Iterator[Pair]:
-        """Yield the pairs in order, not decrypted, and delete each when the next is requested.
+        """Yield the pairs in order, not decrypted, and delete each pair when the next one is requested.
 
-        The last pair that the caller received stays. Other databases may be changed meanwhile.
+        The last pair that the caller received is kept. Other databases may be changed during the iteration.
         """
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:
@@ -168,11 +168,11 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def first_key(self, database: str) -> bytes | None:
-        """Return the least key; None when the database is empty."""
+        """Return the smallest key, or None if the database is empty."""
         return next((key for key, _ in self.scan(database)), None)
 
     def last_key(self, database: str) -> bytes | None:
-        """Return the greatest key; None when the database is empty."""
+        """Return the greatest key, or None if the database is empty."""
         return next((key for key, _ in self.scan(database, reverse=True)), None)
 
     def count(self, database: str) -> int:
@@ -196,7 +196,7 @@ class Transaction:
 
 
 class EncryptedTransaction(Transaction):
-    """A transaction whose keys and values are encrypted on the disk; callers see plain ones."""
+    """A transaction whose keys and values are encrypted on disk and plain for callers."""
 
     def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures, cipher: PairCipher) -> None:
         super().__init__(transaction, databases, failures)

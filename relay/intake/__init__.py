@@ -1,6 +1,6 @@
-"""The ways into the journal: acknowledged publishes, plain PUB emitters, and tables in SQLite.
+"""Intake into the journal: acknowledged publishes, plain PUB emitters, and SQLite tables.
 
 Read `group_commit` first, which acknowledges publishers, then `admission`, which turns bytes into a masked event of a
-permitted user. `relay` exports the public names; nothing is imported here, so that a command that masks text or checks
-a table loads no journal.
+permitted user. `relay` exports the public names. Nothing is imported here, so a command that masks text or checks a
+table does not load the journal.
 """

@@ -1,8 +1,9 @@
-"""Admission: turns bytes into a masked event of a user that the publisher's key permits.
+"""Turns bytes into a masked event of a user that the publisher's key permits.
 
-Every event of the journal passes through here: from publishers, PUB emitters, tables, and retries from quarantine. The
-key decides the user: a key for one user fills in that user and refuses any other. So events of `system`, which belong
-to the owner of their run, can only come from keys for all users. The caller checks the scope of the key.
+Every event of the journal passes through this module, whether from publishers, PUB emitters, tables, or retries from
+quarantine. The key determines the user: a key for one user fills in that user and rejects any other. So events of
+`system`, which belong to the owner of their run, can only come from keys for all users. The caller checks the scope of
+the key.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from relay.journal import Suspect
 from relay.validation import validate_event_user
 
 Admitted = Event | MalformedEventError
-"""An event, or the error that refuses it."""
+"""An event, or the error that rejects it."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,15 @@ class Admission:
     masker: Masker = field(default_factory=Masker)
 
     def admit(self, data: bytes, principal: Principal, now: datetime) -> Event:
-        """Return the event in JSON or MessagePack bytes, validated, masked, and of a user that `principal` may have.
+        """Decode, validate and mask an event in JSON or MessagePack bytes, for a user that `principal` permits.
 
-        Raises `UserNotAllowedError` (which is replied and never quarantined), `MalformedEventError`.
+        Raises `UserNotAllowedError`, which is returned to the publisher and never quarantined, and
+        `MalformedEventError`.
         """
         return self.admit_mapping(decode_mapping(data, self.limits), principal, now)
 
     def admit_mapping(self, mapping: object, principal: Principal, now: datetime) -> Event:
-        """As `admit`, for a decoded event. Checks the user first."""
+        """Admit a decoded event, as `admit` does. Checks the user first."""
         if isinstance(mapping, Mapping):
             mapping = _with_user(mapping, principal)
         event = event_from_mapping(mapping, self.limits, now)
@@ -48,16 +50,16 @@ class Admission:
         return self.masker.event(event)
 
     def try_admit(self, data: bytes, principal: Principal, now: datetime) -> Admitted:
-        """As `admit`, but return the error instead of raising it."""
+        """Do what `admit` does, but return the error instead of raising it."""
         try:
             return self.admit(data, principal, now)
         except MalformedEventError as error:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for the malformed events among bytes and their outcomes.
+        """Return masked quarantine entries for the malformed events, given all bytes and their outcomes.
 
-        An event of a user that the key does not permit belongs to no user: it is refused, and not quarantined.
+        An event of a user that the key does not permit belongs to no user, so it is rejected but not quarantined.
         """
         mask = self.masker.data
         return [

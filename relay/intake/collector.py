@@ -1,8 +1,8 @@
-"""Intake from plain PUB emitters, best effort and counted. An emitter that needs acknowledgements uses a `Publisher`.
+"""Best-effort, counted intake from plain PUB emitters. Emitters that need acknowledgements use a `Publisher`.
 
 ZeroMQ drops messages sent before the connection is up, or beyond its queue, without counting them. Every message that
-arrives is journaled or quarantined; while a consumer is too far behind, messages are dropped and counted, since these
-emitters cannot be slowed down. Emitters present no key: with `broker.pub_user` set, events that name another user are
+arrives is journaled or quarantined. While a consumer is too far behind, messages are dropped and counted, because these
+emitters cannot be slowed down. Emitters present no key: if `broker.pub_user` is set, events that name another user are
 dropped and counted.
 """
 
@@ -22,11 +22,11 @@ from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_TOO_LARGE = 4  # times the largest event: an oversized message up to this size is quarantined with the reason
+_TOO_LARGE = 4  # times the largest event: oversized messages up to this size are quarantined with the reason
 
 
 class Collector:
-    """A worker's task: journals what emitters send, a batch per transaction."""
+    """A worker's task: journals the messages of emitters, one batch per transaction."""
 
     name = "collector"
 
@@ -55,7 +55,7 @@ class Collector:
         self._pending: list[tuple[bytes, Admitted]] = []
 
     def step(self) -> float:
-        """Journal the next batch, or retry the one that a full disk refused."""
+        """Journal the next batch, or retry the batch that a full disk rejected."""
         self._journal_batch(_WAIT_S)
         return 0.0
 

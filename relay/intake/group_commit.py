@@ -1,8 +1,8 @@
-"""Acknowledged intake with group commit: all queued publishes become one transaction, then one ack per publisher.
+"""Acknowledged intake with group commit: all queued publishes become one transaction, with one ack per publisher.
 
 There is no timer: the next batch queues while the disk writes a commit (20,000 events/s with acks after .74 ms,
-measured). A publisher's events are journaled in its order; after a gap they are refused, and it resends them. The
-journal recognises repeats by `event_id`, so the state here may be lost at any time.
+measured). A publisher's events are journaled in the publisher's order; events after a gap are rejected, and the
+publisher resends them. The journal recognises repeats by `event_id`, so the state here may be lost at any time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _COUNTED = {
 }
 
 Producer = tuple[str, str]
-"""The key's id and the producer's own id."""
+"""The key's id, and the id chosen by the producer."""
 
 
 class Submission(NamedTuple):
-    """A `Publish`, the peer to answer, and the principal that sent it."""
+    """A `Publish`, the peer to answer, and the sender's principal."""
 
     peer: bytes
     publish: Publish
@@ -52,7 +52,7 @@ class Submission(NamedTuple):
 
     @property
     def producer(self) -> Producer:
-        """The producer; the key is part of it, so that another key cannot stop a producer by using its id."""
+        """The producer. Includes the key, so that no other key can stop the producer by using its id."""
         return self.principal.key_id, self.publish.producer_id
 
 
@@ -71,10 +71,10 @@ class _Position(NamedTuple):
 
 
 class Intake:
-    """Journals the publishes of all producers, a batch at a time. One thread owns it."""
+    """Journals the publishes of all producers, one batch at a time. Owned by one thread."""
 
     def __init__(self, journal: Journal, admission: Admission, counts: Counter[str], max_lag: int = 0) -> None:
-        """Refuse everything while a consumer is more than `max_lag` events behind; 0: no limit."""
+        """Reject everything while a consumer is more than `max_lag` events behind (0: no limit)."""
         self._journal = journal
         self._max_lag = max_lag
         self._admission = admission
@@ -85,8 +85,8 @@ class Intake:
     def take(self, submissions: Sequence[Submission], now: datetime) -> list[Reply]:
         """Journal the events of `submissions` in one transaction; return the acks and refusals to send.
 
-        Acknowledged events are durable. Everything is refused while the disk is full, the folder of keys is missing, or
-        a consumer is too far behind. Raises `JournalError`.
+        Acknowledged events are durable. Everything is rejected while the disk is full, the keys folder is missing, or a
+        consumer is too far behind. Raises `JournalError`.
         """
         positions: dict[Producer, _Position] = {}
         refusals: list[Reply] = []
@@ -113,7 +113,7 @@ class Intake:
         return [self._admission.try_admit(data, submission.principal, now) for data in submission.publish.events]
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
-        """Advance the producer's position past a publish; return an error if it must be refused."""
+        """Advance the producer's position past a publish, or return the error that rejects it."""
         if Scope.PUBLISH not in submission.principal.scopes:
             return ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
         publish, producer = submission.publish, submission.producer

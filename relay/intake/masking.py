@@ -1,10 +1,10 @@
 """Masks obvious secrets in text before it is stored: a GitHub token becomes `[masked:github_token]`. Pure.
 
-Time is linear in the text, hostile text included (see `secret_patterns`). Not found: secrets without a known format or
-a revealing name beside them, and encoded ones (base64, archives). Rejected: guessing by entropy, which masks commits
-and digests, and detect-secrets 1.5.0. That finds 79 of 168 made-up secrets (this table all of them), takes 5 ms per KB
-instead of .1 ms and .7 ms per event instead of .03, costs .6 s and 20 MB at import, and reports lines, not spans
-(measured; `ops/decisions/0005-secret-masking.md`).
+Takes time linear in the length of the text, even for hostile text (see `secret_patterns`). Does not find secrets
+without a known format or a revealing name beside them, or encoded secrets (base64, archives). Rejected: guessing by
+entropy, which masks commits and digests, and detect-secrets 1.5.0, which finds 79 of 168 made-up secrets (this table
+finds all), takes 5 ms per KB instead of .1 ms and .7 ms per event instead of .03 ms, takes .6 s and 20 MB at import,
+and reports lines instead of spans (measured; `ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IN_EVERY_TEXT = ""
 
 
 Rows = Mapping[int, Sequence[str]]
-"""The rows of the table to try on a text, each with its literals that may occur there."""
+"""The rows of the table to try on a text, each with those of its literals that may occur in the text."""
 
 
 class Masker:
@@ -57,7 +57,7 @@ class Masker:
     """
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
-        """Count secrets in `counts`, as `masked_` and the kind. Raises `RelaySettingsError` for an invalid pattern."""
+        """Count secrets in `counts` as `masked_` plus the kind. Raises `RelaySettingsError` for a bad pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
@@ -66,7 +66,7 @@ class Masker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many secrets of each kind were masked so far."""
+        """The number of secrets masked so far, by kind."""
         counted = sorted(self._counts.items())
         return {name.removeprefix(COUNTED): number for name, number in counted if name.startswith(COUNTED)}
 
@@ -81,7 +81,7 @@ class Masker:
         return self._text(text, self._literals.rows(text))
 
     def data(self, data: bytes) -> bytes:
-        """Mask bytes: as `value` if they are JSON or MessagePack, else as `text`; bytes that are not UTF-8 are kept.
+        """Mask bytes: JSON and MessagePack as in `value`, other UTF-8 as in `text`. Other bytes are kept.
 
         >>> masker.data(b'{"password":"%s"}' % word.encode())
         b'{"password":"[masked:password]"}'
@@ -98,7 +98,7 @@ class Masker:
         return self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def value(self, value: Any) -> Any:
-        """Return free JSON with every text masked, at any depth, field names included.
+        """Return free JSON with every string masked, including field names, at any depth.
 
         The value of a field with a name like `password` is always masked.
 
@@ -108,7 +108,7 @@ class Masker:
         return self._value(value, self._literals.rows_within(value)) if self._formats else value
 
     def event(self, event: Event) -> Event:
-        """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised.
+        """Return the event with its payload and unknown fields masked. Keeps the ids, so that repeats are recognised.
 
         >>> event = msgspec.structs.replace(events[0], payload={"password": word})
         >>> masker.event(event).payload
@@ -123,7 +123,7 @@ class Masker:
         return msgspec.structs.replace(event, payload=payload, extra=extra)
 
     def _text(self, text: str, rows: Rows) -> str:
-        """Apply the rows in order. After a replacement, search the new text with the rows that follow."""
+        """Apply the rows in order. After a replacement, the following rows search the new text."""
         for row, literals in rows.items():
             one = self._formats[row]
             if not one.is_in(text, literals):
@@ -148,7 +148,7 @@ class Masker:
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
             unique = shown = self._text(name, rows) if isinstance(name, str) else name
-            while unique in masked:  # two masked names stay two fields; a counter keeps many of them linear
+            while unique in masked:  # two masked names stay two fields; the counter keeps this linear
                 numbers[shown] = numbers.get(shown, 1) + 1
                 unique = f"{shown}#{numbers[shown]}"
             masked[unique] = self._hidden(value) if _is_secret_field(name) else self._value(value, rows)
@@ -169,7 +169,7 @@ class Masker:
         return found if _is_masked(found) else self._replacement("password")
 
     def _masked(self, one: SecretFormat, match: re.Match[str]) -> str:
-        """Return what replaces a match: the match itself where it holds no secret."""
+        """Return the replacement of a match, which is the match itself if it contains no secret."""
         whole = match.group()
         start, end = _secret_span(match)
         secret = match.string[start:end]
@@ -189,7 +189,7 @@ class Masker:
 def masked_kinds(*values: object) -> Counter[str]:
     """Count the masked secrets in free JSON by kind, from their replacements.
 
-    A kind that is not in the table (it comes from a setting, or was typed) counts as `other`.
+    Kinds that are not in the table, from settings or typed by someone, count as `other`.
 
     >>> masked_kinds({"text": "psql postgres://ann:[masked:url_password]@db/app"})
     Counter({'url_password': 1})
@@ -226,7 +226,7 @@ def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
 
 
 def _is_mixed(secret: str) -> bool:
-    """Return whether letters occur with digits, or with signs that names and paths do not have."""
+    """Return whether letters occur together with digits, or with signs that names and paths do not contain."""
     has_letter = any(map(str.isalpha, secret))
     return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
 
@@ -254,15 +254,15 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
     if "bare" not in groups:
         return match.span()
     start, end = match.span("bare")
-    is_assigned = match.string[start - 1] == "="  # no sentence: passwords often end in punctuation
+    is_assigned = match.string[start - 1] == "="  # not prose: passwords often end in punctuation
     return start, start + len(match.string[start:end].rstrip(_NO_PART if is_assigned else _TRAILING))
 
 
 class _Literals:
-    """Finds the rows of the table whose literals occur in a text, before any pattern is tried.
+    """Finds the table rows whose literals occur in a text, before any pattern is tried.
 
-    Looks for one rare character of each literal first: that is ten times as fast as finding a word, and most texts lack
-    most of them.
+    Searches for one rare character of each literal first. This is ten times as fast as searching for a word, and most
+    texts lack most of these characters.
     """
 
     def __init__(self, formats: Sequence[SecretFormat]) -> None:
@@ -275,7 +275,7 @@ class _Literals:
                 by_sign.setdefault(_rarest_sign(literal), {}).setdefault(literal, []).append(row)
 
     def rows(self, text: str) -> Rows:
-        """Return the rows of which a literal occurs in `text`, in order, each with these literals."""
+        """Return the rows with a literal that occurs in `text`, in order, each with these literals."""
         found: dict[int, list[str]] = {}
         for searched, by_sign in ((text, self._exact), (fold_case(text), self._any_case)):
             for sign, rows_of in by_sign.items():
@@ -287,9 +287,9 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows of which a literal occurs in a nested value's strings; every row if JSON cannot hold it."""
+        """Return the rows with a literal that occurs in a nested value, or all rows if JSON cannot hold it."""
         try:
-            written = msgspec.json.encode(value)  # leaves every literal as it is: none has a quote or a backslash
+            written = msgspec.json.encode(value)  # keeps literals unchanged: none contains a quote or a backslash
         except (TypeError, ValueError, OverflowError, RecursionError):
             return self._every
         return self.rows(written.decode())

@@ -1,9 +1,9 @@
 """The formats of keys, tokens and passwords that `masking` looks for, as a table. Pure.
 
-A pattern is tried only where one of its literals occurs, because searching a text for a pattern costs a hundred times
-as much as finding a word. Every pattern takes time linear in the text: a token starts only where no character of its
-alphabet precedes it, and repetitions are possessive or bounded, and never nested. Prefixes and lengths are those that
-the issuers document.
+A pattern is tried only where one of its literals occurs, because searching a text for a pattern takes a hundred times
+as long as searching for a word. Every pattern takes time linear in the text: a token starts only where no character of
+its alphabet precedes it, and repetitions are possessive or bounded, never nested. Prefixes and lengths follow the
+issuers' documentation.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_IGNORECASE = int(re.IGNORECASE)  # 1 us less for each string than with the enum
+_IGNORECASE = int(re.IGNORECASE)  # saves 1 us per string compared with the enum
 
 
 class SecretFormat(NamedTuple):
-    """One kind of secret. Group `secret` of a match is masked, or the whole match without such a group.
+    """One kind of secret. The group `secret` of a match is masked, or the whole match if there is no such group.
 
-    A text in which the pattern matches has a match that starts at one of the literals, or anywhere unless
-    `at_literal`. The literals of a pattern that ignores case are in lower case. `masking.looks_secret` checks the
-    matches of rows that are not `strict`, since the same words also occur in code.
+    With `at_literal`, a match starts at one of the literals; otherwise anywhere. The literals of a pattern that ignores
+    case are in lower case. `masking.looks_secret` checks the matches of rows that are not `strict`, because the same
+    words also occur in code.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class SecretFormat(NamedTuple):
         return bool(self.pattern.flags & _IGNORECASE)
 
     def is_in(self, text: str, literals: Iterable[str]) -> bool:
-        """Return whether the pattern matches in `text`, in which only these of its literals occur.
+        """Return whether the pattern matches in `text`, given those of its literals that occur in it.
 
         >>> next(one for one in FORMATS if one.kind == "npm_token").is_in("npm_install is no token", ["npm_"])
         False
@@ -52,13 +52,13 @@ class SecretFormat(NamedTuple):
 
 
 def fold_case(text: str) -> str:
-    """Return `text` in lower case as `re.IGNORECASE` compares ASCII letters, with each character in its place."""
+    """Lower the case of ASCII letters in `text` as `re.IGNORECASE` does, without moving any character."""
     if not text.isascii():
         text = text.replace("ſ", "s").replace("ı", "i").replace("İ", "i")
     return text.lower()
 
 
-# Where a token may start: not inside a word, except after an escaped line end inside JSON.
+# A token may start anywhere but inside a word, except after an escaped line end in JSON.
 _WORD = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 _RUN = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _PASSWORD_WORDS = r"(?:pass(?:wor[dt]|wd|phrase|code)|pwd|kennwort|contrase[nñ]a|wachtwoord)"
@@ -73,7 +73,7 @@ _VALUE = r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]{3,512}+)|(?P<bare>[^\s\"'`,;
 
 
 def _token(kind: str, prefixes: str, rest: str, *, start: str = _WORD) -> SecretFormat:
-    """Return the format of a token that starts with one of the prefixes, which spaces separate."""
+    """Return the format of a token that starts with one of the space-separated prefixes."""
     literals = tuple(prefixes.split())
     return SecretFormat(kind, literals, re.compile(f"{start}(?:{'|'.join(map(re.escape, literals))}){rest}"))
 
@@ -189,11 +189,11 @@ FORMATS: tuple[SecretFormat, ...] = (
     ),
     _loose(
         "credential",
-        ("secret", "token", "credential", "api", "access", "account", "private"),  # a part of every match matches
+        ("secret", "token", "credential", "api", "access", "account", "private"),  # part of every match
         rf"(?i)(?P<name>{_KEY_WORDS}){_ASSIGNED}{_VALUE}",
     ),
 )
-"""In the order of matching: formats that name their service first, then those that only their context reveals."""
+"""The formats in the order of matching: those that name their service, then those that only the context reveals."""
 
 SECRET_FIELDS = frozenset(
     (
@@ -204,4 +204,4 @@ SECRET_FIELDS = frozenset(
         *("authorization", "proxyauthorization", "setcookie"),
     )
 )
-"""Names of fields, in lower case without `_` and `-`, whose value is always a secret."""
+"""Names of fields whose value is always a secret, in lower case without `_` and `-`."""

@@ -1,9 +1,9 @@
-"""Intake from an event table that another program writes to an SQLite file; the file is only read.
+"""Intake from an event table in an SQLite file that another program writes. The file is only read.
 
 The table needs the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
 thread_id` are optional. The cursor advances in the transaction that appends the rows, so each row is journaled exactly
-once. Malformed rows are quarantined. A missing file or table is tried again. Rejected: triggers, since the file belongs
-to another program.
+once. Malformed rows are quarantined. If the file or table is missing, it is retried. Rejected: triggers, because the
+file belongs to another program.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 class TableFollower:
-    """A worker's task: journals new rows of one table, a batch per transaction."""
+    """A worker's task: journals new rows of one table, one batch per transaction."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class TableFollower:
         self._fault = ""
 
     def step(self) -> float:
-        """Journal the next rows; return how many seconds to wait for more."""
+        """Journal the next rows; return the number of seconds to wait for more."""
         try:
             self._journal.require_read(self._max_lag)
             rows = self._read()
@@ -77,7 +77,7 @@ class TableFollower:
         return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
 
     def finish(self) -> None:
-        """Do nothing: nothing is open between steps."""
+        """Do nothing: no resource is held between steps."""
 
     def _read(self) -> list[Row]:
         with _opened(self._table) as connection:
@@ -125,7 +125,7 @@ class TableFollower:
         return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
-        """Return a malformed row as the event that it should be, for quarantine and a later retry."""
+        """Return a malformed row in the form of an event, for quarantine and a later retry."""
         shown = {
             name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             for name, value in row.items()
@@ -143,7 +143,7 @@ class TableFollower:
 
 
 def table_problem(table: TableTail) -> str:
-    """Return why the rows of a table cannot be read now; empty if they can."""
+    """Return why the rows of a table cannot be read now, or an empty string if they can."""
     try:
         with _opened(table) as connection:
             _columns(connection, table)
@@ -175,7 +175,7 @@ def _columns(connection: sqlite3.Connection, table: TableTail) -> Sequence[str]:
 
 
 def _text(name: str, value: object) -> object:
-    """Return a column's value, with bytes decoded: SQLite does not check that text is UTF-8."""
+    """Return a column's value, with bytes decoded, because SQLite does not check that text is UTF-8."""
     if not isinstance(value, bytes):
         return value
     try:

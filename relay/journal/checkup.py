@@ -1,8 +1,8 @@
-"""Checks a journal: every entry against its checksum, and every reference both ways. Changes nothing.
+"""Checks a journal: every entry against its checksum, and every reference in both directions. Read-only.
 
-Works while the relay runs, on one snapshot. References to entries that were set aside as damaged, or deleted by
-retention, are no faults. No keys are needed: checksums cover the stored form. `Journal.set_aside` removes a damaged
-entry.
+Works on one snapshot, even while the relay runs. References to entries that were set aside as damaged, or deleted by
+retention, are not faults. No keys are needed, because checksums cover the stored form. `Journal.set_aside` removes a
+damaged entry.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _JournalCheckup(Checkup):
         super().__init__(transaction, findings, report)
         self._last_seq = counter(transaction, "last_seq")
         self._gone = {number(key) for key, _ in transaction.scan("forgotten")}
-        """Numbers of entries that were deleted, or set aside as damaged."""
+        """Numbers of entries that were deleted or set aside as damaged."""
         self._has_set_aside = False
 
     def checks(self) -> Sequence[Callable[[], None]]:
@@ -69,7 +69,7 @@ class _JournalCheckup(Checkup):
             self._reference("ids", key, number(value))
 
     def _reference(self, database: str, key: bytes, seq: int) -> None:
-        """Require that a reference leads to an event that leads back, or to one that is known to be gone."""
+        """Check that a reference leads to an event that refers back, or to an event that is known to be gone."""
         found = self.transaction.get("events", number_key(seq))
         stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:

@@ -1,4 +1,4 @@
-"""Encrypt a plain journal: copy each entry into a new file, which then replaces the old one atomically."""
+"""Encrypts a plain journal: copies each entry into a new file, which then replaces the old file atomically."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _PAGE = 1_000
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
     """Encrypt the journal in `folder`, which must not be open; return its number of events. Durable on return.
 
-    A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine. Raises
-    `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
+    A kill at any moment leaves either the old or the new file. Idempotent. Damaged entries are moved to the quarantine.
+    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
     """
     mark = read_mark(folder, settings)
     if not mark.is_new and mark.key_id is None:
@@ -66,7 +66,7 @@ def _set_damaged_aside(journal: Journal, now: datetime) -> None:
 
 
 class _Encrypted:
-    """The content of a plain journal in its encrypted form."""
+    """The content of a plain journal, in encrypted form."""
 
     def __init__(self, transaction: Transaction, sealing: Sealing, mark: bytes) -> None:
         self._transaction = transaction

@@ -1,8 +1,8 @@
 """The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
-A value is 8 bytes of XXH3 over key and content, then the content. So a flipped bit in either, or an entry under another
-number, is detected. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an encrypted entry
-(`sealing`) is outside of the encryption, so that damage is not mistaken for a missing key.
+A value is 8 bytes of XXH3 over key and content, followed by the content. This detects a flipped bit in either, and an
+entry under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an encrypted
+entry (`sealing`) is not encrypted, so damage is not mistaken for a missing key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from relay.disk import Transaction
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: user and seq, for reading one user alone. `ids`: user and event_id to seq. `forgotten`: ids of deleted
-events that are still recognised. `sources`: how far each table was read. `unread`: digests of quarantine entries."""
+"""`users`: keys of user and seq, for reading one user. `ids`: user and event_id to seq. `forgotten`: ids of deleted
+events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine
+entries.
+"""
 
 
 class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +34,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     event_type: str
     data: bytes
     origin: Origin | None = None
-    """None in entries from before origins were stored, and in journals that no relay wrote, such as a spool."""
+    """None in entries written before origins were stored, and in journals not written by a relay, such as a spool."""
 
     @property
     def id_key(self) -> bytes:
@@ -44,9 +46,9 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encrypted event: `name` is its id, `sealed` all of it. Deleting needs only the other fields, and no key.
+    """An encrypted event. `name` is its id and `sealed` the whole event, both encrypted. Deleting needs no key.
 
-    `owner` is the user whose key encrypts it, if that is not `user_id`.
+    `owner` is the user whose key encrypts the event, if different from `user_id`.
     """
 
     received_ms: int
@@ -66,7 +68,7 @@ class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
-    """A quarantine entry; `digest` is the key by which a repetition is recognised."""
+    """A quarantine entry. Repeats are recognised by `digest`."""
 
     data: bytes
     code: str
@@ -100,7 +102,7 @@ AnyEvent = StoredEvent | SealedEvent
 AnyQuarantine = StoredQuarantine | SealedQuarantine
 
 _SEALED = b"\xc1"
-"""The first byte of encrypted content; MessagePack never begins with it."""
+"""The first byte of encrypted content, with which MessagePack never begins."""
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(StoredEvent)
 _sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)
@@ -109,12 +111,12 @@ _sealed_quarantine_decoder = msgspec.msgpack.Decoder(SealedQuarantine)
 
 
 def id_key(user_id: str, event_id: str) -> bytes:
-    """Return the key of an event's id. Ids of different users are different."""
+    """Return the key of an event's id. Equal ids of different users have different keys."""
     return user_key(user_id) + event_id.encode()
 
 
 def user_key(user_id: str, seq: int | None = None) -> bytes:
-    """Return the prefix of a user's keys, or the key of one of the user's entries."""
+    """Return the key prefix of a user, or the key of one of the user's entries."""
     return user_id.encode() + b"\0" + (b"" if seq is None else number_key(seq))
 
 
@@ -123,7 +125,7 @@ def number_key(number: int) -> bytes:
 
 
 def number(key: bytes) -> int:
-    """Return the number that a key or value is, or ends with."""
+    """Return the number at the end of a key or value."""
     return int.from_bytes(key[-8:], "big")
 
 
@@ -140,13 +142,13 @@ def dump_entry(key: bytes, content: AnyEvent | AnyQuarantine) -> bytes:
 
 
 def load_event(key: bytes, value: bytes) -> AnyEvent | None:
-    """Return the event stored under `key`; None when it does not match its checksum or is not an event."""
+    """Return the event stored under `key`, or None if it does not match its checksum or is not an event."""
     packed = _checked(key, value)
     return None if packed is None else unpack_event(packed)
 
 
 def load_quarantine(key: bytes, value: bytes) -> AnyQuarantine | None:
-    """Return the quarantine entry stored under `key`; None when it is damaged."""
+    """Return the quarantine entry stored under `key`, or None if it is damaged."""
     packed = _checked(key, value)
     return None if packed is None else unpack_quarantine(packed)
 
@@ -186,18 +188,18 @@ def moment(milliseconds_since_1970: int) -> datetime:
 
 
 def counter(transaction: Transaction, name: str) -> int:
-    """Return a durable number; 0 if it was never set."""
+    """Return a durable counter, 0 if it was never set."""
     value = transaction.get(COUNTERS, name.encode())
     return 0 if value is None else number(value)
 
 
 def set_counter(transaction: Transaction, name: str, value: int) -> None:
-    """Set a durable number."""
+    """Set a durable counter."""
     transaction.put(COUNTERS, name.encode(), number_key(value))
 
 
 def add_to_counter(transaction: Transaction, name: str, by: int) -> int:
-    """Change a durable number, not below 0, and return it."""
+    """Add to a durable counter, which stops at 0, and return its value."""
     value = max(0, counter(transaction, name) + by)
     set_counter(transaction, name, value)
     return value

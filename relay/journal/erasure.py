@@ -1,8 +1,8 @@
-"""Erase events out of order: of a user, a session, a run, or by id. Readers skip the missing numbers.
+"""Erases events out of order, by user, session, run or id. Readers skip the missing numbers.
 
-The id of an erased event is recognised for `JournalSettings.repeat_horizon_s`, as after retention, so that sending it
-again has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone can only be erased
-with all events of its user, or by its number. Copies at the emitter and in backups are not reached.
+As after retention, the id of an erased event is recognised for `JournalSettings.repeat_horizon_s`, so sending it again
+has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone can only be erased with
+all events of its user, or by its number. Copies at the emitter and in backups are not erased.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Erasure:
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
         """Erase the selected events among the next `limit`, in one transaction. Durable on return.
 
-        Repeat with `after_seq` set to `next_after` until that is None; the quarantine is erased with the last part.
+        Repeat with `after_seq` set to `next_after` until `next_after` is None. The last part also erases the
+        quarantine.
         """
         if dry_run:
             with self._environment.read() as transaction:
@@ -108,7 +109,7 @@ class Erasure:
             add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
 
     def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
-        """Yield the numbers of the user's events and of the named ones of `system`, in order."""
+        """Yield the numbers of the user's events and of the selected `system` events, in order."""
         seqs = {seq for seq in wanted.system_seqs if seq > wanted.after_seq}
         yield from sorted(seqs.union(self._reading.seqs_of(transaction, wanted.user_id, wanted.after_seq)))
 
@@ -134,7 +135,7 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
-    """Whether quarantined bytes are selected. Of unreadable bytes only the source is known."""
+    """Whether quarantined bytes are selected. For unreadable bytes, only the source is known."""
     is_users = user_of_source(entry.source) == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:

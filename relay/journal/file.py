@@ -1,8 +1,8 @@
-"""The file of a journal: open it for its one writer or for readers, copy it while in use, move consumers back.
+"""The file of a journal: opening it for its one writer or for readers, copying it in use, moving consumers back.
 
-A journal is encrypted from its beginning or not at all. An encrypted one stores the id of the system's key. So a
-missing or wrong folder of keys is not mistaken for users' keys that were destroyed: nothing is read or written then,
-and no new keys are created.
+A journal is encrypted from its beginning or not at all. An encrypted journal stores the id of the system key. So a
+missing or wrong keys folder is not mistaken for destroyed user keys: nothing is read or written then, and no keys are
+created.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
-"""The counter that holds the id of the system's key in an encrypted journal."""
+"""The counter that holds the id of the system key in an encrypted journal."""
 _ERRORS = ErrorFamily(
     failed=JournalError,
     full=JournalFullError,
@@ -41,7 +41,7 @@ _ERRORS = ErrorFamily(
 
 
 def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False) -> Environment:
-    """Open the environment of the journal in `folder`; a writer creates it, and is its only writer until it is closed.
+    """Open the environment of the journal in `folder`. A writer creates it, and is its only writer until `close`.
 
     Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
     """
@@ -61,7 +61,7 @@ def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False
 
 
 def open_copy(folder: Path, settings: JournalSettings) -> Environment:
-    """Open the environment of a new journal that is written into the empty folder `folder`."""
+    """Open the environment of a new journal in the empty folder `folder`."""
     return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS)
 
 
@@ -71,9 +71,9 @@ def require_unused(folder: Path) -> None:
 
 
 def require_encryption(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
-    """Check that a journal is encrypted with the given keys, which a new one adopts; or plain, without keys.
+    """Check that a journal is encrypted with the given keys, or plain if there are none. A new journal adopts the keys.
 
-    Returns the id of the system's key; None if the journal is plain, or new and `readonly`. Raises
+    Returns the id of the system key, or None if the journal is plain, or new and `readonly`. Raises
     `EncryptionMismatchError`, `EncryptionKeyMissingError`.
     """
     with environment.read() as transaction:
@@ -96,13 +96,13 @@ def require_encryption(environment: Environment, keys: KeyRing | None, *, readon
 
 
 def claim_ring(keys: KeyRing) -> bytes:
-    """Return the id of the system's key, created if there is none: it marks a journal encrypted with this ring."""
+    """Return the id of the system key, which marks a journal as encrypted. Creates the key if it is missing."""
     keys.claim()
     return keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
 
 
 class Mark(NamedTuple):
-    """Whether a journal is new, and the id of the system's key that encrypts it; None for a plain one."""
+    """Whether a journal is new, and the id of the system key of its ring (None if the journal is plain)."""
 
     is_new: bool
     key_id: bytes | None
@@ -117,7 +117,7 @@ def read_mark(folder: Path, settings: JournalSettings) -> Mark:
 
 
 def _is_new(transaction: Transaction) -> bool:
-    """Whether nothing was ever written of what an encrypted journal encrypts."""
+    """Whether nothing was ever written that an encrypted journal would encrypt."""
     return not counter(transaction, "last_seq") and not counter(transaction, "quarantine_last_id")
 
 
@@ -128,11 +128,11 @@ def cursors(folder: Path, settings: JournalSettings) -> dict[str, int]:
 
 
 def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
-    """Write a consistent copy of a journal, which may be in use, into the empty folder `target`. Not fsynced.
+    """Write a consistent copy of a journal, even while in use, into the empty folder `target`. Not fsynced.
 
-    Returns the last number of the copy. Copies of the journal and of its consumers' stores are taken at different
-    times: read the cursors before copying the stores, and `rewind` the copied journal to them. Consumers recognise
-    repeats of the events in between. Raises `JournalError`.
+    Returns the last number of the copy. The journal and its consumers' stores are copied at different times, so read
+    the cursors before copying the stores, and `rewind` the copied journal to these cursors. Consumers recognise repeats
+    of the events in between. Raises `JournalError`.
     """
     with closing(open_file(source, settings, readonly=True)) as environment:
         environment.copy(target)
@@ -143,7 +143,7 @@ def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
 def rewind(folder: Path, settings: JournalSettings, to: Mapping[str, int], *, others: int | None = None) -> None:
     """Move consumers back to the given cursors, never forward. Durable on return.
 
-    `others` is the cursor of consumers that `to` does not name. Raises `JournalInUseError`, `JournalError`.
+    `others` is the cursor for consumers that are not in `to`. Raises `JournalInUseError`, `JournalError`.
     """
     with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
         for name, seq in list(transaction.scan("consumers")):

@@ -1,8 +1,8 @@
-"""The durable log of events: in order (`seq`, from 1), once per user and `event_id`, with durable consumers.
+"""The durable event log: ordered (`seq`, from 1), unique by user and `event_id`, with durable consumers.
 
-Events are on the disk when `append` returns (sync and metasync are on), unless the disk is lost or reports writes that
-it did not make. One process writes; others may open the journal `readonly`. Rejected: a file of appended records, which
-needs its own index, recovery and de-duplication; LMDB's transactions give all three
+Events are on disk when `append` returns (`sync` and `metasync` are on), unless the disk is lost or reports writes that
+it did not make. One process writes; others may open the journal `readonly`. Rejected: an append-only file of records,
+which needs its own index, recovery and de-duplication. LMDB's transactions provide all three
 (`ops/decisions/0007-event-journal-and-acknowledgements.md`).
 """
 
@@ -54,16 +54,16 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Appended(NamedTuple):
-    """The number of an event in the journal. `duplicate`: it was there already."""
+    """The number of an event in the journal. `duplicate`: the event was already there."""
 
     seq: int
     duplicate: bool
 
 
 class Journal:
-    """One journal in one folder. Threads share it; writes wait for each other.
+    """A journal in one folder. Thread-safe; writes wait for each other.
 
-    In the examples, `journal` is empty, and `events` are `e-1` to `e-3` of alice.
+    In the examples, `journal` is empty, and `events` holds alice's events `e-1` to `e-3`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Journal:
         keys: KeyRing | None = None,
         ring: bytes | None = None,
     ) -> None:
-        """`ring` is the id of the system's key in the ring that encrypts the journal."""
+        """`ring` is the id of the system key in the ring that encrypts the journal."""
         self._environment = environment
         self._settings = settings
         self._sealing = Sealing(keys, ring)
@@ -92,7 +92,7 @@ class Journal:
         readonly: bool = False,
         keys: KeyRing | None = None,
     ) -> Self:
-        """Open the journal in folder `path`; a writer creates it and owns it. With `keys` it is encrypted.
+        """Open the journal in folder `path`. A writer creates and owns it. With `keys`, it is encrypted.
 
         Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
         `EncryptionMismatchError`, `EncryptionKeyMissingError`.
@@ -124,11 +124,11 @@ class Journal:
         suspects: Sequence[Suspect] = (),
         source: tuple[str, int] | None = None,
     ) -> list[Appended]:
-        """Append events in order, in one transaction; return the number of each. Durable on return.
+        """Append events in order, in one transaction; return their numbers. Durable on return.
 
-        `origins` holds the origin of each event, if they are known. The same transaction quarantines `suspects`, and
-        stores the cursor of a `source`: its name, and how far it was read. Raises `JournalPausedError` (nothing was
-        written), `JournalError`.
+        `origins` holds the origin of each event, if known. The same transaction quarantines `suspects` and stores the
+        cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written),
+        `JournalError`.
 
         >>> journal.append(events[:2], now)
         [Appended(seq=1, duplicate=False), Appended(seq=2, duplicate=False)]
@@ -148,7 +148,7 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """As `fetch`, but return only the entries.
+        """Return only the entries of `fetch`.
 
         >>> appended = journal.append(events, now)
         >>> [(entry.seq, read_event(entry.data).event_id) for entry in journal.read(after_seq=1, limit=10)]
@@ -164,12 +164,12 @@ class Journal:
         user_id: str | None = None,
         audiences: frozenset[str] | None = None,
     ) -> Batch:
-        """Return at most `limit` entries after `after_seq` in order, of one user if given, from one snapshot.
+        """Return at most `limit` entries after `after_seq` in order, optionally of one user, from one snapshot.
 
-        `audiences` limits them to entries for one of these; at most 10,000 others are skipped (`Batch.has_more`). Stops
-        before `max_bytes` of event data, but the first entry always fits. Entries whose key is gone are skipped. Raises
-        `EntryDamagedError` when the first entry is damaged (a later one ends the batch before it), and
-        `KeysUnavailableError` when the folder of keys is gone.
+        `audiences` limits them to entries for these audiences; at most 10,000 other entries are skipped
+        (`Batch.has_more`). Stops before `max_bytes` of event data, but the first entry always fits. Skips entries whose
+        key is gone. Raises `EntryDamagedError` when the first entry is damaged (a batch ends before a later damaged
+        entry), and `KeysUnavailableError` when the keys folder is gone.
 
         >>> appended = journal.append(events, now)
         >>> batch = journal.fetch(after_seq=0, limit=2)
@@ -196,23 +196,23 @@ class Journal:
                 entries.append(entry)
                 if len(entries) >= limit:
                     break
-        self._sealing.require_keys()  # otherwise keys that became unavailable meanwhile would seem destroyed
+        self._sealing.require_keys()  # otherwise keys that just became unavailable would seem destroyed
         return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
 
     @property
     def last_seq(self) -> int:
-        """The last number that was assigned, 0 in a new journal."""
+        """The last assigned number, 0 in a new journal."""
         with self._environment.read() as transaction:
             return counter(transaction, "last_seq")
 
     @property
     def first_seq(self) -> int:
-        """The number of the oldest entry; `last_seq + 1` when there is none."""
+        """The number of the oldest entry, or `last_seq + 1` if there are no entries."""
         with self._environment.read() as transaction:
             return self._first_seq(transaction, counter(transaction, "last_seq"))
 
     def cursor(self, name: str) -> int:
-        """Return the cursor of the consumer `name`, 0 when it is unknown.
+        """Return the cursor of the consumer `name`, or 0 if the consumer is unknown.
 
         >>> appended = journal.append(events, now)
         >>> journal.commit("indexer", 2), journal.cursor("indexer"), journal.cursor("other")
@@ -224,8 +224,8 @@ class Journal:
     def commit(self, name: str, seq: int) -> int:
         """Move the cursor of the consumer `name` to `seq`, and return it. Durable on return.
 
-        A cursor never goes back. A commit of 0 registers a consumer, so that retention waits for it. Raises
-        `CursorError` for a number that was never assigned, or an unusable name.
+        A cursor never moves back. Committing 0 registers a consumer, so that retention waits for it. Raises
+        `CursorError` for a number that was never assigned, or an invalid name.
 
         >>> appended = journal.append(events, now)
         >>> journal.commit("indexer", 2), journal.commit("indexer", 1)
@@ -264,7 +264,7 @@ class Journal:
             raise ConsumerBehindError(behind.name, behind.lag, max_lag)
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return.
+        """Remove a consumer, so that retention stops waiting for it; return False if unknown. Durable on return.
 
         >>> journal.commit("indexer", 0), journal.remove_consumer("indexer"), journal.remove_consumer("indexer")
         (0, True, False)
@@ -273,7 +273,7 @@ class Journal:
             return transaction.delete("consumers", _consumer_key(name))
 
     def source_cursor(self, name: str) -> int | None:
-        """Return how far a source was read (`append`); None when it is new.
+        """Return the read position of a source (`append`), or None if the source is new.
 
         >>> appended = journal.append(events, now, source=("app", 30))
         >>> journal.source_cursor("app"), journal.source_cursor("other")
@@ -286,7 +286,7 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Quarantine something that could not be handled; return its id (0: no room). Durable on return.
+        """Quarantine something that could not be handled; return the entry's id (0: no room). Durable on return.
 
         >>> journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         1
@@ -305,7 +305,7 @@ class Journal:
             return self._quarantine.after(transaction, after, limit)
 
     def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
-        """Return one quarantined entry. Raises `QuarantineEntryError` when there is none.
+        """Return one quarantined entry. Raises `QuarantineEntryError` if it does not exist.
 
         >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         >>> journal.quarantined_entry(entry_id).reason
@@ -318,7 +318,7 @@ class Journal:
         return entry
 
     def drop(self, entry_id: int) -> None:
-        """Delete a quarantined entry for good. Durable on return. Raises `QuarantineEntryError`.
+        """Delete a quarantined entry permanently. Durable on return. Raises `QuarantineEntryError`.
 
         >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         >>> journal.drop(entry_id)
@@ -343,14 +343,14 @@ class Journal:
             return self._append(transaction, [event], [origin], milliseconds(now))[0]
 
     def set_aside(self, seq: int, now: datetime) -> int:
-        """Move a damaged entry to quarantine, so that readers get past it; return its id. Durable on return."""
+        """Move a damaged entry to quarantine, so that readers can pass it; return its new id. Durable on return."""
         with self._writing() as transaction:
             raw = self._retention.delete_damaged(transaction, seq)
             suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
             return self._quarantine.add(transaction, suspect, now)
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete entries beyond the age or size in the settings that every consumer has read. Durable on return.
+        """Delete entries beyond the configured age or size that every consumer has read. Durable on return.
 
         >>> appended = journal.append(events, now)
         >>> journal.retain(now).deleted
@@ -359,7 +359,7 @@ class Journal:
         return self._retention.retain(now)
 
     def discard(self, through_seq: int, consumer: str, now: datetime) -> None:
-        """Move a consumer's cursor and delete everything up to it, in one transaction. Durable on return.
+        """Move a consumer's cursor and delete all entries up to it, in one transaction. Durable on return.
 
         >>> appended = journal.append(events, now)
         >>> journal.discard(2, "indexer", now)
@@ -383,7 +383,7 @@ class Journal:
         return self._erasure.erase(wanted, now, dry_run=dry_run)
 
     def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase all parts of a selection, one transaction each. Durable on return.
+        """Erase all parts of a selection, one transaction per part. Durable on return.
 
         >>> appended = journal.append(events, now)
         >>> journal.erase_all(Erasable(user_id="alice", everything=True), now).seqs
@@ -400,9 +400,10 @@ class Journal:
     def compact(self) -> None:
         """Rewrite the file without deleted data. Durable on return.
 
-        Writers wait meanwhile (1.2 s per 100 MB, measured: the copy is compared); readers only while it is swapped in.
+        Writers wait for the whole time, 1.2 s per 100 MB (measured), because the copy is verified. Readers wait only
+        while the files are swapped.
 
-        Raises `JournalFullError` when the disk has no room for the copy, `TimeoutError` when a reader does not end.
+        Raises `JournalFullError` if the disk has no room for the copy, and `TimeoutError` if a read does not end.
 
         >>> appended = journal.append(events, now)
         >>> erased = journal.erase_all(Erasable(user_id="alice", everything=True), now)
@@ -415,12 +416,12 @@ class Journal:
 
     @property
     def uncompacted(self) -> int:
-        """Number of erased entries whose bytes may still be in the file."""
+        """The number of erased entries whose bytes may still be in the file."""
         with self._environment.read() as transaction:
             return counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
-        """Free the slots of readers whose process died; return how many. Call it periodically.
+        """Free the slots of readers whose process died; return their number. Call it periodically.
 
         >>> journal.clear_dead_readers()
         0
@@ -428,7 +429,7 @@ class Journal:
         return self._environment.clear_dead_readers()
 
     def stats(self) -> JournalStats:
-        """Return the journal's figures, from one snapshot.
+        """Return statistics of the journal, from one snapshot.
 
         >>> appended = journal.append(events, now)
         >>> stats = journal.stats()
@@ -467,14 +468,14 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Begin a write that may encrypt. It is undone if the folder of keys disappears or is replaced meanwhile."""
+        """Begin a write that may encrypt. It is rolled back if the keys folder disappears or is replaced."""
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction
             self._sealing.require_keys()
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Raise `JournalFullError` before the map is completely full: deleting needs pages too."""
+        """Raise `JournalFullError` before the map is completely full, because deleting needs pages too."""
         limit = self._settings.map_size_bytes - self._reserve_bytes
         if transaction.used_bytes() > limit:
             raise JournalFullError(str(self._environment.path), limit)

@@ -1,8 +1,8 @@
 """The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
-Nothing is evicted. When it is full, further bytes are refused and counted, so that a broken emitter cannot fill the
-disk; events of the journal (`seq`) always fit, because the journal bounds their number. Equal bytes from one source are
-stored once. Retries are in `answers`.
+Entries are never evicted. When the quarantine is full, further bytes are rejected and counted, so that a broken emitter
+cannot fill the disk. Events of the journal (`seq`) always fit, because the journal bounds their number. Equal bytes
+from one source are stored once. `answers` implements retries.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from relay.journal.sources import source_name, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
-"""The id of an entry that did not fit."""
+"""Returned instead of an id if the entry does not fit."""
 
 
 class Suspect(NamedTuple):
-    """Something to quarantine. `seq` is set for an event of the journal."""
+    """Bytes or an event to quarantine. `seq` is set for an event of the journal."""
 
     data: bytes
     code: str
@@ -54,7 +54,7 @@ class Quarantine:
         self._sealing = sealing
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
-        """Store `suspect` and return its id: the id it has if it is stored already, `REFUSED` if it does not fit."""
+        """Store `suspect` and return its id, which is the existing id for a repeat and `REFUSED` if it does not fit."""
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)
@@ -82,7 +82,7 @@ class Quarantine:
         return None if value is None else self._opened(key, value)
 
     def remove(self, transaction: Transaction, entry_id: int) -> bool:
-        """Remove an entry; False when it was not there."""
+        """Remove an entry; return False if it does not exist."""
         key = number_key(entry_id)
         value = transaction.get("quarantine", key)
         if value is None:
@@ -145,7 +145,7 @@ def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
 
 
 def _locked(entry_id: int, sealed: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
-    """Return the readable part of an entry whose key is gone: its user, so that it can be erased with the rest."""
+    """Return the readable part of an entry whose key is gone: the user, which erasing a user needs."""
     return QuarantineEntry(
         id=entry_id,
         data=b"",

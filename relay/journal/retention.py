@@ -1,8 +1,8 @@
-"""Deletes old entries of a journal by age and size, not past the slowest consumer unless the settings say so.
+"""Deletes old entries of a journal by age and size, by default not past the slowest consumer.
 
-It deletes in bounded transactions, so that appends get in between. An id outlives its event by `repeat_horizon_s`,
-counted from when the event was received. The file is not compacted; LMDB reuses freed pages. Only `erasure` deletes out
-of order. No keys are needed: times and sizes stay readable.
+Deletes in bounded transactions, so that appends can run in between. An id is kept for `repeat_horizon_s` after its
+event was received. The file is not compacted; LMDB reuses freed pages. Only `erasure` deletes out of order. No keys are
+needed, because times and sizes are not encrypted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _CHUNK = 1_000
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run. `held_by` is the consumer that prevented more deletions.
 
-    `passed` maps consumers to the number of their unread entries that were deleted (`retention_ignores_consumers`).
+    `passed` maps consumers to the number of their unread entries that were deleted, under
+    `retention_ignores_consumers`.
     """
 
     deleted: int = 0
@@ -49,7 +50,7 @@ class Retention:
         self._settings = settings
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete the entries that the settings do not keep. Durable. Raises `JournalFullError`."""
+        """Delete the entries beyond the configured age and size. Durable. Raises `JournalFullError`."""
         deleted, deleted_bytes = 0, 0
         target, held_by, passed = self._plan(now)
         while chunk := self._delete_chunk(target, now):
@@ -76,19 +77,19 @@ class Retention:
         return deleted_bytes
 
     def delete_one(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
-        """Delete one entry out of order; its id is recognised until the horizon."""
+        """Delete one entry out of order; its id is recognised until `repeat_horizon_s` has passed."""
         transaction.delete("events", number_key(seq))
         self._forget(transaction, seq, stored, now)
         add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
-        """Delete an unreadable entry and return its bytes. References to it stay, and readers skip them."""
+        """Delete an unreadable entry and return its bytes. References to it remain, and readers skip them."""
         value = transaction.get("events", number_key(seq))
         transaction.delete("events", number_key(seq))
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents more, and the unread entries of others."""
+        """Return the last number to delete, the consumer that prevents more, and the passed entries by consumer."""
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = self._cursors(transaction)
@@ -101,7 +102,7 @@ class Retention:
         return max(behind[slowest], first - 1), slowest, {}
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
-        """Return the first number, and the last one that age and size alone would delete."""
+        """Return the first number, and the last number that age and size would delete, regardless of consumers."""
         oldest_ms = milliseconds(now) - int(self._settings.retention_age_s * 1000)
         excess = counter(transaction, "event_bytes") - self._settings.retention_bytes
         first_key = transaction.first_key("events")
@@ -110,7 +111,7 @@ class Retention:
         for key, value in transaction.scan("events"):
             stored = load_event(key, value)
             if stored is None:
-                continue  # of unknown age: deleted with the next entry that is deleted
+                continue  # of unknown age: deleted together with the next entry
             too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
             too_much = self._settings.retention_bytes > 0 and excess > 0
             if not (too_old or too_much):
@@ -131,7 +132,7 @@ class Retention:
             return self._delete_some(target, now)
 
     def _delete_some(self, target: int, now: datetime) -> tuple[int, int] | None:
-        """Delete a bounded number of entries and expired ids; None when nothing is left to delete."""
+        """Delete a bounded number of entries and expired ids; return None when nothing is left to delete."""
         with self._environment.write() as transaction:
             before = transaction.count("events")
             deleted_bytes = self.delete_through(transaction, target, now, _CHUNK)

@@ -1,8 +1,8 @@
-"""Encrypts and reads the entries of a journal: events, their ids, the quarantine, each with its user's key.
+"""Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
-User ids, numbers, times and sizes stay readable. Deleting and counting need no more, so an entry whose key is gone can
-still be deleted, erased and checked; readers skip it like an erased one. A journal is encrypted from its beginning or
-not at all (`file`).
+User ids, numbers, times and sizes stay readable. These suffice for deleting and counting, so an entry whose key is gone
+can still be deleted, erased and checked. Readers skip it like an erased entry. A journal is encrypted from its
+beginning or not at all (`file`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PURPOSE = "journal"
 
 
 class Ciphers(Protocol):
-    """The part of a `KeyRing` that is used here."""
+    """The subset of `KeyRing` used here."""
 
     @property
     def folder(self) -> Path: ...
@@ -55,19 +55,19 @@ class Ciphers(Protocol):
 
 
 class Sealing:
-    """Encrypts the entries of one journal with the keys of a ring; without a ring they stay plain."""
+    """Encrypts the entries of one journal with the keys of a ring, or leaves them plain without a ring."""
 
     def __init__(self, keys: Ciphers | None, ring: bytes | None = None) -> None:
-        """`ring` is the id of the system's key in the only ring that may be used; None allows any."""
+        """`ring` is the id of the system key in the only permitted ring; None permits any ring."""
         self._keys = keys
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return a sealing for one transaction of one thread. It looks up the key of each user once."""
+        """Return a `Sealing` for one transaction of one thread, which looks up the key of each user once."""
         return self if self._keys is None else Sealing(_KeySnapshot(self._keys), self._ring)
 
     def require_keys(self) -> None:
-        """Raise `KeysUnavailableError` if the folder of keys is missing or holds other keys."""
+        """Raise `KeysUnavailableError` if the keys folder is missing or holds other keys."""
         if self._keys is not None:
             with _as_unavailable():
                 found = self._keys.cipher(SYSTEM_USER, PURPOSE).key_id
@@ -75,7 +75,7 @@ class Sealing:
                 raise KeysUnavailableError(f"{self._keys.folder} holds other keys than those of this journal")
 
     def id_key(self, user_id: str, event_id: str) -> bytes:
-        """Return the key under which an event's id is stored. Creates the user's key if there is none."""
+        """Return the key under which an event's id is stored. Creates the user's encryption key if it is missing."""
         if self._keys is None:
             return id_key(user_id, event_id)
         return user_key(user_id) + self._own(user_id).name(event_id.encode())
@@ -91,7 +91,7 @@ class Sealing:
         return SealedEvent(stored.received_ms, stored.user_id, name, cipher.key_id, sealed, owner)
 
     def open_event(self, key: bytes, stored: AnyEvent) -> StoredEvent | None:
-        """Return the plain event; None when it was not stored under this key. Raises `EncryptionKeyMissingError`."""
+        """Return the plain event, or None if it was not stored under this key. Raises `EncryptionKeyMissingError`."""
         if not isinstance(stored, SealedEvent):
             return stored if self._keys is None else None
         plain = self._open(stored, stored.owner or stored.user_id, key + stored.name)
@@ -99,7 +99,7 @@ class Sealing:
         return opened if isinstance(opened, StoredEvent) else None
 
     def digest(self, user_id: str, digest: bytes) -> bytes:
-        """Return the stored form of the digest of quarantined bytes; without the key it reveals nothing about them."""
+        """Return the stored form of the digest of quarantined bytes, which reveals nothing without the user's key."""
         return digest if self._keys is None else self._own(user_id).fingerprint(digest)
 
     def quarantine(self, key: bytes, user_id: str, stored: StoredQuarantine) -> AnyQuarantine:
@@ -111,7 +111,7 @@ class Sealing:
         return SealedQuarantine(user_id, cipher.key_id, sealed, stored.quarantined_ms, stored.seq, stored.digest)
 
     def open_quarantine(self, key: bytes, stored: AnyQuarantine) -> StoredQuarantine | None:
-        """Return the entry as `open_event` does."""
+        """Return the plain quarantine entry. Behaves as `open_event`."""
         if not isinstance(stored, SealedQuarantine):
             return stored if self._keys is None else None
         plain = self._open(stored, stored.user_id, key)
@@ -129,7 +129,7 @@ class Sealing:
         try:
             cipher = self._keys.cipher(user_id, PURPOSE)
         except MalformedEventError:
-            return None  # no such user was ever stored
+            return None  # no user was ever stored under this name
         if cipher.key_id != stored.key_id:
             raise EncryptionKeyMissingError(user_id, str(self._keys.folder))
         try:
@@ -139,7 +139,7 @@ class Sealing:
 
 
 class _KeySnapshot:
-    """A snapshot of a ring. Saves 5 us for each further event of a user."""
+    """A cache of a ring's ciphers. Saves 5 us for each further event of a user."""
 
     def __init__(self, ring: Ciphers) -> None:
         self._ring = ring
@@ -154,7 +154,7 @@ class _KeySnapshot:
         if known is None:
             known = self._known[user_id] = self._find(user_id, purpose, create)
         if isinstance(known, EncryptionKeyMissingError):
-            raise known.with_traceback(None)  # otherwise the traceback grows with each raise, and keeps the entry alive
+            raise known.with_traceback(None)  # otherwise it grows with each raise and keeps the entry alive
         return known
 
     def _find(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
@@ -173,7 +173,7 @@ def _as_unavailable() -> Iterator[None]:
 
 
 def _owner_of(stored: StoredEvent) -> str:
-    """Return the user that an event of `system` names as its owner, or an empty string."""
+    """Return the user named as owner by an event of `system`, or an empty string."""
     if stored.user_id != SYSTEM_USER:
         return ""
     try:
@@ -183,9 +183,9 @@ def _owner_of(stored: StoredEvent) -> str:
 
 
 class Reading:
-    """Reads the entries of one journal in order: all of them, or one user's.
+    """Reads the entries of one journal in order, for all users or one.
 
-    `locked` counts the entries skipped because their key is gone. No reader waits for them, as for erased ones.
+    `locked` counts the entries skipped because their key is gone. Like erased entries, they delay no reader.
     """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
@@ -194,7 +194,7 @@ class Reading:
         self.locked = 0
 
     def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
-        """Yield the entries after a number, of one user if given. Stops before a damaged one.
+        """Yield the entries after a number, optionally of one user. Stops before a damaged entry.
 
         Raises `EntryDamagedError` when the first entry is damaged, so that the caller can set it aside.
         """

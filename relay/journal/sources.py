@@ -1,4 +1,4 @@
-"""Sources of quarantine entries: the intake or consumer that quarantined the bytes, and their user. Pure."""
+"""Sources of quarantine entries: the intake or consumer that quarantined the bytes, and the user. Pure."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 def source_name(kind: str, name: str, principal: Principal) -> str:
-    """Return the source to store with quarantined bytes. It names the key's user, for whom a retry publishes."""
+    """Return the source to store with quarantined bytes. It names the key's user, as whom a retry publishes."""
     if principal.user_id is not None:
         return f"{kind}{_OF_USER}{principal.user_id}/{name}"
     return f"{kind}:{name}" if name else kind
 
 
 def publisher_of(source: str) -> Principal:
-    """Return the principal that publishes quarantined bytes again, from a source that `source_name` returned."""
+    """Return the principal for publishing quarantined bytes again, given a result of `source_name`."""
     kind, at, rest = source.partition(_OF_USER)
     is_of_user = bool(at) and ":" not in kind
     return Principal("quarantine", rest.partition("/")[0] if is_of_user else None, frozenset({Scope.PUBLISH}))
 
 
 def user_of_source(source: str) -> str | None:
-    """Return the user that a source names: of a user's memory, or of the key that published the bytes."""
+    """Return the user named by a source: the owner of a memory, or the user of the publishing key."""
     return source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user of quarantined bytes, whose key encrypts them: by their source, else content, else `system`."""
+    """Return the user whose key encrypts quarantined bytes: by their source, else by their content, else `system`."""
     try:
         named = user_of_source(source) or decode_mapping(data, _LIMITS)
         return validate_user_id(named.get("user_id") if isinstance(named, dict) else named)

@@ -1,8 +1,8 @@
 """ZeroMQ sockets, for the bus (`bus`) and for requests to the daemon, its hosts and the embedder (`requests`).
 
-Read `zeromq` first: the only file that imports the engine. Peers of socket files and on loopback send a token; other
-endpoints need CURVE, and an unknown key gets no byte through. The two never share a socket, because a peer without
-CURVE may claim any `User-Id`.
+Read `zeromq` first, the only module that imports ZeroMQ. Peers on socket files and loopback send a token. Other
+endpoints need CURVE, and a peer with an unknown key gets no byte through. Plain and CURVE endpoints never share a
+socket, because a peer without CURVE may claim any `User-Id`.
 """
 
 from relay.net.bus import (

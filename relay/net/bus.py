@@ -16,14 +16,14 @@ from relay.net import zeromq
 from relay.net.zeromq import AsyncSocket, CurveAuthenticator, Frames, Limits, Message, PlainSocket, Socket, Waker
 
 _LINGER_MS = 1_000
-_REPLIES = 256  # replies that a peer has not read yet; it may send many requests at once
+_REPLIES = 256  # unread replies of one peer, which may send many requests at once
 _REQUEST_BYTES = 20 << 20  # an event may have 16 MiB
 _REPLY_BYTES = 64 << 20
 _DOORBELLS = 10
 
 
 class ServerSocket:
-    """A ROUTER for requests and an XPUB for doorbells, and a second pair with CURVE. Only `wake` is thread-safe."""
+    """A ROUTER for requests and an XPUB for doorbells, plus a second pair with CURVE. Only `wake` is thread-safe."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class ServerSocket:
         queue_bytes: int,
         authenticator: CurveAuthenticator | None,
     ) -> None:
-        """Bind, queueing at most `queue_bytes`, or one message, per peer.
+        """Bind, queueing at most `queue_bytes` or one message per peer.
 
-        CURVE endpoints need `authenticator`, which is closed with the socket. Raises `RelayUnavailableError`.
+        CURVE endpoints need an `authenticator`, which is closed with the socket. Raises `RelayUnavailableError`.
         """
         self._waker = Waker()
         self._routers: list[PlainSocket] = []
@@ -67,12 +67,12 @@ class ServerSocket:
         return messages
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """Send `frames` to a peer; False if it has disconnected or does not read. Raises `RelayUnavailableError`."""
+        """Send `frames` to a peer; return False if it is gone or does not read. Raises `RelayUnavailableError`."""
         with zeromq.translated(RelayUnavailableError, "reply"):
             return zeromq.send_now(self._routers[peer[0]], [peer[1:], *frames])
 
     def publish(self, frame: bytes) -> None:
-        """Send a doorbell to all subscribers. One whose queue is full misses it."""
+        """Send a doorbell to all subscribers. A subscriber whose queue is full misses it."""
         for feed in self._feeds:
             zeromq.send_now(feed, [frame])
 
@@ -111,7 +111,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return a message that ROUTER `number` received: 0 is the plain one, 1 the one whose peers proved a CURVE key."""
+    """Return a message received by ROUTER `number`: 0 is plain, 1 has peers that proved a CURVE key."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)
@@ -119,7 +119,7 @@ def _message(number: int, frames: Sequence[Any]) -> Message:
 
 
 class CollectorSocket:
-    """A SUB for all messages of plain PUB emitters. Not thread-safe."""
+    """A SUB socket for all messages of plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
         """Bind and connect, queueing at most `queue_bytes` for each emitter.
@@ -151,7 +151,7 @@ class CollectorSocket:
 
 
 class _Client(ABC, Generic[Socket]):
-    """A DEALER. Each message carries the token of its identity, unless the connection proves a CURVE key."""
+    """A DEALER. Each message carries the client's token, unless the connection proves a CURVE key."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
         self._endpoint = endpoint
@@ -163,8 +163,8 @@ class _Client(ABC, Generic[Socket]):
         return self._token.reload()
 
     def reconnect(self) -> None:
-        """Drop what is queued in either direction, and connect again."""
-        former, self._socket = self._socket, self._connected()  # after an interrupt one of the two is left
+        """Drop all queued messages in both directions, and connect again."""
+        former, self._socket = self._socket, self._connected()  # an interrupt leaves one of the two
         former.close()
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class _Client(ABC, Generic[Socket]):
 
 
 class ClientSocket(_Client[PlainSocket]):
-    """A DEALER to the relay, which need not be up yet. Only `wake` is thread-safe."""
+    """A DEALER to the relay, which need not be running yet. Only `wake` is thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity, queue: int = 1_000) -> None:
         """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError`, `RelaySettingsError`."""
@@ -190,7 +190,7 @@ class ClientSocket(_Client[PlainSocket]):
         super().__init__(endpoint, identity)
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Queue `frames` for sending; False when the queue is full."""
+        """Queue `frames` for sending; return False if the queue is full."""
         return zeromq.send_now(self._socket, [*frames, self._token.current])
 
     def receive(self, timeout_s: float) -> Frames | None:
@@ -227,7 +227,7 @@ class AsyncClientSocket(_Client[AsyncSocket]):
 
 
 class DoorbellSocket:
-    """A SUB that keeps only the newest doorbell. Not thread-safe."""
+    """A SUB socket that keeps only the newest doorbell. Not thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
         """Connect. Raises `RelayUnavailableError`, `RelaySettingsError`."""

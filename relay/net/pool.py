@@ -10,12 +10,12 @@ from contextlib import suppress
 from relay.errors import UnavailableError
 from relay.net.requests import RequestSocket
 
-_SILENT_AFTER_S = 0.4  # four times the time that an embedder takes for the longest text
+_SILENT_AFTER_S = 0.4  # four times as long as the embedder takes for the longest text
 _SILENT_PATIENCE_S = 0.05
 
 
 class RequestSockets:
-    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may return one."""
+    """Idle sockets to one endpoint. Thread-safe without a lock, as the garbage collector may return a socket."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -23,7 +23,7 @@ class RequestSockets:
         self._closed = False
 
     def borrow(self) -> RequestSocket:
-        """Return a socket for exclusive use. Raises `UnavailableError` once closed."""
+        """Return a socket for exclusive use. Raises `UnavailableError` if the pool is closed."""
         if self._closed:
             raise UnavailableError(f"the connections to {self.endpoint} are closed")
         try:
@@ -38,7 +38,7 @@ class RequestSockets:
             self.close()
 
     def close(self) -> None:
-        """Close the idle sockets now, and each of the others when it is returned."""
+        """Close the idle sockets now, and the borrowed ones when they are returned."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -55,7 +55,7 @@ class CircuitBreaker:
         self._heard_at_s = 0.0
 
     def patience_s(self, wanted_s: float) -> float:
-        """Return how long a request should wait: `wanted_s`, or briefly while another request probes."""
+        """Return how long a request should wait: `wanted_s`, or a short time while another request probes."""
         now_s = time.monotonic()
         with self._lock:
             if not self._is_silent:
@@ -66,13 +66,13 @@ class CircuitBreaker:
             return wanted_s
 
     def heard(self) -> None:
-        """Record that the server answered, with an error or not."""
+        """Record that the server answered, even with an error."""
         with self._lock:
             self._is_silent = False
             self._probed_until_s = 0.0
             self._heard_at_s = time.monotonic()
 
     def waited_since(self, asked_at_s: float) -> None:
-        """Record an unanswered request; the server counts as silent after .4 s without any answer."""
+        """Record an unanswered request. The server counts as silent after .4 s without any answer."""
         with self._lock:
             self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

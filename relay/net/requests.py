@@ -1,7 +1,7 @@
-"""Requests and replies: any number of clients, one server, replies matched by a correlation id.
+"""Requests and replies between any number of clients and one server, matched by a correlation id.
 
-A message is `[correlation id, body frame, ...]`; a ROUTER puts the peer's address in front. A client may give up on a
-request: its late reply is recognised and dropped. Rejected: REQ/REP sockets, which block for ever after one lost reply.
+A message is `[correlation id, body frame, ...]`; a ROUTER prepends the peer's address. A client may give up on a
+request: a late reply is recognised and dropped. Rejected: REQ/REP sockets, which block forever after one lost reply.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
 
 
 class ReplySocket:
-    """Answers requests. Thread-safe: threads take turns to `receive`, and each may `reply` by itself.
+    """Answers requests. Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
 
-    Rejected: one thread that owns the socket and passes requests and replies on. Each hand-over takes a quarter of a
+    Rejected: one thread that owns the socket and forwards requests and replies. Each hand-over takes a quarter of a
     millisecond when the cores were idle (measured on two virtual cores).
     """
 
@@ -35,7 +35,7 @@ class ReplySocket:
         self._socket = zeromq.open_router(zeromq.context(), _SERVER)
         self.endpoint = zeromq.bind(self._socket, endpoint, UnavailableError)
         self._turn = threading.Lock()  # held by the thread that waits for a request
-        self._guard = threading.Lock()  # held for each use of the socket, which is not thread-safe itself
+        self._guard = threading.Lock()  # held for each use of the socket, which is not thread-safe
         self._waker = Waker()
         self._arrival = self._waker.arrival_at(self._socket)
         self._is_stopped = False
@@ -64,22 +64,22 @@ class ReplySocket:
         with self._guard:
             zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
             has_more = zeromq.can_receive(self._socket)
-        if has_more:  # sending may consume the notification of a request
+        if has_more:  # because sending may consume the notification of a request
             self._waker.wake()
 
     def listen_again(self) -> None:
-        """Restore the socket file if it was removed. Raises `UnavailableError`."""
+        """Recreate the socket file if it was removed. Raises `UnavailableError`."""
         with self._guard:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close, after a second at most for unsent replies. No other thread may use it any more."""
+        """Close, after a second at most for unsent replies. No other thread may be using the socket."""
         self._socket.close(linger=_LINGER_MS)
         self._waker.close()
 
 
 class AsyncReplySocket:
-    """Answers requests in an event loop: from any peer, or from peers with known CURVE keys, never from both."""
+    """Answers requests in an event loop, either from any peer or only from peers with known CURVE keys."""
 
     def __init__(self, endpoints: Sequence[str], authenticator: CurveAuthenticator | None = None) -> None:
         """Bind to every endpoint; `authenticator` is closed with the socket. Raises `UnavailableError`."""
@@ -94,7 +94,7 @@ class AsyncReplySocket:
         self._watch = zeromq.Watch(self._socket, self._look)
 
     async def receive(self) -> Message:
-        """Return the next request. Other tasks run first, so that a flood of requests does not starve them."""
+        """Return the next request. Lets other tasks run first, so that a flood of requests does not starve them."""
         await asyncio.sleep(0)
         while True:
             self._may_receive.clear()
@@ -117,7 +117,7 @@ class AsyncReplySocket:
             self._authenticator.close()
 
     def _look(self) -> None:
-        """Consume the notification of a request even if no task receives, or the loop would repeat it for ever."""
+        """Consume the notification of a request even if no task receives, or the loop would repeat it forever."""
         if zeromq.can_receive(self._socket):
             self._may_receive.set()
 
@@ -128,17 +128,17 @@ class AsyncReplySocket:
 
 
 def _request(frames: Sequence[bytes], curve_key: str | None = None) -> Message | None:
-    """Split a ROUTER's message; None without a correlation id, since no reply could be matched."""
+    """Split a ROUTER's message; return None without a correlation id, since no reply could be matched."""
     if len(frames) < 3:
         return None
     return Message(frames[0], list(frames[2:]), curve_key, frames[1])
 
 
 class RequestSocket:
-    """Sends requests to one endpoint, one at a time. Not thread-safe: one per thread."""
+    """Sends requests to one endpoint, one at a time. Not thread-safe: use one per thread."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
-        """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if it needs them.
+        """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if needed.
 
         Raises `ProtocolError` for an invalid endpoint, `RelaySettingsError` if CURVE keys are missing.
         """
@@ -160,9 +160,9 @@ class RequestSocket:
         return correlation
 
     def receive(self, correlation: bytes, timeout_s: float) -> Frames:
-        """Return the frames of the reply to this request, dropping those to earlier ones.
+        """Return the frames of the reply to this request, dropping replies to earlier requests.
 
-        Raises `DeadlineExceededError` when it has not come within `timeout_s`, `UnavailableError`.
+        Raises `DeadlineExceededError` if no reply arrives within `timeout_s`, and `UnavailableError`.
         """
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
@@ -178,16 +178,16 @@ class RequestSocket:
 
 
 class AsyncRequestSocket:
-    """Sends requests to one endpoint, any number at a time, in the event loop in which it was made."""
+    """Sends requests to one endpoint, any number at a time, in the event loop in which it was created."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
-        """As `RequestSocket`. With `once` it does not reconnect (`is_lost`)."""
+        """Connect as `RequestSocket` does. With `once`, the socket does not reconnect (`is_lost`)."""
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
         end = zeromq.connect_once(self._socket) if once else None
         zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
         self.is_lost = False
-        """Whether the only connection ended or could not be made, or this was closed."""
+        """Whether this socket was closed, or its only connection failed or ended."""
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
         self._watch = zeromq.Watch(self._socket, self._settle)
@@ -195,7 +195,7 @@ class AsyncRequestSocket:
         self._end_watch = None if end is None else zeromq.Watch(end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply; raises as `RequestSocket.request`.
+        """Send `body` and return the frames of its reply. Raises as `RequestSocket.request`.
 
         Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
         """
@@ -211,7 +211,7 @@ class AsyncRequestSocket:
             self._waiting.pop(correlation, None)
 
     def close(self) -> None:
-        """Close. Open requests fail with `UnavailableError`. Idempotent."""
+        """Close. Pending requests fail with `UnavailableError`. Idempotent."""
         self._give_up("closed")
         if self._end is not None and not self._socket.closed:
             zeromq.stop_monitoring(self._socket)
@@ -237,7 +237,7 @@ class AsyncRequestSocket:
     def _look_for_end(self) -> None:
         if self._end is None or self._end.closed or zeromq.receive_now(self._end) is None:
             return
-        self._settle()  # replies that came before the end are in the socket by now
+        self._settle()  # the socket already holds all replies that came before the end
         self._give_up("the connection was lost")
 
     def _expire(self, future: asyncio.Future[Frames], timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The one file that imports ZeroMQ: makes sockets with their limits and CURVE keys, and translates errors."""
+"""The only module that imports ZeroMQ: creates sockets with limits and CURVE keys, and translates errors."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Socket = TypeVar("Socket", bound=zmq.Socket[Any])
 
 _ZAP_DOMAIN = "keys"
 
-# Plain numbers: each operation on pyzmq's flags makes an enum, and a recall sends and receives a dozen messages.
+# Plain integers: each operation on pyzmq's flags creates an enum, and a recall sends and receives a dozen messages.
 _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
 
 
 class Limits(NamedTuple):
-    """How many messages a socket queues per peer, and its largest frame: ZeroMQ bounds no queue by its bytes."""
+    """The number of messages queued per peer, and the largest frame. ZeroMQ cannot bound a queue in bytes."""
 
     send_queue: int = 1_000
     receive_queue: int = 1_000
     frame_bytes: int = -1
-    """A larger frame ends its connection before it is in memory; -1 is no limit."""
+    """A larger frame ends its connection before it is read into memory; -1 means no limit."""
 
     @classmethod
     def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
-        """Bound the unread messages of a peer to `queue_bytes`, or one message."""
+        """Limit the unread messages of a peer to `queue_bytes` or one message."""
         return cls(send_queue, max(1, queue_bytes // frame_bytes), frame_bytes)
 
 
@@ -53,7 +53,7 @@ class Message:
     curve_key: str | None = None
     """The public key that the connection proved; None on sockets without CURVE."""
     correlation: bytes = b""
-    """The id that the reply repeats. Empty on the bus, where it is the first of `frames`."""
+    """The id that the reply repeats. Empty on the bus, where the id is the first of `frames`."""
 
 
 def curve_pair() -> CurvePair:
@@ -63,13 +63,13 @@ def curve_pair() -> CurvePair:
 
 
 class CurveAuthenticator:
-    """Makes sockets accept only peers with known CURVE keys; pyzmq's authenticator checks in a thread of its own.
+    """Makes sockets accept only peers with known CURVE keys. pyzmq's authenticator checks them in its own thread.
 
-    Has its own ZeroMQ context, because a context has one authenticator.
+    Has its own ZeroMQ context, because a context can have only one authenticator.
     """
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's. `knows` returns whether a public key may connect; it is called in another thread."""
+        """`pair` is the server's. `knows`, called in another thread, returns whether a public key may connect."""
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
@@ -88,7 +88,7 @@ class CurveAuthenticator:
         return self._knows(key.decode())
 
     def close(self) -> None:
-        """Stop; close the sockets first."""
+        """Stop. Close the sockets first."""
         self._authenticator.stop()
         self.context.term()
 
@@ -102,18 +102,18 @@ class Waker:
         os.set_blocking(self._write, False)
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # the pipe is full, so the poll returns anyway; or closed
+        with contextlib.suppress(OSError):  # the pipe is closed, or it is full and the poll returns anyway
             os.write(self._write, b"\0")
 
     def poller(self, *sockets: PlainSocket) -> zmq.Poller:
-        """Return a poller of these sockets, which `wake` interrupts."""
+        """Return a poller for these sockets, which `wake` interrupts."""
         poller = zmq.Poller()
         for source in (*sockets, self._read):
             poller.register(source, zmq.POLLIN)
         return poller
 
     def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
-        """Return a function that waits up to so many milliseconds for a message or for `wake`; False if neither came.
+        """Return a function that waits up to the given milliseconds for a message or `wake`; False on timeout.
 
         It uses only the descriptor of the socket, so other threads may use the socket (zmq_getsockopt(3), ZMQ_FD).
         """
@@ -129,7 +129,7 @@ class Waker:
         return wait
 
     def clear_if(self, ready: Container[object]) -> bool:
-        """Return whether `wake` was called, given what the poller found ready."""
+        """Return whether `wake` was called, given the poller's result."""
         if self._read not in ready:
             return False
         with contextlib.suppress(BlockingIOError):
@@ -143,17 +143,18 @@ class Waker:
             (self._read, self._write),
             -1,
             -1,
-        )  # before another file gets the same number
+        )  # before the descriptor is reused
         for descriptor in open_ones:
             if descriptor >= 0:
                 os.close(descriptor)
 
 
 class Watch:
-    """Calls a function in the running event loop when a message may have arrived at a socket, until `close`.
+    """Until `close`, calls a function in the running event loop when a message may have arrived at a socket.
 
     Check for messages after each send too: the descriptor of a socket reports a change once, and sending consumes the
-    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, whose futures take twice as long as a whole request.
+    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, because its futures take twice as long as a whole
+    request.
     """
 
     def __init__(self, socket: PlainSocket, notify: Callable[[], None]) -> None:
@@ -178,12 +179,12 @@ def async_context() -> zmq.Context[AsyncSocket]:
 
 
 def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a ROUTER: receives from many peers, and replies to each."""
+    """Return a ROUTER, which receives from many peers and replies to each of them."""
     return _open(context, zmq.ROUTER, limits)
 
 
 def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
-    """Return a ROUTER with which `send_now` detects disconnected peers. It sends for `linger_ms` after closing."""
+    """Return a ROUTER on which `send_now` detects disconnected peers. Sends for up to `linger_ms` after closing."""
     socket = _open(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.LINGER, linger_ms)
@@ -191,12 +192,12 @@ def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_m
 
 
 def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a DEALER: sends and receives in any order."""
+    """Return a DEALER, which sends and receives in any order."""
     return _open(context, zmq.DEALER, limits)
 
 
 def connect_once(socket: PlainSocket) -> PlainSocket:
-    """Make a socket connect only once; return one that receives a message when the connection ends or fails.
+    """Make a socket connect only once; return a socket that receives a message when the connection fails or ends.
 
     Call it before connecting, and `stop_monitoring` before closing either socket.
     """
@@ -209,8 +210,8 @@ def connect_once(socket: PlainSocket) -> PlainSocket:
 def stop_monitoring(socket: PlainSocket) -> None:
     """Stop the reports of `connect_once`.
 
-    libzmq reports from its I/O thread and waits for room: if nothing receives the reports, all sockets of the context
-    block for ever.
+    libzmq reports from its I/O thread and blocks when the queue is full: if nothing receives the reports, all sockets
+    of the context block forever.
     """
     socket.disable_monitor()
 
@@ -223,7 +224,7 @@ def open_publisher(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def open_subscriber(context: zmq.Context[Socket], limits: Limits, *, newest_only: bool = False) -> Socket:
-    """Return a SUB for everything, or for the newest message only."""
+    """Return a SUB that receives every message, or only the newest."""
     socket = _open(context, zmq.SUB, limits)
     socket.setsockopt(zmq.CONFLATE, int(newest_only))
     socket.subscribe(b"")
@@ -242,7 +243,7 @@ def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
 def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
     """Bind; return the endpoint with its port. Raises `failure` after closing the socket.
 
-    A socket file is readable by this user alone; libzmq replaces one that a killed process left.
+    A socket file is private to this user; libzmq replaces a file left by a killed process.
     """
     file = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
     try:
@@ -258,16 +259,16 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 
 
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
-    """Bind again if the socket file was removed; connections are not affected. Raises `failure`.
+    """Bind again if the socket file was removed. Connections are not affected. Raises `failure`.
 
-    The listener of the removed file stays: unbinding would remove the new file, later and in another thread.
+    The listener of the removed file is kept, because unbinding would later remove the new file, in another thread.
     """
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
 
 
 def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
-    """Connect, with the CURVE keys of `identity` if the endpoint needs them; it need not be bound yet.
+    """Connect to an endpoint, which need not be bound yet, with the CURVE keys of `identity` if needed.
 
     Closes the socket and raises `failure` for an invalid endpoint, `RelaySettingsError` if the keys are missing.
     """
@@ -293,7 +294,7 @@ def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> N
 
 
 def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
-    """Queue `frames` without waiting; False when the queue is full or the peer has disconnected."""
+    """Queue `frames` without waiting; return False if the queue is full or the peer has disconnected."""
     try:
         for frame in frames[:-1]:
             socket.send(frame, _MORE | _NOW)
@@ -306,7 +307,7 @@ def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
 
 
 def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | None:
-    """Return a message without waiting, None when there is none. Without `copy`, `proven_key` accepts its frames."""
+    """Return a message, or None without waiting. Pass `copy=False` to use the frames with `proven_key`."""
     try:
         frame = socket.recv(_NOW, copy=False)
     except zmq.Again:
@@ -319,7 +320,7 @@ def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | No
 
 
 def wait_to_receive(socket: PlainSocket, timeout_ms: int) -> bool:
-    """Wait until a message can be received; False after `timeout_ms`."""
+    """Wait until a message can be received; return False after `timeout_ms`."""
     return bool(zmq.zmq_poll([(socket, _READABLE)], timeout_ms))
 
 
@@ -333,7 +334,7 @@ def _number(socket: PlainSocket, option: int) -> int:
 
 
 def proven_key(frames: Sequence[Any]) -> str:
-    """Return the public key that the peer of a guarded socket proved, from frames that were not copied."""
+    """Return the public key proved by the peer of a guarded socket, from frames that were not copied."""
     return str(frames[-1]["User-Id"])
 
 

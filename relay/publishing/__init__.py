@@ -1,6 +1,6 @@
 """Clients that publish: `publisher` queues events and resends them until they are acknowledged.
 
-`delivery` counts what is unacknowledged, `spool` keeps it on disk while the relay is away, and `submission` publishes
-the events of one request without a queue. `relay` exports the public names; nothing is imported here, so that a
-submission loads no spool.
+`delivery` tracks unacknowledged events, `spool` keeps them on disk while the relay is unreachable, and `submission`
+publishes the events of one request without a queue. `relay` exports the public names. Nothing is imported here, so
+`submission` does not load the spool.
 """

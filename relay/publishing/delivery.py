@@ -1,4 +1,4 @@
-"""A publisher's unacknowledged events, and the totals of their outcomes. Pure: no sockets, no clock."""
+"""A publisher's unacknowledged events, and totals of their outcomes. Pure: uses no sockets and no clock."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 from relay.wire import Ack, Receipt
 
 _MAX_REJECTIONS = 10_000
-_PARTS = 4  # messages per window: with fewer the relay waits for the publisher, with more it commits small groups
+_PARTS = 4  # messages per window: with fewer, the relay waits for the publisher; with more, it commits small groups
 
 
 @dataclass
 class Outgoing:
-    """An event without an ack. `spool_seq` is its number in the spool, 0 when it is only in memory."""
+    """An unacknowledged event. `spool_seq` is its number in the spool, or 0 if it is only in memory."""
 
     event_id: str
     user_id: str
@@ -29,8 +29,8 @@ class Outgoing:
 class Window:
     """The unacknowledged events of one producer, oldest first, numbered from 1.
 
-    Acks are cumulative, with a receipt for each event. An event leaves the window when it is the oldest and has its
-    receipt, so receipts come out in order.
+    Acks are cumulative, with a receipt for each event. An event leaves the window when it is the oldest and has a
+    receipt, so receipts are returned in order.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -48,12 +48,12 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many more events fit."""
+        """The number of further events that fit."""
         return max(0, self._capacity - len(self._waiting))
 
     @property
     def added(self) -> int:
-        """How many events were ever added."""
+        """The number of events added so far."""
         return self.base_seq - 1 + len(self._waiting)
 
     def add(self, outgoing: Outgoing) -> None:
@@ -61,12 +61,12 @@ class Window:
 
     @property
     def is_due(self) -> bool:
-        """Whether to send now: nothing sent is unacknowledged, or a part of the window is ready."""
+        """Whether to send now: all sent events are acknowledged, or a part of the window is ready."""
         ready = len(self._waiting) - self._sent
         return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 
     def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
-        """Return the number of the next event to send, and events up to `max_bytes`, at least one if there is any."""
+        """Return the next event's number, and unsent events of up to `max_bytes`, but at least one if there is any."""
         events: list[bytes] = []
         size_bytes = 0
         for outgoing in islice(self._waiting, self._sent, None):
@@ -99,7 +99,7 @@ class Window:
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """An event that the relay refused for good, and the field at fault."""
+    """An event that the relay rejected permanently, and the invalid field."""
 
     event_id: str
     code: str
@@ -110,8 +110,8 @@ class Rejection(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of a publisher.
 
-    `acked` counts new events and `duplicates` those the relay already had; both are durable there. `spooled` events are
-    in the local spool, `pending` ones only in memory.
+    `acked` counts new events, and `duplicates` counts events that the relay already had; both are durable at the relay.
+    `spooled` events are in the local spool, `pending` events only in memory.
     """
 
     published: int
@@ -123,7 +123,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlushReport(Progress, frozen=True, kw_only=True):
-    """Totals, the newest 10,000 rejections, and the highest journal number acknowledged for each user."""
+    """The totals, the newest 10,000 rejections, and the highest acknowledged journal number of each user."""
 
     rejections: tuple[Rejection, ...]
     acked_through: dict[str, int]

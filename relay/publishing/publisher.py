@@ -1,9 +1,10 @@
 """Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
 
-A background thread sends events and resends them until they are acknowledged; sending inside `publish` would wait for a
-commit at each event (2,000 events/s instead of 90,000, measured). It sends at once when nothing else is unacknowledged,
-and a part of the window at a time otherwise (`Window.is_due`). Events are never dropped silently: without room
-`publish` waits, then raises. While the relay is away they are written to the spool, if there is one.
+A background thread sends events and resends them until they are acknowledged. Sending inside `publish` would wait for a
+commit at each event (2,000 events/s instead of 90,000, measured). The thread sends at once when nothing else is
+unacknowledged, otherwise one part of the window at a time (`Window.is_due`). Events are never dropped silently: if
+there is no room, `publish` waits, then raises. While the relay is unreachable, events are written to the spool, if
+there is one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 class Publisher:
-    """One ordered stream of events to one relay. Thread-safe; close it.
+    """An ordered stream of events to one relay. Thread-safe. Close it after use.
 
     Without a spool, events that `flush` has not confirmed are lost when this process dies.
 
@@ -66,10 +67,10 @@ class Publisher:
         on_progress: Callable[[Progress], None] | None = None,
         identity: Identity | None = None,
     ) -> None:
-        """Connect to `ingest` (`relay_endpoints(data_dir).ingest`); the relay need not be up yet.
+        """Connect to `ingest` (`relay_endpoints(data_dir).ingest`); the relay need not be running yet.
 
         `identity` defaults to the token beside the socket file. `on_progress` is called in the background thread.
-        Raises `JournalInUseError` when another publisher has the spool, `RelaySettingsError`, `RelayUnavailableError`.
+        Raises `JournalInUseError` if another publisher uses the spool, `RelaySettingsError`, `RelayUnavailableError`.
         """
         self._settings = settings or PublisherSettings()
         self._limits = limits or EventLimits()
@@ -96,10 +97,10 @@ class Publisher:
         self._thread.start()
 
     def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event and return its `event_id`. Durable on return only in the spool: see `flush`.
+        """Queue an event and return its `event_id`. On return it is durable only if spooled: see `flush`.
 
-        Waits while the window is full. Raises, without queueing it, `MalformedEventError` for an invalid event,
-        `RelayUnavailableError` when there was no room within `timeout_s`, and `SpoolFullError` when the relay is away
+        Waits while the window is full. Without queueing the event, raises `MalformedEventError` if it is invalid,
+        `RelayUnavailableError` if there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable
         and the spool is full.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
@@ -124,12 +125,12 @@ class Publisher:
                 described = "1 event waits" if count == 1 else f"{count} events wait"
                 raise RelayUnavailableError(f"{described} for an ack after {wait_s:.3g} s")
         finally:
-            with contextlib.suppress(ValueError):  # it was taken
+            with contextlib.suppress(ValueError):  # the background thread took it
                 self._waiting.remove(waiting)
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
-        """Queue an event and return its `event_id`; None if that would wait or need the disk.
+        """Queue an event and return its `event_id`, or None if this would block or need the disk.
 
         >>> publisher.try_publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
         'e-1'
@@ -140,8 +141,9 @@ class Publisher:
     def flush(self, timeout_s: float = 30.0) -> FlushReport:
         """Wait up to `timeout_s` until every event is acknowledged or rejected, and return the totals.
 
-        Acknowledged events are durable; the others are counted as `spooled` (on disk here) or `pending` (in memory
-        only). Events that an earlier process left in the spool count too. Raises the error that stopped this publisher.
+        Acknowledged events are durable; the others are counted as `spooled` (on the local disk) or `pending` (in memory
+        only). Events that an earlier process left in the spool are included. Raises the error that stopped this
+        publisher.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> first, again = publisher.publish(event), publisher.publish(event)
@@ -163,8 +165,8 @@ class Publisher:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
-        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it. After a
-        `KeyboardInterrupt` it waits for no more acks; call it again to wait until everything has stopped.
+        Raises `RelayUnavailableError` if events are lost because there is no spool, or no room in it. After a
+        `KeyboardInterrupt` it does not wait for further acks; call it again to wait for the background thread.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
@@ -192,8 +194,8 @@ class Publisher:
             if kind is None:
                 raise
 
-    # These run in the callers' threads. A `KeyboardInterrupt` may end one at any step: so an event is added by one
-    # `append`, and only the background thread uses the disk.
+    # The following methods run in the callers' threads. A `KeyboardInterrupt` may end them at any step, so an event is
+    # added by one `append`, and only the background thread uses the disk.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
@@ -202,7 +204,7 @@ class Publisher:
         return sendable(mapping, self._limits, datetime.now(UTC))
 
     def _try_take(self, event: Event, data: bytes) -> bool:
-        """Add an event to the window; False if that would wait or need the disk."""
+        """Add an event to the window; return False if this would block or need the disk."""
         with self._condition.lock:
             self._require_open()
             if self._is_spooling or not self._window.room:
@@ -219,7 +221,7 @@ class Publisher:
         self._window.add(Outgoing(event.event_id, event.user_id, data))
 
     def _withdraw(self, waiting: _Waiting) -> bool:
-        """Withdraw an event that waits; False if the background thread has just taken it."""
+        """Withdraw a waiting event; return False if the background thread has just taken it."""
         with self._condition.lock:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(waiting)
@@ -237,12 +239,12 @@ class Publisher:
 
     @property
     def _is_spooling(self) -> bool:
-        """Whether new events are written to disk: the relay is away, or older events there must be sent first."""
+        """Whether new events go to the spool: the relay is unreachable, or spooled events must be sent first."""
         return self._spool is not None and (self._away or self._spool.untaken > 0)
 
     @property
     def _is_spooling_away(self) -> bool:
-        """Whether `close` need not wait for the relay: it is away, and the spool keeps the events."""
+        """Whether `close` need not wait, because the relay is unreachable and the spool keeps the events."""
         return self._spool is not None and self._away
 
     @property
@@ -251,7 +253,7 @@ class Publisher:
 
     @property
     def _counts(self) -> tuple[int, int, int]:
-        """How many events were published, how many are on disk here, and how many only in memory."""
+        """The numbers of events published, on the local disk, and only in memory."""
         published = self._window.added - self._refilled + self._spooled
         spooled = self._spool.unreleased if self._spool is not None else 0
         return published, spooled, sum(not outgoing.spool_seq for outgoing in self._window)
@@ -265,7 +267,7 @@ class Publisher:
         if self._fatal is not None:
             raise self._fatal
 
-    # These run in the background thread.
+    # The following methods run in the background thread.
 
     def _run(self) -> None:
         try:
@@ -301,14 +303,14 @@ class Publisher:
             raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
 
     def _take_waiting(self) -> None:
-        """Take the events that did not fit or need the disk, in order, while there is room."""
+        """While there is room, take waiting events in order: those that did not fit, and those that need the disk."""
         for waiting in tuple(self._waiting):
             try:
                 waiting.is_taken = self._take(waiting.event, waiting.data)
             except Exception as error:  # noqa: BLE001 - raised in the caller's thread, by `publish`
                 waiting.error = error
             if waiting.is_taken or waiting.error is not None:
-                with contextlib.suppress(ValueError):  # its caller has given up
+                with contextlib.suppress(ValueError):  # the caller has given up
                     self._waiting.remove(waiting)
             self._condition.notify_all()
 
@@ -352,7 +354,7 @@ class Publisher:
             self._condition.notify_all()
 
     def _send(self) -> None:
-        """Send the window if it is due. A message for each event would make the relay commit small groups."""
+        """Send the window if it is due. Sending a message per event would make the relay commit small groups."""
         while self._window.is_due and time.monotonic() >= self._pause_until_s:
             first_seq, events = self._window.unsent(self._settings.message_bytes)
             if not events:
@@ -370,7 +372,7 @@ class Publisher:
             self._window.mark_sent(len(events))
 
     def _resend_if_late(self) -> None:
-        """Reconnect and resend everything when no ack has come for too long."""
+        """Reconnect and resend everything if no ack has arrived for too long."""
         now_s = time.monotonic()
         if not len(self._window):
             self._progress_s = now_s
@@ -390,10 +392,10 @@ class Publisher:
         return max(0.0, due_s - time.monotonic()) + 0.001
 
     def _mark_away(self) -> None:
-        """Record that the relay is away, and copy the window into the spool if it has room."""
+        """Record that the relay is unreachable, and copy the window into the spool if there is room."""
         self._away = True
         if self._spool is not None:
-            with contextlib.suppress(SpoolFullError):  # they stay in the window, and `publish` raises
+            with contextlib.suppress(SpoolFullError):  # the events stay in the window, and `publish` raises
                 self._spool.keep(self._window, datetime.now(UTC))
         self._condition.notify_all()
 
@@ -426,13 +428,13 @@ class Publisher:
 
     def _release(self, through_seq: int) -> None:
         assert self._spool is not None
-        with contextlib.suppress(JournalFullError):  # a later ack releases it, or the relay recognises the repeat
+        with contextlib.suppress(JournalFullError):  # a later ack releases it, or the relay finds the repeat
             self._spool.release(through_seq, datetime.now(UTC))
 
     def _refused(self, refusal: Refusal) -> None:
         error = rebuild(refusal.code, refusal.arguments)
         if isinstance(error, UnauthorizedError) and self._socket.reload_token():
-            self._window.rewind()  # the relay has created its token since
+            self._window.rewind()  # the relay has since created its token
             return
         if not error.retryable:
             raise error
@@ -445,7 +447,7 @@ class Publisher:
 
 @dataclass(eq=False)
 class _Waiting:
-    """An event that waits for the background thread. `is_taken` is None until the thread has looked at it."""
+    """An event that waits for the background thread. `is_taken` is None until the thread has processed it."""
 
     event: Event
     data: bytes
@@ -467,7 +469,7 @@ class AsyncPublisher:
         on_progress: Callable[[Progress], None] | None = None,
         identity: Identity | None = None,
     ) -> None:
-        """As `Publisher`; `on_progress` is called in another thread."""
+        """Connect as `Publisher` does. `on_progress` is called in another thread."""
         self._publisher = Publisher(
             ingest,
             settings=settings,

@@ -1,8 +1,8 @@
-"""A bounded queue of events on disk, for a publisher that cannot reach its relay: a journal of its own.
+"""A bounded on-disk queue of events, for a publisher that cannot reach its relay. Stored as a separate journal.
 
-It is drained in order, by this process or the next one that opens the folder; only one process at a time may use it. A
-full spool refuses events and drops none. It is not encrypted: the emitter's machine has no users' keys, and entries are
-deleted as soon as the relay has them.
+It is drained in order, by this process or the next process that opens the folder; only one process at a time may use
+it. A full spool rejects events and drops none. It is not encrypted, because the emitter's machine does not have the
+users' keys, and entries are deleted as soon as the relay has them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Spool:
 
     @property
     def unreleased(self) -> int:
-        """Number of events on disk, taken or not."""
+        """Number of all events on disk, taken or not."""
         return self._last_seq - self._released_through
 
     def add(self, event: Event, now: datetime) -> bool:
-        """Append an event; False when it is in the spool already. Durable on return.
+        """Append an event; return False if it is already in the spool. Durable on return.
 
         Raises `SpoolFullError` without storing it.
         """
@@ -62,9 +62,9 @@ class Spool:
         return not duplicate
 
     def keep(self, window: Iterable[Outgoing], now: datetime) -> None:
-        """Append the events of a publisher's window that are not here yet. Durable on return. Raises `SpoolFullError`.
+        """Append the events of a publisher's window that are not yet here. Durable on return. Raises `SpoolFullError`.
 
-        Every event here must be taken already, since those of the window are older than any later one.
+        All spooled events must have been taken already, because the window's events must precede any untaken event.
         """
         loose = [outgoing for outgoing in window if not outgoing.spool_seq]
         if not loose:
@@ -77,7 +77,7 @@ class Spool:
     def take(self, limit: int) -> list[Outgoing]:
         """Return the next events in order; they stay on disk until released.
 
-        Raises `EntryDamagedError` when the next one is damaged; it is skipped, and moved to the spool's quarantine.
+        Raises `EntryDamagedError` if the next event is damaged; it is skipped and moved to the spool's quarantine.
         """
         taken = []
         for entry in self._read(limit):
@@ -87,7 +87,7 @@ class Spool:
         return taken
 
     def release(self, through_seq: int, now: datetime) -> None:
-        """Delete everything up to `through_seq`: the relay has accepted or rejected it. Durable on return."""
+        """Delete everything up to `through_seq`, which the relay has accepted or rejected. Durable on return."""
         if through_seq > self._released_through:
             self._journal.discard(through_seq, _CONSUMER, now)
             self._released_through = through_seq

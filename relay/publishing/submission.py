@@ -1,7 +1,8 @@
-"""Publishes the events of one request and returns the receipt of each, for callers that wait for the ack.
+"""Publishes the events of one request and returns their receipts, for callers that wait for the ack.
 
-Nothing is spooled: without an ack the caller sends the events again, and those with an id are not stored twice.
-Rejected: a `Publisher` for each caller, which costs a thread, or one for all of them, which would publish with one key.
+Nothing is spooled: without an ack, the caller sends the events again, and events with an id are not stored twice.
+Rejected: a `Publisher` for each caller, which needs a thread, and one shared `Publisher`, which would publish with a
+single key.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A valid event as bytes to send, or the receipt that refuses it, without bytes."""
+    """A valid event as bytes to send, or the receipt that rejects it."""
 
     event_id: str
     data: bytes
@@ -40,7 +41,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -> list[Checked]:
-    """Validate events and encode those that are valid. As in a `Publisher`, ids and times are added here.
+    """Validate events and encode the valid ones. As in a `Publisher`, ids and times are added here.
 
     >>> checked = check_events([{"event_type": "user_input", "user_id": "alice"}, {}], EventLimits(), datetime.now(UTC))
     >>> [one.receipt for one in checked]
@@ -52,11 +53,11 @@ def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -
 async def submit(
     ingest: str, events: Sequence[Checked], *, identity: Identity, timeout_s: float = 5.0
 ) -> list[Submitted]:
-    """Publish events in order; return their results when each of them is durable or refused for good.
+    """Publish events in order; return their results when every event is durable or rejected permanently.
 
-    Raises `RelayUnavailableError` if not all acks came within `timeout_s`, and the error with which the relay refuses
-    them: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some may be stored even
-    so.
+    Raises `RelayUnavailableError` if not all acks arrive within `timeout_s`, and the errors with which the relay
+    rejects events: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some events
+    may be stored even then.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
