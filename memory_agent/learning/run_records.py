@@ -275,7 +275,7 @@ class _Series(NamedTuple):
     following: StoredTrajectory | None
 
     def covers(self, at_us: int) -> bool:
-        """Return whether the name means one of these runs at a time."""
+        """Return whether the name refers to one of these runs at the given time."""
         is_before_end = self.following is None or at_us < self.following.since_us
         return self.runs[0].since_us <= at_us and is_before_end
 
