@@ -33,7 +33,7 @@ _SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep: no 
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The memories to erase: those with these ids, of this session, or matching the filter.
+    """The memories to erase: by id, by session, or by filter.
 
     `expired` selects expired memories and `everything` the whole user; neither can be combined with other fields.
     """

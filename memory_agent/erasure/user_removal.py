@@ -59,7 +59,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
 
 
 def finish_removals(data_dir: Path) -> int:
-    """Delete renamed folders, also those of interrupted removals; return their number. Raises `StoreError`."""
+    """Delete renamed folders, even of interrupted removals; return their number. Raises `StoreError`."""
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:

@@ -90,7 +90,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     main_categories: tuple[str, ...] = ()
 
     def only(self, users: Collection[str]) -> Dataset:
-        """Return a copy with only the histories of these users."""
+        """Return a copy that has only the histories of these users."""
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))
 
 

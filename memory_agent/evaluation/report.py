@@ -23,8 +23,8 @@ Averages = dict[str, float | None]
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Averages over the `questions` with evidence; questions without evidence are not asked.
 
-    `session_recall_at_all` is the session recall over all questions, of which those without evidence count as answered.
-    It is None for datasets without this convention. Figures ending in `_shown` count only shown items, not their
+    `session_recall_at_all` is the session recall over all questions; questions without evidence count as answered. It
+    is None for datasets without this convention. Figures ending in `_shown` count only shown items, not their
     duplicates.
     """
 

@@ -27,7 +27,7 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The input and configuration of a run. `digest` is the SHA-256 of the input; `users` are its users.
+    """The input and configuration of a run. `digest` is the SHA-256 of the input, and `users` are its users.
 
     `settings` are the settings that affect ranking, None for a daemon that was already running. `model` computed the
     vectors. `left_out` has the ids of questions without evidence.

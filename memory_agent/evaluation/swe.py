@@ -15,8 +15,8 @@ question is omitted from the items and reports of its run.
     lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
               other step for the issue repeats; at most 8 of a run, spread over it.
     issue     the title of an issue: its text, and the last thoughts of its runs
-    cause     the thought in which a run found the cause: the same in other runs for the issue. Asked outside the run's
-              session.
+    cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
+              run is excluded.
 
 Questions and evidence follow from these rules; no person judged them. Reports are long by construction, and a report of
 more steps answers more lookups, so this benchmark favours rankings that prefer long texts.

@@ -120,7 +120,7 @@ class Examiner:
 
 
 def filter_of(question: Question) -> MemoryFilter | None:
-    """Return a filter that excludes the session that a question comes from, or None without such a session."""
+    """Return a filter that excludes the session that a question comes from, or None if it has no such session."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 

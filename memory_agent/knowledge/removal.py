@@ -94,8 +94,8 @@ class Removal:
     def apply(self, history: History) -> int:
         """Apply a history of erasures, and delete blobs without an item; return the number of items removed.
 
-        Also removes the names, ratings and contributions of erased users. After a restore, the history is that of the
-        store before the restore.
+        Also removes the names, ratings and contributions of erased users. After a restore, the history of the replaced
+        store is applied.
         """
         is_gone = partial(self._is_in, history.memories_in(check_now(None)))
         with self._lock, self._archive.batch() as batch:

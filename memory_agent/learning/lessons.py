@@ -72,7 +72,7 @@ def last_ignored(snapshot: Snapshot) -> int:
 
 
 def ignore_ended_runs(batch: Batch) -> int:
-    """Exclude all runs that have ended so far from lessons; return how many."""
+    """Exclude all ended runs from lessons; return how many."""
     numbers = [run.number or 0 for run in batch.trajectories()]
     batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
     batch.change_lessons()

@@ -57,7 +57,8 @@ _TITLE_CHARS = 80
 class PastRun:
     """An ended run. `vector` (d,) is the embedding of its request, `objective`. `quality` is its latest quality.
 
-    `steps` are the titles or texts of its steps, in order, and `result` that of its end. `used` are ids of memories.
+    `steps` are the titles or texts of its steps, in order, and `result` is the text of its end. `used` are ids of
+    memories.
     """
 
     id: str
@@ -155,7 +156,7 @@ def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors
 
 
 def _id_of(first: PastRun) -> str:
-    """Return a ULID made of the end time of a pattern's first run and a hash of its id."""
+    """Return a ULID made from the end time of a pattern's first run and a hash of the run's id."""
     milliseconds = int(first.ended_at.timestamp() * 1000)
     digest = xxhash.xxh3_128_digest(f"pattern\0{first.id}".encode("utf-8", "surrogatepass"))
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + digest[:10]))

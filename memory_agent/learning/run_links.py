@@ -112,7 +112,7 @@ Relations = set[tuple[str, int]]
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:
-    """Recompute the relations of these runs to earlier and later ones."""
+    """Recompute the relations of these runs to earlier and later runs."""
     changed = list(dict.fromkeys(run_ids))
     waiting: list[str] = []
     for run_id in changed:

@@ -28,7 +28,7 @@ _MOST_OTHERS = 20  # memories of one event
 
 
 class Entry(NamedTuple):
-    """The sign of a run in an event, and the row and record of the memory that was made of the event, if any."""
+    """The sign of a run in an event, and the row and record of the event's memory, if any."""
 
     sign: RunSign
     row: int | None = None

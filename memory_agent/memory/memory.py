@@ -1,4 +1,4 @@
-"""One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous, without Ray or a daemon.
+"""One user's memory: opens a folder, ingests, recalls, remembers, forgets. Synchronous, without Ray or a daemon.
 
 A program can embed a memory, or use it through the daemon, with the same behaviour. One thread may ingest while other
 threads recall. In a daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async
@@ -139,10 +139,10 @@ class Memory:
     ) -> Self:
         """Open or create the memory in a folder, and own the folder until `close`.
 
-        `settings` has the format of the daemon's: `load_settings` reads it from a file. A memory uses the tables
-        `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`, `relay.events` and
-        `relay.masking`. Without it the defaults apply, except that no model is downloaded. Each of the `keywords`
-        replaces one table; they exist for callers of earlier versions.
+        `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
+        tables `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`,
+        `relay.events` and `relay.masking`. Without it the defaults apply, except that no model is downloaded. Each of
+        the `keywords` replaces one table; they exist for callers of earlier versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have

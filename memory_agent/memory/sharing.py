@@ -175,8 +175,8 @@ class Shared:
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees it, and no search finds it, until `shared.offers_together` users (5) offer the same words for
-        the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
+        Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
+        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
         punctuation at its end. Upkeep then makes an item of the offers, with the author "5 users" and no names. The
         item is removed when too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
         including when the preview or its memory has changed since, and `UnavailableError`.

@@ -81,8 +81,8 @@ class Answer(NamedTuple):
 class _Occurrences(NamedTuple):
     """A memory and its duplicates: their number, their first and last time, and the rows of the newest.
 
-    `newest` has one row more than the maximum of origins. `failed` is the number of failed runs that one of these
-    memories, or a former request folded into them, belongs to.
+    `newest` has one row more than the maximum of origins. `failed` is the number of failed runs of these memories and
+    of former requests folded into them.
     """
 
     number: int

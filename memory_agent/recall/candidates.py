@@ -137,7 +137,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
         return float(np.fmax.reduce(self.evidence[self.answers], initial=-np.inf))
 
     def take(self, places: Places | Mask) -> Candidates:
-        """Return the candidates at these places, in the order given, or those in a mask (n,)."""
+        """Return the candidates at these places, in the given order, or the candidates in a mask (n,)."""
         if places.dtype == np.bool_:
             (places,) = places.nonzero()
         parts: dict[str, object] = {}

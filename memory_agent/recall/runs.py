@@ -122,9 +122,9 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the selected candidates, without those that only repeat the request of a run, if the answer has runs.
+    """Return the selected candidates. If the answer has runs, omit candidates that only repeat the request of a run.
 
-    Keeps as many of these as there is room for after the others.
+    Such candidates are kept only if the answer would otherwise have free places.
     """
     if not search.query.runs:
         return found

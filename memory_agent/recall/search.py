@@ -16,7 +16,7 @@ Nothing is more similar to a query than the query itself, and nothing answers it
     event     the memory of the event that causes the recall
     run       memories of the calling run
     session   memories of the calling session from the last minutes (`recall.echo_minutes`)
-    echo      a request of the last minutes with the query's words, of the calling session or of none named
+    echo      a request with the query's words from the last minutes, not in a session other than the calling one
 
 Echoes are excluded even if the caller names neither event nor session, as most callers do. Only a memory made from an
 event can be an echo, so a memory that was stored with `remember` is found by its own text. If the filter selects a run

@@ -3,9 +3,9 @@
 Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. Rejected by
 measurement (decision 0016): folding by similarity, which folds "succeeded" with "failed".
 
-A former request shows that the query was asked before and how the run went, which is worth one place. So of several
-former requests (`stages`), the best keeps its place and the others are folded into it, which makes room for answers.
-They are kept if there is nothing else to show.
+A former request shows that the query was asked before and how the run went, which is worth one place. So the best of
+several former requests (`stages`) keeps its place, and the others are folded into it to make room for answers. They are
+kept if there is nothing else to show.
 
 The memories that a run then uses show whether the baseline or the learned ranking is better. If both rankings are
 enabled, their answers are interleaved by team draft (`sona/interleaving`). Before that, the baseline answers, and is

@@ -95,7 +95,7 @@ def merged(
     key: str,
     cut_off: float,
 ) -> tuple[RetrievedMemory, ...]:
-    """Return at most `top_k` memories of both tiers, in the order of their classes; without items, the local ones.
+    """Return at most `top_k` memories of both tiers, by class; without items, the local memories unchanged.
 
     A shared item with the same words as local memories is folded into them; they get its `shared` and stay local. Of
     shared items with the same words, the better proven one is kept, in a tie the earlier one. Kind and title are
@@ -161,7 +161,7 @@ def _divided(
 def _split(
     memories: Iterable[RetrievedMemory], belongs: Callable[[RetrievedMemory], bool]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Return the memories that belong to a class, and the others."""
+    """Return the memories that belong to a class, and the other memories."""
     parts: tuple[list[RetrievedMemory], list[RetrievedMemory]] = [], []
     for memory in memories:
         parts[not belongs(memory)].append(memory)

@@ -252,7 +252,7 @@ def with_relevance(found: Candidates, search: Search) -> Candidates:
 
 
 def without_irrelevant(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates with sufficient relevance, and those that past use vouches for."""
+    """Return the candidates with sufficient relevance, and the candidates that past use vouches for."""
     is_irrelevant = (found.relevance < search.query.min_relevance) & ~found.vouched
     return found.take(~is_irrelevant) if is_irrelevant.any() else found
 

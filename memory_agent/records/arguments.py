@@ -42,7 +42,7 @@ class RecallOptions(TypedDict, total=False):
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
-    `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best in any case.
+    `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best memories in any case.
     `runs`: also return at most that many ended runs with a request that resembles the query, first in the block
     (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
     `tiers`: `local` is the user's own memory (the default), `global` the items that users share.

@@ -37,8 +37,7 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
     def is_sound(self, ndim: int, word_bytes: int | None) -> bool:
-        """Whether the arrays have the shapes of a model with `ndim` dimensions, and all vectors are finite and not
-        zero.
+        """Whether the arrays have the shapes of a model with `ndim` dimensions, and all vectors are finite and nonzero.
 
         If `word_bytes` is None, the words are not checked.
         """

@@ -171,8 +171,8 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     Duplicates with the same kind and title are merged: `count` of these pass the filter, from `first_seen` to
     `last_seen`. `origins` are the newest duplicates, at most eight, without `record` itself. `failed` counts the failed
-    runs of these duplicates, or of the earlier requests that this one represents. `shared` is the origin of a memory in
-    the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
+    runs of these duplicates, or of the earlier requests that this memory represents. `shared` is the origin of a memory
+    in the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
     """
 
     record: MemoryRecord

@@ -49,7 +49,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item as its readers see it.
+    """The public form of a shared item.
 
     `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part
     of `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
@@ -99,11 +99,11 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`),
-    `is_proven` and `is_worse` what they mean in `SharedOrigin`.
+    """A shared item in an answer.
 
-    `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line.
-    `boost` is the part of `sona_score` that past use adds.
+    The scores and `relevance` are as in `RetrievedMemory`, `is_proven` and `is_worse` as in `SharedOrigin`.
+    `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the
+    part of `sona_score` that past use adds.
     """
 
     item: GlobalRecord

@@ -441,7 +441,7 @@ class Phrase(NamedTuple):
 
     @property
     def preposition(self) -> str:
-        """The lead in lower case with single spaces; empty without one."""
+        """The lead in lower case with single spaces; empty if there is no lead."""
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property
