@@ -103,7 +103,7 @@ def compare(
 def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
     """Return the mean differences, (r, m), of `resamples` samples with replacement.
 
-    `differences`, (q, m), is NaN where a question lacks the metric; `units`, (q,), numbers the unit of each question
+    `differences` (q, m) is NaN if a question lacks the metric. `units` (q,) has the number of each question's unit,
     from 0. A sample draws u units, each with all its questions; its mean is NaN if no question drawn has the metric.
     """
     measured = ~np.isnan(differences)
@@ -143,7 +143,7 @@ def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
 
 
 def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
-    """Return the metrics, (q, m), NaN where a question lacks one."""
+    """Return the metrics, (q, m), NaN if a question lacks one."""
     return np.array([[line.metrics.get(name, np.nan) for name in metrics] for line in lines])
 
 

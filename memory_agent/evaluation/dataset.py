@@ -1,6 +1,6 @@
 """The input of a measurement, independent of the file format: users, items, questions and evidence.
 
-`locomo`, `beam`, `swe` and `jsonl` read one format each into a `Dataset`.
+`locomo`, `beam`, `swe` and `jsonl` each read one format into a `Dataset`.
 """
 
 from __future__ import annotations

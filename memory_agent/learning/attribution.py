@@ -106,7 +106,7 @@ def _recall_of(row: int, mark: Mark, about: Sequence[RecallNote]) -> str | None:
     return (before or showing)[-1].recall_id if showing else None
 
 
-# Uses inferred from text: the output of the run repeats a memory.
+# Inference of uses from text: the output of the run repeats a memory.
 
 READ_CHARS = 100_000
 MOST_STATEMENTS = 500

@@ -70,8 +70,10 @@ class Runs:
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`ingest` stores an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
-        `stored_text` returns a text as it would be stored.
+        """Connect the parts. `ingest` stores an event.
+
+        `find` returns runs similar to a text, given a limit and a minimum relevance. `stored_text` returns a text as it
+        would be stored.
         """
         self._user_id = user_id
         self._archive = archive

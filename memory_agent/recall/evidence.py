@@ -36,12 +36,11 @@ words of a long report above it.
 query. T is the number of tokens of all memories that may answer. The more text there is, the better its best match is
 by chance: by the expected maximum of that many normal variables, which grows fast at first and slowly later. One good
 memory vouches for the others of its answer, since evidence often uses other words. Judging each memory separately loses
-9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3, because otherwise it would
-admit everything. The contribution of neighbours and other candidates is multiplied by the credit of a memory. In a
-store or a session about several topics, unrelated memories are near an answer. Their vectors are far from the query,
-which is rare for evidence (decision 0014). Without word vectors, without words or without a vector, another line with
-its own slope and centre gives the same measure (`Line`). The mode of a recall only selects the candidates and has no
-effect here.
+9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it would admit
+everything. The contribution of neighbours and other candidates is multiplied by the credit of a memory. In a store or a
+session about several topics, unrelated memories are near an answer. Their vectors are far from the query, which is rare
+for evidence (decision 0014). Without word vectors, without words or without a vector, another line with its own slope
+and centre gives the same measure (`Line`). The mode of a recall only selects the candidates and has no effect here.
 
 The relevance is calibrated for the bundled model, to separate the evidence of questions from the best answers of stores
 without evidence (decision 0014). With another model, the relevance of memories with a vector is unknown (NaN). It is

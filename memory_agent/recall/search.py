@@ -106,7 +106,7 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether vectors, words and neighbours all count."""
+        """Whether the score uses vectors, words and neighbours."""
         return self.query.mode == "hybrid" and self.cosines is not None
 
     def passing(self, slots: Slots) -> Slots:
