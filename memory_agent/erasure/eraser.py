@@ -1,4 +1,4 @@
-"""`Memory.erasure`: erases memories from every file of one user: records, indexes, learner, moved and free pages.
+"""`Memory.erasure`: erases memories from every file of one user, including indexes, the learner and free pages.
 
 The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt without them,
 and the record file is compacted, because freed pages keep their bytes. Every step is idempotent. The owner of the
@@ -49,9 +49,9 @@ _SCANNED_AT_OPENING = 20_000
 
 
 class Erasure:
-    """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder.
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder.
 
-    One erasure at a time. Every method raises `StoreError` if the store has failed or is closed.
+    Erasures run one at a time. Every method raises `StoreError` if the store has failed or is closed.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Erasure:
         self._schedule = RetentionSchedule(archive.store, RetentionRules(retention, table), retention.interval_s)
         self._in_use = in_use
         self._erasing = threading.Lock()
-        self._resumed: Intent | None = None  # completed here, waiting for the journal
-        self._gone: tuple[int, frozenset[str]] = (0, frozenset())  # erased ids, by the size of the history
+        self._resumed: Intent | None = None  # complete in this store, waiting for the journal
+        self._gone: tuple[int, frozenset[str]] = (0, frozenset())  # the size of the history, and the erased ids in it
 
     def erase(
         self,
@@ -84,10 +84,11 @@ class Erasure:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. Slower than `forget`: compacts and saves the columns (.1 s per
-        10,000 memories) and copies the record file. The next opening completes an erasure that a crash interrupted.
-        `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
-        daemon's folder leaves that to the daemon's next start, as the receipt states. Raises `InvalidInputError`.
+        Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
+        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next
+        opening completes it. With `dry_run`, only the receipt is returned. A daemon also erases the events from its
+        journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
+        states. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Ann is on leave until May", tags=["hr"])
         >>> receipt = memory.erasure.erase(filter={"tags": ["hr"]})
@@ -98,7 +99,7 @@ class Erasure:
         return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
-        """Erase memories that have expired by a retention rule, as `erase`; the receipt counts them in `by_rule`.
+        """Erase memories that have expired by a retention rule, like `erase`; the receipt counts them in `by_rule`.
 
         >>> rules = (RetentionRule(name="a-month", age_s=30 * 86_400),)
         >>> with Memory.open("data/bob", settings=Settings(retention=RetentionSettings(rules=rules))) as bob:
@@ -111,16 +112,16 @@ class Erasure:
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:
         """Erase expired memories, at most `limit`, if a scan is due; return how many.
 
-        In a folder with a journal, its owner erases the events and then completes the erasure (`carry_out`).
+        If the folder has a journal, the owner of the journal erases the events and then calls `carry_out`.
         """
         with self._in_use():
             return self._expire(check_now(now), limit)
 
     def age_at_opening(self, now: datetime, role: Role) -> int:
-        """As `age`, without errors, so that the memory opens in any case.
+        """Like `age`, but suppress errors, so that the memory opens in any case.
 
-        A caller waits while a host opens a memory, so a host scans at most 20,000 memories (.3 s) and erases at most
-        1,000 (.3 s); its upkeep does the rest.
+        A caller waits while a host opens a memory. So a host scans at most 20,000 memories (.3 s) and erases at most
+        1,000 (.3 s), and erases the rest during upkeep.
         """
         with suppress(MemoryAgentError), self._in_use():
             if role == "library":
@@ -131,7 +132,7 @@ class Erasure:
 
     @contextmanager
     def noting_age(self) -> Iterator[None]:
-        """Close the archive inside the context; then save when the next memory expires."""
+        """Save the time of the next expiry on exit. The caller closes the archive inside the context."""
         with suppress(MemoryAgentError):
             self._schedule.finish()
         yield
@@ -143,12 +144,12 @@ class Erasure:
         return intent if dry_run else self.begin(intent)
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
-        """Return the memories, runs and events of a selection. Raises `InvalidInputError`."""
+        """Return the intent to erase the memories, runs and events of a selection. Raises `InvalidInputError`."""
         with self._in_use():
             return self._plan(selection, now)
 
     def begin(self, intent: Intent) -> Intent:
-        """Record an intent for journal and store; return it joined with an unfinished one. Durable on return."""
+        """Record an intent; return it joined with an unfinished one, if any. Durable on return."""
         with self._in_use(), self._erasing:
             store = self._archive.store
             return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
@@ -158,11 +159,13 @@ class Erasure:
         return self._receipt(intent, now, dry_run=True)
 
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
-        """Erase an intent; `with_journal` means that its events are erased from the journal already. Idempotent.
+        """Erase what an intent lists. Idempotent.
 
-        Durable on return. What a full disk or a long read prevents is done later, as the receipt states. An unfinished
-        intent that waits for the journal stays open. Raises `StoreError` if the records could not be deleted; the
-        intent stays.
+        With `with_journal`, its events must already be erased from the journal.
+
+        Durable on return. If a full disk or a long read prevents a step, it is done later, as the receipt states. An
+        intent that waits for the journal stays open. Raises `StoreError` if the records could not be deleted, and keeps
+        the intent.
         """
         with self._in_use():
             return self._carry_out(intent, check_now(now))
@@ -187,18 +190,18 @@ class Erasure:
         self._note(intent, now)
 
     def is_forgotten(self, record_id: str, now: datetime) -> bool:
-        """Whether the history contains an id that was not stored or imported again since. Raises `StoreError`."""
+        """Return whether an id was forgotten and not stored or imported again since. Raises `StoreError`."""
         size = history_bytes(self._archive.store.folder, self._user_id)
-        if size != self._gone[0]:  # an entry takes 8 us to read
+        if size != self._gone[0]:  # reading an entry takes 8 us
             self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
         return self._print(record_id) in self._gone[1]
 
     @contextmanager
     def admitting(self, record_id: str, now: datetime) -> Iterator[Callable[[], None]]:
-        """Allow storing a memory under a caller's id, which may have been forgotten. Blocks erasures meanwhile.
+        """Allow storing a memory under an id that may have been forgotten. Blocks erasures until exit.
 
-        Yields a function to call inside the transaction before the memory is added. Restores, and an erasure that waits
-        for the journal, then keep the new memory.
+        Yields a function to call inside the transaction before the memory is added. This protects the new memory from
+        restores, and from an erasure that waits for the journal.
         """
         with self._erasing:
             yield partial(self._admit, record_id, now)
@@ -206,10 +209,10 @@ class Erasure:
     def erase_again(
         self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
-        """Erase again what restoring a backup of `made_at` brought back; return the erasures that this repeats.
+        """Erase again what restoring a backup of `made_at` brought back; return the repeated erasures.
 
         Memories are matched by id. Sessions are matched only if they were erased at `made_at` or later. `event_ids` are
-        erased events of the journal; they count as duplicates from now on.
+        erased events of the journal, which count as duplicates from now on.
         """
         moment = check_now(now)
         with self._in_use():
@@ -220,9 +223,9 @@ class Erasure:
             return intents
 
     def resume(self) -> bool:
-        """Continue an erasure that a crash or a full disk interrupted; return whether the store's part was completed.
+        """Continue an interrupted erasure; return whether the store's part was completed.
 
-        If the disk is still full, the memory opens nevertheless, and the next call tries again. Raises `StoreError`.
+        If the disk is still full, the memory opens anyway, and the next call tries again. Raises `StoreError`.
         """
         with self._in_use(), self._erasing:
             intent = read_intent(self._archive.store.folder, self._archive.store.key)
@@ -354,7 +357,7 @@ class Erasure:
                     batch.link_event(one, row)
 
     def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
-        """Add an intent to the history; return the reason if that fails, since erasing works on a full disk."""
+        """Add an intent to the history; return the reason on failure, because erasing must work on a full disk."""
         try:
             note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
         except StoreError as error:
@@ -362,7 +365,7 @@ class Erasure:
         return None
 
     def _purge(self) -> str | None:
-        """Rebuild and compact the files; return the reason if that fails."""
+        """Rebuild and compact the files; return the reason on failure."""
         try:
             self._archive.purge()
         except (MemoryAgentError, OSError) as error:
@@ -381,7 +384,7 @@ class Erasure:
 
 
 def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
-    """Add to the history which erased memories an import brought back, so that restores keep them. `StoreError`."""
+    """Record erased memories that an import brought back, so that restores keep them. Raises `StoreError`."""
     folder = archive.store.folder
     gone = read_history(folder, user_id).memories_in(now)
     if gone:
@@ -392,7 +395,7 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
 
 
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of a session's runs, by which their events are found, and further event ids.
+    """Return the ids of a session's runs, which identify their events, and further event ids.
 
     A run that shares its id with a run of another session is replaced by the ids of its events.
     """
@@ -409,6 +412,6 @@ def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:
-    """Return the ids of the events behind memories; of ids too long to store, only the record's own event."""
+    """Return the ids of the events behind memories; for ids too long to store, only the event that the record names."""
     named = (record.event_id for record in found.values() if record.event_id)
     return tuple(sorted({*named, *snapshot.events_of(found)}))

@@ -1,7 +1,7 @@
 """Deletes memories, sessions and expired runs from one user's archive.
 
-Deleting a memory also removes it from runs that used it and recalls that showed it, deletes patterns made of those
-runs, and retrains the learner. `user_removal` deletes a whole user.
+Deleting a memory also removes it from the runs that used it and the recalls that showed it. Patterns made of these runs
+are deleted, and the learner is retrained. `user_removal` deletes a whole user.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Forgetting:
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete expired memories, given by retention rule; return how many existed. Counts them under the rule.
+        """Delete the expired memories of each retention rule and count them by rule; return how many existed.
 
-        Each transaction deletes at most 1,000, so that other writers do not wait for all of them.
+        Each transaction deletes at most 1,000 memories, so that other writers wait only briefly.
         """
         count = 0
         for rule, part in _parts(by_rule):
@@ -49,7 +49,7 @@ class Forgetting:
         return count
 
     def session(self, session_id: str) -> int:
-        """Delete the memories, runs and recalls of a session; return how many memories. Raises `InvalidInputError`."""
+        """Delete a session's memories, runs and recalls; return the number of memories. Raises `InvalidInputError`."""
         check_not_blank("session_id", session_id)
         with self._archive.batch() as batch:
             rows = self._run_records.rows_of_session(batch, session_id)
@@ -73,7 +73,7 @@ class Forgetting:
             return self._run_records.expire(batch, now)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of values that `memories` deletes with these memories. None in a user's store."""
+        """Return the ids of other values that `memories` deletes with these memories; empty in a user's store."""
         return []
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:

@@ -1,12 +1,12 @@
-"""The two logs of erasures: the intent of an unfinished one in the user's folder, and each user's history beside it.
+"""The logs of erasures: the intent of an unfinished one in the user's folder, and the user's history beside the folder.
 
-The intent is written before an erasure begins and removed at its end; after a crash it is carried out again as a whole,
-since every step is idempotent. The history has an entry for each erasure and outlives the user's folder: after a
-restore, it is applied to the backup. It is never restored itself, and does not know erasures on other machines. Expired
-memories are only counted in it, since they expire again wherever they are restored.
+The intent is written before an erasure begins and removed at its end. After a crash the whole intent is carried out
+again, since every step is idempotent. The history has an entry for each erasure and outlives the user's folder. After a
+restore, it is applied to the restored files. The history itself is never restored, and it lacks erasures on other
+machines. It only counts expired memories, since they expire again wherever they are restored.
 
 Both have checksums, because a flipped bit would erase something else or undo an erasure. Neither contains text. The
-intent has ids; the history has fingerprints of ids, which confirm a guessed id and cannot be inverted.
+intent contains ids. The history contains fingerprints of ids, which can confirm a guessed id but cannot be inverted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PURPOSE, _ABOUT = "erasing", INTENT_FILE.encode()
 
 
 def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
-    """Write an intent, joined with an unfinished one, and return the result. Encrypted with `key`. Durable on return.
+    """Write an intent, joined with an unfinished one, and return it. Encrypted if `key` is given. Durable on return.
 
-    Raises `StoreError`, also if the unfinished intent erases another session.
+    Raises `StoreError`, including when the unfinished intent erases another session.
     """
     known = read_intent(folder, key)
     if known is not None:
@@ -69,7 +69,7 @@ def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
 
 
 def encrypt_intent(folder: Path, key: UserKey) -> None:
-    """Encrypt a plain intent; leave an encrypted one unchanged. Durable on return. Raises `StoreError`."""
+    """Encrypt an intent that is not encrypted yet. Durable on return. Raises `StoreError`."""
     (folder / f"{INTENT_FILE}.new").unlink(missing_ok=True)
     try:
         read_intent(folder, key)
@@ -96,10 +96,10 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One erasure: fingerprints of ids, and the counts of its receipt.
+    """An erasure in the history: fingerprints of ids, and the counts of its receipt.
 
-    `returned` are erased memories and events that were imported again. `renewed` are ids of erased memories under which
-    other memories were stored later; older backups contain the erased ones.
+    `returned` are erased memories and events that were imported again. `renewed` are ids of erased memories that were
+    used for new memories later; under these ids, older backups contain the erased memories.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -165,8 +165,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the user with this folder. Durable on return. Raises `StoreError`.
 
-    With `once`, an entry made since the intent began is not repeated, unless its memories were imported again. For a
-    session it is repeated if `now` is later, since the session may have continued.
+    With `once`, nothing is appended if there is an equal entry since the intent began, unless its memories were
+    imported again. An entry for a session is appended if `now` is later, since the session may have continued.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -183,25 +183,25 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, o
     file = _history_file(folder, user_id)
     since = intent.started_at if intent.session_id is None else now
     if once and _is_noted(read_history(folder, user_id), entry, since):
-        _flush(file)  # a crash may have prevented that
+        _flush(file)  # a crash may have prevented the flush
     else:
         _append(file, entry)
 
 
 def note_reimported_ids(folder: Path, user_id: str, ids: Iterable[str], now: datetime) -> None:
-    """Append that these memories and events were imported again. Durable on return. Raises `StoreError`."""
+    """Record that these memories and events were imported again. Durable on return. Raises `StoreError`."""
     returned = _fingerprints(user_id, ids)
     if returned:
         _append(_history_file(folder, user_id), HistoryEntry(at=now, returned=returned))
 
 
 def note_renewed_id(folder: Path, user_id: str, record_id: str, now: datetime) -> None:
-    """Append that another memory is stored under an erased id. Durable on return. Raises `StoreError`."""
+    """Record that another memory is stored under an erased id. Durable on return. Raises `StoreError`."""
     _append(_history_file(folder, user_id), HistoryEntry(at=now, renewed=_fingerprints(user_id, (record_id,))))
 
 
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
-    """Replace a user's history by the erasure of the whole user. Durable on return. Raises `StoreError`."""
+    """Replace a user's history with the erasure of the whole user. Durable on return. Raises `StoreError`."""
     if data_dir_of(folder) is not None:
         file = _with_folder(_history_file(folder, user_id))
         write_atomically(file, _encode(HistoryEntry(at=now, everything=True)))
@@ -226,7 +226,7 @@ def read_history(folder: Path, user_id: str) -> History:
 
 
 def history_bytes(folder: Path, user_id: str) -> int:
-    """Return the size of a user's history, which changes with every entry; 0 without one. Raises `StoreError`."""
+    """Return the size of a user's history, which changes with every entry; 0 if it is empty. Raises `StoreError`."""
     file = _history_file(folder, user_id)
     try:
         return file.stat().st_size
@@ -284,7 +284,7 @@ def _flush(file: Path) -> None:
 
 
 def _append(file: Path, entry: HistoryEntry) -> None:
-    """Append a line, preceded by a line feed, so that a line that a crash truncated stays separate."""
+    """Append a line. It begins with a line feed, to separate it from a line that a crash truncated."""
     try:
         with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
             appended.write(b"\n" + _encode(entry))

@@ -33,9 +33,9 @@ _SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep: no 
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The memories to erase: those with these ids, of this session, or matching the filter.
+    """The memories to erase: by id, by session, or by filter.
 
-    Alternatively, and alone: `expired` selects expired memories, `everything` the whole user.
+    `expired` selects expired memories and `everything` the whole user; neither can be combined with other fields.
     """
 
     ids: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 
     def check(self) -> None:
-        """Raise `InvalidInputError` for a selection of nothing, or of everything by accident."""
+        """Raise `InvalidInputError` for a selection that is empty, or that would match everything by accident."""
         if self.expired or self.everything:
             if self not in (Selection(expired=True), Selection(everything=True)):
                 raise InvalidInputError("selection", "combines expired or everything with something else")
@@ -96,9 +96,9 @@ def _check(filter: MemoryFilter) -> None:
 
 
 def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
-    """Return the filter with the memories of its excluded events excluded by id, for `passes`.
+    """Return the filter with excluded events replaced by the ids of their memories, for `passes`.
 
-    Several events may belong to one memory, which has the id of the first event only.
+    A memory may have several events, but its record names only the first.
     """
     exclude = filter.exclude
     if exclude is None or not exclude.events:
@@ -109,7 +109,7 @@ def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFi
 
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
-    """Whether a memory matches a filter as in a recall; ignores `min_score`."""
+    """Whether a memory matches a filter, by the rules of a recall; ignores `min_score`."""
     if wanted.exclude is not None and _is_excluded(record, wanted.exclude):
         return False
     names = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
@@ -141,11 +141,11 @@ def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned erasure: the memories and the session to erase, and the events of these memories.
+    """A planned erasure: the memories and the session to erase, and the events of the memories.
 
     `expired` has the ids of expired memories by retention rule; `record_ids` does not repeat them. With `everything`
-    the user is erased, finally with the folder. With `with_journal` the events are still to be erased from the journal,
-    by the process that owns it.
+    the whole user is erased, including the folder. With `with_journal` the process that owns the journal still has to
+    erase the events from it.
     """
 
     started_at: datetime
@@ -185,7 +185,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, record_ids=record_ids, expired=expired)
 
     def covers_journal_of(self, joined: Intent) -> bool:
-        """Whether erasing this intent's events from the journal erases all events of `joined`, the union of several."""
+        """Whether this intent has all events of `joined`, a union of intents, that are in the journal."""
         return not joined.with_journal or (
             self.with_journal
             and self.everything == joined.everything
@@ -206,7 +206,7 @@ def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
 
 
 def erasable(user_id: str, intent: Intent) -> Erasable:
-    """Return the user's events to erase from the journal: of the memories, the session and its runs.
+    """Return the events to erase from the journal: those of the memories, the session and its runs.
 
     Includes events that quote one of the memories (`memory.recalled`). Events that conductors published under the user
     `system` are found through the owners of runs (`storage.owners`).
@@ -222,11 +222,11 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased, as counts and a hash, without text. `complete` means that no file contains it any more.
+    """What was erased, as counts and a hash without text. If `complete`, no file contains it any more.
 
-    Otherwise `reason` names what is left; the next opening or upkeep of the store removes it. `ids_sha256` is the
-    SHA-256 of the sorted ids, one a line. `by_rule` counts expired memories by retention rule. `unknown_ids` were
-    requested and belong to no memory: mistyped, or erased before. `unpublished` counts the items that a user had
+    Otherwise `reason` names what is left, which the next opening or upkeep of the store removes. `ids_sha256` is the
+    SHA-256 of the sorted ids, one per line. `by_rule` counts expired memories by retention rule. `unknown_ids` are
+    requested ids without a memory, either mistyped or erased before. `unpublished` counts the items that the user had
     shared, `offers` the patterns that the user offered, and `ratings` the versions of others' items that the user
     rated.
     """
@@ -263,7 +263,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
         reason: str | None = None,
         expired: Mapping[str, Collection[str]] | None = None,
     ) -> ErasureReceipt:
-        """Return the receipt for these memories; with a `reason` it is not complete."""
+        """Return the receipt for these memories; it is incomplete if a `reason` is given."""
         return cls(
             user_id=user_id,
             erased_at=now,
@@ -277,7 +277,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -> ErasureReceipt:
-    """Return the receipt with the events erased from the journal; it is incomplete until the journal is compacted."""
+    """Return the receipt with the count of erased journal events; it is incomplete until the journal is compacted."""
     is_waiting = not receipt.dry_run and not is_compact
     return msgspec.structs.replace(
         receipt,
@@ -289,7 +289,7 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
 
 
 def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
-    """Return the receipt of a whole user with the counts of what the user shared."""
+    """Return the receipt of a whole user, with the counts of items, offers and ratings."""
     return msgspec.structs.replace(
         receipt,
         unpublished=part.items,
@@ -300,15 +300,15 @@ def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
 
 
 def left_shared(code: str) -> str:
-    """Return the reason of an incomplete receipt if the store of shared items failed with this error code."""
+    """Return the reason for an incomplete receipt when the store of shared items failed with this error code."""
     return f"what the user shared cannot be read ({code}): erase the user again when it can"
 
 
 def left_in_journal(code: str) -> str:
-    """Return the reason of an incomplete receipt if the journal failed with this code and keeps events about items."""
+    """Return the reason for an incomplete receipt when the journal failed with this code and keeps events of items."""
     return f"the journal names what the user shared ({code}): a daemon takes it out at its start or in its next upkeep"
 
 
 def digest_of(record_ids: Iterable[str]) -> str:
-    """Return the SHA-256 of the ids, sorted, one a line."""
+    """Return the SHA-256 of the sorted ids, one per line."""
     return sha256("".join(f"{record_id}\n" for record_id in sorted(record_ids)).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Retention rules, and the schedule of expiry.
+"""Retention rules, and the schedule by which memories expire.
 
 The first rule that matches a memory applies. A memory's age counts from its own timestamp, so imported memories may
-expire at once. When a store is closed, the time of the next expiry is saved in a small file with the owner epoch, so
+expire at once. When a store is closed, the time of the next expiry and the owner epoch are saved in a small file, so
 that a daemon opens only stores with expired memories. A file from another epoch is ignored.
 """
 
@@ -44,12 +44,12 @@ class RetentionRules:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing ever expires."""
+        """Whether no memory ever expires."""
         return not any(rule.age_s for rule in self._rules)
 
     @property
     def digest(self) -> str:
-        """A short digest; a schedule that was saved under other rules is not used."""
+        """A short digest of the rules. A schedule that was saved with another digest is not used."""
         meant = [(rule, self._table.digest if rule.signals else "") for rule in self._rules]
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 
@@ -95,7 +95,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: datetime | None
 
     def is_due(self, now: datetime, interval_s: float) -> bool:
-        """Whether a memory has expired and the last scan is at least `interval_s` ago, or in the future."""
+        """Whether a memory has expired and the last scan was at least `interval_s` ago, or is in the future."""
         was_lately = self.looked_at is not None and timedelta() <= now - self.looked_at < timedelta(seconds=interval_s)
         return self.next_at is not None and self.next_at <= now and not was_lately
 
@@ -103,7 +103,8 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of expired memories by rule, found by a scan up to row `through`.
 
-    `next_at` is when the next other memory expires. `has_more` if a limit left out further expired memories.
+    `next_at` is the time at which the next of the other memories expires. `has_more`: a limit left out expired
+    memories.
     """
 
     by_rule: dict[str, tuple[str, ...]]
@@ -113,7 +114,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionSchedule:
-    """When memories of one open store expire. Reads each new row once, and all rows when a scan is due."""
+    """The expiry schedule of one open store. Reads each new row once, and all rows when a scan is due."""
 
     def __init__(self, store: Store, rules: RetentionRules, interval_s: float) -> None:
         self._store = store
@@ -154,7 +155,7 @@ class RetentionSchedule:
         return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
 
     def settle(self, expired: Expired, now: datetime) -> None:
-        """Update the schedule after a scan whose memories were erased. It stays due if more memories have expired."""
+        """Update the schedule after the memories of a scan were erased. A scan stays due if more have expired."""
         looked_at = None if expired.has_more else now
         self._note = msgspec.structs.replace(
             self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at
@@ -184,7 +185,7 @@ class RetentionSchedule:
 
 
 def is_due_while_closed(folder: Path, rules: RetentionRules, interval_s: float, now: datetime) -> bool:
-    """Whether a closed store has to be scanned, also if its schedule is missing or invalid. Opens no store."""
+    """Whether a closed store has to be scanned; true if its schedule is missing or invalid. Opens no store."""
     if rules.is_off or not has_records(folder):
         return False
     note = _read_note(folder)

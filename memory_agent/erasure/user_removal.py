@@ -1,7 +1,7 @@
-"""Removes a user's folder: first renames it, which hides it at once, then deletes it, at the latest at the next start.
+"""Removes a user's folder: renames it, which hides it at once, and then deletes it, at the latest at the next start.
 
-Also removes the user's folders among the files that a restore moved aside or left when it was interrupted. Journals
-there contain events of many users and stay; receipts name them (`moved_aside_reason`).
+Also removes the user's folders from the files that a restore moved aside, or left when it was interrupted. Journals
+among these files are kept, because they contain events of many users; receipts name them (`moved_aside_reason`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DOOMED = ".erased-"
 def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
     """Add the erasure of a user to the history, and remove the user's folders. Durable on return. Idempotent.
 
-    Raises as `remove_user`.
+    Raises the errors of `remove_user`.
     """
     note_user_erased(user_folder(data_dir, user_id), user_id, now)
     remove_user(data_dir, user_id)
 
 
 def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased: Erased, now: datetime) -> None:
-    """Add the erasure of a user without a store to the history, if the journal held events. Raises `StoreError`."""
+    """Add the erasure of a user without a store to the history, if the journal had events. Raises `StoreError`."""
     if erased.seqs:
         note_erasure(user_folder(data_dir, user_id), user_id, intent, now)
 
@@ -59,7 +59,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
 
 
 def finish_removals(data_dir: Path) -> int:
-    """Delete renamed folders, also those of interrupted removals; return their number. Raises `StoreError`."""
+    """Delete renamed folders, even of interrupted removals; return their number. Raises `StoreError`."""
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
@@ -69,7 +69,7 @@ def finish_removals(data_dir: Path) -> int:
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror}") from error
         if folder.parent.parent != data_dir:
-            with contextlib.suppress(OSError):  # it has other users
+            with contextlib.suppress(OSError):  # it contains other users
                 folder.parent.rmdir()
                 folder.parent.parent.rmdir()
     return len(doomed)
@@ -82,7 +82,7 @@ def has_journal(folder: Path) -> bool:
 
 
 def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
-    """Return the reason why an erasure is not complete, if a restore moved files aside that may contain user data.
+    """Return the reason why an erasure is incomplete, if a restore moved aside files that may contain user data.
 
     Such a folder contains the user's folder, a journal or, for a whole user, a store of shared items.
     """

@@ -3,19 +3,18 @@
 Accepts the folders of the authors' repository and of their download script. A chat is a folder with `chat.json` and
 `probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json` takes precedence if
 present, as in the authors' runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
-content, time_anchor?}]]}`. In the published tables, and hence after the download script, a batch is a plain list of
-messages; the chats of ten million tokens group batches in plans, `{"plan-1": [batches], …}`. All three are read.
-Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
+content, time_anchor?}]]}`. In the published tables, and in the output of the download script, a batch is a plain list
+of messages. The chats of ten million tokens group batches in plans, `{"plan-1": [batches], …}`. All three forms are
+accepted. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
 
-An item is a message of either side, with its role, without the locator `->-> 1,2` at its end; a session is a batch. An
-item's time is the day of the last anchor so far (`March-15-2024`), a question's that of the last anchor of the chat.
-The evidence is the messages of `source_chat_ids`, which may be nested by their role in the question. Questions without
-ids, such as abstention questions, are left out. An id that belongs to no message, or to several, is ignored and
-counted.
+An item is a message of the user or the assistant, without the locator `->-> 1,2` at its end. A session is a batch. An
+item's time is the day of the last anchor before it (`March-15-2024`); a question's time is the day of the last anchor
+of the chat. The evidence is the messages of `source_chat_ids`, which may be grouped by their role in the question.
+Questions without ids, such as abstention questions, are omitted. An id that matches no message, or several, is ignored
+and counted.
 
-Not verified, because no such file was at hand: whether message ids are unique in the chats of ten million tokens, and
-whether their questions give ids by plan. BEAM has a language model judge answers; recall of evidence is not a BEAM
-score.
+Not verified, for lack of such a file: whether message ids are unique in the chats of ten million tokens, and whether
+their questions group ids by plan. In BEAM a language model judges the answers; recall of evidence is not a BEAM score.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Batch(NamedTuple):
 
 
 def read_beam(folder: Path) -> Dataset:
-    """Return the chats in a folder: that of one chat, of one size, or of all. Raises `InvalidInputError`."""
+    """Return the chats in a folder, which has one chat, the chats of one size, or all. Raises `InvalidInputError`."""
     chats = sorted((file.parents[1] for file in folder.rglob(str(_QUESTIONS))), key=lambda chat: _natural(str(chat)))
     if not chats:
         raise InvalidInputError(str(folder), f"holds no BEAM chat: no folder in it has {_QUESTIONS}")
@@ -112,7 +111,7 @@ def _read(chat: Path, user: str) -> History:
 
 
 def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
-    """Return the items, and the item of each message id that is unique."""
+    """Return the items, and the item id of each unique message id."""
     counts = Counter(message.id for batch in batches for message in batch.messages)
     timestamps = list(_timestamps(batches))
     items: list[Item] = []
@@ -130,7 +129,7 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
 
 
 def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
-    """Yield the day of each message: that of the last anchor so far, or of the first anchor if none precedes."""
+    """Yield the day of each message: the day of the last anchor so far or, before any anchor, of the first one."""
     anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
     day = next(filter(None, map(_day, anchors)), None)
     for batch in batches:

@@ -1,10 +1,10 @@
 """Compares two runs over the same questions by a paired bootstrap (Efron 1979; Koehn 2004).
 
-The difference B - A of each question is resampled, so that the difficulty of the question cancels out. Questions of one
-conversation share its turns and are not independent: resampling single questions gives an interval too narrow for
-claims about new conversations. Resampling conversations gives a correct one, which is wide for a handful of them. Where
-a dataset groups its questions (`Question.group`), a group is resampled as a conversation. A t test does not apply,
-because shares of one or two turns are far from normal.
+The difference B - A of each question is resampled, so that the difficulty of the question cancels out. Questions about
+one conversation share its turns, so they are not independent. Resampling single questions gives an interval that is too
+narrow for claims about new conversations. Resampling conversations gives a correct interval, which is wide if there are
+few of them. If a dataset groups its questions (`Question.group`), groups are resampled instead. A t test does not
+apply, because shares of one or two turns are far from normally distributed.
 
 Shapes: q questions, u resampled units, m metrics, r resamples.
 """
@@ -29,7 +29,7 @@ SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
 FEWEST = 3
-"""Fewest units for an interval: one unit gives one mean, two give three means, which suggests false certainty."""
+"""Minimum units for an interval. Two units give only three different means, which suggests false certainty."""
 
 Array = npt.NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs over the `questions` that both asked, resampled by `unit`. `changed` has the settings that differ."""
+    """Two runs, compared over their common `questions`, resampled by `unit`. `changed` has the settings that differ."""
 
     a: str
     b: str
@@ -103,7 +103,7 @@ def compare(
 def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
     """Return the mean differences, (r, m), of `resamples` samples with replacement.
 
-    `differences`, (q, m), is NaN where a question lacks the metric; `units`, (q,), numbers the unit of each question
+    `differences` (q, m) is NaN if a question lacks the metric. `units` (q,) has the number of each question's unit,
     from 0. A sample draws u units, each with all its questions; its mean is NaN if no question drawn has the metric.
     """
     measured = ~np.isnan(differences)
@@ -113,7 +113,7 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
     np.add.at(sizes, units, measured)
     random = np.random.default_rng(seed)
     means = np.full((resamples, differences.shape[1]), np.nan)
-    for start in range(0, resamples, _AT_A_TIME):  # memory: a block of samples is (1000, u)
+    for start in range(0, resamples, _AT_A_TIME):  # bounds the memory: a block of samples is (1000, u)
         rows = min(_AT_A_TIME, resamples - start)
         drawn = random.multinomial(count, np.full(count, 1 / count), size=rows).astype(np.float64)
         asked = drawn @ sizes
@@ -138,12 +138,12 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
 
 
 def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
-    """Return the common metrics: a run with a smaller `top_k` has fewer cutoffs."""
+    """Return the metrics of both runs. A run with a smaller `top_k` has fewer cutoffs."""
     return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
 
 
 def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
-    """Return the metrics, (q, m), NaN where a question lacks one."""
+    """Return the metrics, (q, m), NaN if a question lacks one."""
     return np.array([[line.metrics.get(name, np.nan) for name in metrics] for line in lines])
 
 
@@ -176,7 +176,7 @@ def _difference(
 
 
 def _bounds(resampled: Array) -> tuple[float, float, float]:
-    """Return the interval of the means, and the share of them above 0."""
+    """Return the interval of the means, and the share of means above 0."""
     known = resampled[~np.isnan(resampled)]
     low, high = np.percentile(known, _INTERVAL)
     return float(low), float(high), float((known > 0).mean())

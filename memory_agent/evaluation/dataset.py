@@ -1,6 +1,6 @@
-"""The input of a measurement, independent of its format: users, their items, questions, and the evidence.
+"""The input of a measurement, independent of the file format: users, items, questions and evidence.
 
-`locomo`, `beam`, `swe` and `jsonl` read one format each into a `Dataset`.
+`locomo`, `beam`, `swe` and `jsonl` each read one format into a `Dataset`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ANSWER = ("chat.assistant_msg", "text")
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """A text to remember. `session` groups items. Without a timestamp, an item gets the time of its ingest.
 
-    `role` is the author, which matters only for an episode.
+    `role` is the author; it matters only for episodes.
     """
 
     id: str
@@ -43,11 +43,11 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it with their grades, 1 or more.
+    """A question, and the items that answer it, with grades of 1 or more.
 
     `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known. Questions of one `group` are not independent; without groups, those of one user are not. Items of
-    `outside_session`, the session that the question comes from, are excluded from the answer.
+    known. Questions of one `group` are not independent; without groups, questions of one user are not.
+    `outside_session` is the session that the question comes from; its items are excluded from the answer.
     """
 
     id: str
@@ -80,8 +80,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """One input. `digest` is the SHA-256 of the files.
 
-    `main_categories` are usually reported separately. For a dataset that has them, the session recall over all
-    questions counts a question without evidence as answered, by convention.
+    `main_categories` are usually reported separately. If there are any, the session recall over all questions counts
+    questions without evidence as answered, by convention.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     main_categories: tuple[str, ...] = ()
 
     def only(self, users: Collection[str]) -> Dataset:
-        """Return the dataset with only the histories of these users."""
+        """Return a copy that has only the histories of these users."""
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))
 
 

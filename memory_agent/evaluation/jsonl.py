@@ -1,14 +1,14 @@
-"""Reads your own data from JSON lines, each a record to remember or a query with the records that answer it.
+"""Reads your own data from JSON lines: records to remember, and queries with the records that answer them.
 
     {"type": "record", "id": "r1", "text": "The deploy needs the VPN", "timestamp": "2026-02-16T10:00:00Z"}
     {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
 
 A record may have `user`, `session_id`, `timestamp`, `kind` and `role` (user or assistant); a query may have `user`,
-`category` (default "none") and `timestamp`, when it is asked. `relevant` is a list of ids, or an object of ids and
-integer grades, 0 for not relevant, as in TREC. Lines without `user` belong to the user "default"; a query is answered
-from the records of its own user. Records are ingested in the order of the file; queries may be anywhere. An invalid
-line is refused with its number and field. So are unknown fields, because a benchmark with a typo measures something
-else.
+`category` (default "none") and `timestamp` (the time at which it is asked). `relevant` is a list of ids, or an object
+of ids and integer grades, 0 for not relevant, as in TREC. Lines without `user` belong to the user "default"; a query is
+answered from the records of its own user. Records are ingested in the order of the file; queries may be anywhere. An
+invalid line is an error that names the line and field. So is an unknown field, because a typo would change what is
+measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from relay.errors import MalformedEventError
 
 _USER = "default"
 _CATEGORY = "none"
-_MAX_ID_BYTES = 120  # the event id also holds the user
+_MAX_ID_BYTES = 120  # the event id also contains the user
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_TIME_S = 1e12  # accept any date here: ingest refuses future ones
 
@@ -57,20 +57,20 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def grades(self) -> dict[str, int]:
-        """The grade of each relevant record."""
+        """The relevant records with their grades."""
         given = self.relevant if isinstance(self.relevant, dict) else dict.fromkeys(self.relevant, 1)
         return {id_: grade for id_, grade in given.items() if grade}
 
 
 _Line = _Record | _Query
 _Numbered = tuple[int, Any]
-"""A line with its number, from 1."""
+"""A line number, from 1, and the line."""
 
 _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def read_jsonl(file: Path) -> Dataset:
-    """Return the dataset in a file. Raises `InvalidInputError` (with file, line and field)."""
+    """Return the dataset in a file. Raises `InvalidInputError` (with the file, line and field)."""
     content = read_file(file)
     lines = [
         (number, _decode(file, number, line)) for number, line in enumerate(content.splitlines(), 1) if line.strip()

@@ -1,8 +1,8 @@
 """Reads LoCoMo (Maharana et al. 2024): long conversations in dated sessions, questions, and the turns that answer them.
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
-[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file; an item is a turn.
-Both speakers are people, so every item has the role of a user. All questions are asked at the time of the last session.
+[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file. An item is a turn.
+Both speakers are people, so every item has the role `user`. All questions are asked at the time of the last session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, read_file
 
 MAIN_CATEGORIES = ("1", "2", "3", "4")
-"""Category 5 repeats questions of the others with a false premise."""
+"""Category 5 repeats questions of the other categories with a false premise."""
 
 _SESSION = re.compile(r"session_(\d+)")
 _TURN_ID = re.compile(r"D:?(\d+):(\d+)")
@@ -94,7 +94,7 @@ def _read(user: str, entry: _Entry) -> History:
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
-    """Return the names of the sessions with turns, in order. Files also have dates of sessions without turns."""
+    """Return the names of the sessions with turns, in order. Files also have dates for sessions without turns."""
     found = (match for name, value in conversation.items() if value and (match := _SESSION.fullmatch(name)))
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 

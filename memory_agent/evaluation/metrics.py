@@ -1,7 +1,7 @@
 """Computes retrieval metrics. Pure.
 
-A rank has one id, or several that are shown as one. A repeated id counts only at its first rank, but takes up the later
-ones. There must be at least one relevant id; `trial` leaves out questions without any.
+A rank has one id, or several if they are shown as one memory. A repeated id counts only at its first rank, but occupies
+the later ones too. There must be at least one relevant id; `trial` omits questions without one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def recall_at_k(ranked: Sequence[Place], relevant: Collection[str], k: int) -> f
 def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> float:
     """Return the normalised discounted cumulative gain of the first `k` ranks (Burges et al. 2005).
 
-    DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id not in
-    `grades` has grade 0, the others 1 or more. A rank of several ids has their highest grade. If all grades are 1, this
-    is binary NDCG.
+    DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id that
+    is not in `grades` has grade 0; the grades are 1 or more. A rank of several ids has their highest grade. If all
+    grades are 1, this is binary NDCG.
     """
     seen: set[str] = set()
     gained = []
@@ -36,7 +36,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
 
 
 def reciprocal_rank(ranked: Sequence[Place], relevant: Collection[str]) -> float:
-    """Return 1 / r for the first rank r, from 1, with a relevant id; 0 without one."""
+    """Return 1 / r, where r is the first rank with a relevant id, from 1; 0 if there is none."""
     return next((1 / number for number, place in enumerate(ranked, 1) if not set(relevant).isdisjoint(place)), 0.0)
 
 
@@ -46,12 +46,12 @@ def distinct(ids: Iterable[str | None]) -> list[str]:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, or None without values."""
+    """Return the mean, or None if there are no values."""
     return sum(values) / len(values) if values else None
 
 
 def quantiles_ms(durations_ms: Sequence[float]) -> dict[str, float | None]:
-    """Return `p50` and `p99`, each None without measurements."""
+    """Return `p50` and `p99`, each None if there are no durations."""
     if not durations_ms:
         return {"p50": None, "p99": None}
     p50, p99 = np.quantile(durations_ms, (0.5, 0.99))

@@ -17,14 +17,15 @@ from memory_agent.records.memories import Mode
 _SESSIONS = 10
 
 Averages = dict[str, float | None]
-"""By cutoff: "1", "5", …"""
+"""Averages by cutoff: "1", "5", …"""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Averages over the `questions` with evidence; questions without evidence are not asked.
 
-    `session_recall_at_all` is the session recall over both, with those without evidence counted as answered; None for
-    datasets without that convention. Figures ending in `_shown` count only shown items, not their duplicates.
+    `session_recall_at_all` is the session recall over all questions; questions without evidence count as answered. It
+    is None for datasets without this convention. Figures ending in `_shown` count only shown items, not their
+    duplicates.
     """
 
     questions: int
@@ -47,10 +48,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class Report(Figures, frozen=True, kw_only=True):
     """The averages over all questions, with sizes and timings.
 
-    `took_s` is the time from the first publish until all events are recallable, `memories` the number of memories then,
-    `recall_ms` the latency for callers. `answers_short_of_sessions` counts answers with fewer than 10 sessions although
-    the history has more: their session recall at 10 is a lower bound, which a larger `top_k` raises. `main_categories`
-    has the averages over the dataset's main categories, and is empty without any.
+    `took_s` is the time from the first publish until all events are recallable, `memories` the number of memories at
+    that time, and `recall_ms` the latency for callers. `answers_short_of_sessions` counts answers with fewer than 10
+    sessions although the history has more. Their session recall at 10 is a lower bound, which a larger `top_k` raises.
+    `main_categories` has the averages over the dataset's main categories; empty if there are none.
     """
 
     dataset: str
@@ -134,7 +135,7 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return a function that averages a metric over the answers that have it and `found` more with value 1."""
+    """Return a function that averages a metric over the answers that have it, and over `found` further values of 1."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

@@ -1,4 +1,4 @@
-"""Writes and reads the results of each question as JSON lines, for `compare`: a header, then a line per question.
+"""Writes and reads the results of a run as JSON lines, for `compare`: a header, then a line per question.
 
 The file has ids, grades and figures, but no text of memories or questions.
 """
@@ -27,10 +27,10 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The input and configuration of a run. `digest` is the SHA-256 of the input, `users` are those of its histories.
+    """The input and configuration of a run. `digest` is the SHA-256 of the input, and `users` are its users.
 
-    `settings` are those that affect ranking, None for a daemon that was already running. `model` computed the vectors.
-    `left_out` are the ids of questions without evidence.
+    `settings` are the settings that affect ranking, None for a daemon that was already running. `model` computed the
+    vectors. `left_out` has the ids of questions without evidence.
     """
 
     format: str
@@ -49,7 +49,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question: the ranked items with their sessions, the relevant items with grades, and the metrics.
 
-    `same` has the duplicates merged into an item; metrics named `shown_…` ignore them. `group`: see `Question`.
+    `same` has the duplicates merged into each item; metrics named `shown_…` ignore them. `group`: see `Question`.
     """
 
     id: str
@@ -89,7 +89,7 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
 def results_file(file: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `file` when the block succeeds.
 
-    The temporary file is created at once, so that a missing folder is reported before the measurement. Raises
+    The temporary file is created immediately, so that a missing folder is reported before the measurement. Raises
     `InvalidInputError` if the file cannot be written.
     """
     place = file.with_name(f".{file.name}.{os.getpid()}")

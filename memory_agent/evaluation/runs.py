@@ -1,4 +1,4 @@
-"""Runs a trial: through a daemon, as deployed, or embedded in this process."""
+"""Runs a trial, either through a daemon, as in a deployment, or embedded in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BATCH = 64
 
 
 def run_through_daemon(plan: Plan, progress: Progress) -> Run:
-    """Publish all events from another process, wait until they are recallable, and ask over RPC.
+    """Publish all events from another process, wait until they are recallable, and ask the questions over RPC.
 
     Uses the daemon of the plan's folder, or starts a temporary one. Raises `UnavailableError` if the daemon or the
     publisher fails.
@@ -49,9 +49,9 @@ def run_through_daemon(plan: Plan, progress: Progress) -> Run:
 
 
 def run_embedded(plan: Plan, progress: Progress) -> Run:
-    """Ingest and ask in this process, without relay and daemon.
+    """Ingest the events and ask the questions in this process, without a relay or daemon.
 
-    Raises `StoreOwnedElsewhereError` if a daemon owns the folder, `ModelError` without a model.
+    Raises `StoreOwnedElsewhereError` if a daemon owns the folder, and `ModelError` if there is no model.
     """
     with ingested(plan, progress) as prepared:
         return prepared.ask_in_place(progress)
@@ -59,7 +59,7 @@ def run_embedded(plan: Plan, progress: Progress) -> Run:
 
 @contextmanager
 def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
-    """Ingest the plan's events in this process and yield memories that can be asked any number of times.
+    """Ingest the plan's events in this process, and yield the memories, which can be asked any number of times.
 
     Uses the plan's folder, or a temporary one that is removed afterwards. Raises the same errors as `run_embedded`.
     """
@@ -74,7 +74,7 @@ def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Events ingested once, to be asked with different recall settings."""
+    """Memories of events ingested once, to be asked with different recall settings."""
 
     plan: Plan
     data_dir: Path
@@ -82,11 +82,11 @@ class Prepared:
     took_s: float
 
     def ask(self, plan: Plan, progress: Progress) -> Run:
-        """Ask on a copy of the folder, so that every run starts from the state after ingest.
+        """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
-        Recalls are recorded and may affect later ones, so runs on the same folder are not comparable. The plan may
-        change histories, mode, `top_k` and `settings.recall`, and must otherwise equal the ingested one. Latencies are
-        too low for queries of an earlier run, because the embedder caches them.
+        Recalls are recorded and may affect later ones, so runs on the same folder are not comparable. The plan must
+        equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. The latencies of queries of
+        an earlier run are too low, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -102,9 +102,9 @@ class Prepared:
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings with `recall.echo_minutes` 0: in a trial, an item with a question's words is an answer.
+    """Return the settings with `recall.echo_minutes` 0. In a trial, an item with the words of a question is an answer.
 
-    Items without a timestamp would otherwise be recent enough to count as echoes.
+    Without this, items without a timestamp would be recent enough to count as echoes.
     """
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 
@@ -118,7 +118,7 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
             user_id=user_id,
             settings=without_echoes(settings),
             embedder=embedder,
-            retention_settings=RetentionSettings(),  # keep everything: the conversations are years old
+            retention_settings=RetentionSettings(),  # keep all memories: the conversations are years old
         )
 
     return open_memory
@@ -135,7 +135,7 @@ def _publish_all(plan: Plan, data_dir: Path) -> float:
 
 
 def _ingest_all(plan: Plan, open_memory: Callable[[str], Memory], progress: Progress) -> float:
-    """Ingest all events; return the seconds taken."""
+    """Ingest all events; return how many seconds this took."""
     done, total = 0, plan.events
     started_s = time.monotonic()
     for user_id, history in plan.users():

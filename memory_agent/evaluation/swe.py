@@ -1,25 +1,25 @@
 """Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024) as its working memory.
 
 A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; an issue may have several runs. All runs
-belong to one user, so that memories of other issues compete; a session is a run; a question's group is its issue. The
-files have no times: each memory is 40 s later than the previous one.
+belong to one user, so that memories of other issues compete. A session is a run, and the group of a question is its
+issue. The files have no times: each memory is 40 s later than the previous one.
 
-Items. In each fourth run, a thought is an item, and so is a command with its output. The other runs report 3 to 12
-steps at a time, which makes long items. The text of an issue without its title is an item, and so is the last thought
-of a run if it is longer than 140 characters. Equal texts are one item. The text of the issue has the role of a user,
-all others that of the agent.
+Items. In every fourth run, each thought is an item, and so is each command with its output. The other runs report 3 to
+12 steps at a time, which makes long items. The text of an issue without its title is an item, and so is the last
+thought of a run if it is longer than 140 characters. Equal texts are one item. The text of the issue has the role
+`user`, and all other items have the role `assistant`.
 
-Questions, with the items that answer them. Their own words are in no item: a thought that is used as a question is left
-out of the items and reports of its run.
+Questions, with the items that answer them. No item contains the words of a question: a thought that is used as a
+question is omitted from the items and reports of its run.
 
     lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
               other step for the issue repeats; at most 8 of a run, spread over it.
     issue     the title of an issue: its text, and the last thoughts of its runs
-    cause     the thought in which a run found the cause: the same in other runs for the issue. Asked outside the run's
-              session.
+    cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
+              run is excluded.
 
-Questions and evidence are made by these rules; nobody judged either. Reports are long by construction, and a report of
-more steps answers more lookups, so a ranking that favours long texts gains here.
+Questions and evidence follow from these rules; no person judged them. Reports are long by construction, and a report of
+more steps answers more lookups, so this benchmark favours rankings that prefer long texts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Ro
 _USER = "runs"
 _BEGIN = datetime(2025, 6, 1, tzinfo=UTC)
 _STEP = timedelta(seconds=40)
-_SINGLE_STEPS = 4  # each fourth run reports step by step
+_SINGLE_STEPS = 4  # every fourth run reports step by step
 _LOOKUPS = 8
 _SHORTEST_OUTPUT, _SHORTEST_CAUSE, _SHORTEST_ENDING = 60, 80, 141  # characters
 _LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # of a thought that is a lookup
@@ -65,7 +65,7 @@ class _Step(msgspec.Struct, frozen=True):
 
     @property
     def ran(self) -> str:
-        """The command, which may be JSON that was cut short: `{"command": "ls"}`."""
+        """The command. It may be JSON, `{"command": "ls"}`, that was truncated."""
         text = self.command or ""
         try:
             return msgspec.json.decode(text, type=_Command).command
@@ -119,7 +119,7 @@ def read_swe(file: Path) -> Dataset:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """The steps of a run whose thoughts are questions, and all that mention the cause."""
+    """The steps of a run with thoughts that are questions, and all steps that mention the cause."""
 
     lookups: Sequence[int]
     cause: int | None
@@ -144,7 +144,7 @@ class _Items:
         self._endings: defaultdict[str, list[Item]] = defaultdict(list)
 
     def add_run(self, number: int, run: _Run, repeated: Counter[tuple[str, str]], *, has_others: bool) -> None:
-        """Add a run. `repeated` counts the commands of each issue; `has_others`: the issue has other runs."""
+        """Add a run. `repeated` counts the commands of each issue. `has_others` is true if the issue has other runs."""
         session = _session(number)
         asked = _asked(run, repeated, has_others)
         thoughts: dict[int, Item] = {}
@@ -170,7 +170,7 @@ class _Items:
         self._shown.append(shown)
 
     def questions(self, runs: Sequence[_Run]) -> Iterator[Question]:
-        """Return the questions, once all runs are added."""
+        """Return the questions. Call this after all runs are added."""
         for number, run in enumerate(runs):
             for place in self._asked[number].lookups:
                 text, item = run.steps[place].said, self._shown[number][place]
@@ -206,7 +206,7 @@ class _Items:
         )
 
     def _add(self, text: str, session: str, role: Role = "assistant") -> Item:
-        """Return the item of a text, added if it is new."""
+        """Return the item of a text, adding it if it is new."""
         item = self._of_text.get(text)
         if item is None:
             item = Item(id=f"i{len(self.items)}", text=text, timestamp=self._time, session=session, role=role)
@@ -243,7 +243,7 @@ def _is_lookup(thought: str) -> bool:
 
 
 def _parts(number: int, steps: int) -> Iterator[range]:
-    """Yield the steps that are reported together: one, or 3 to 12, in a fixed but irregular sequence."""
+    """Yield the steps that are reported together: single steps, or 3 to 12 in a fixed but irregular sequence."""
     place = 0
     while place < steps:
         size = 1 if number % _SINGLE_STEPS == 0 else 3 + (place * 7 + number * 5) % 10

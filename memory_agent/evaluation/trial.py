@@ -1,11 +1,12 @@
-"""Asks a memory the questions of a history and scores the answers, for items and for their sessions.
+"""Asks a memory the questions of a history, and scores the items and the sessions of the answers.
 
 A memory that merges duplicate items counts for each of them, at its one rank. Items merged by mistake would thus only
-raise recall, so every metric is also computed for the shown items alone; the true value lies between the two. The
-second alone would rate an answer that merges duplicates below one that repeats them.
+raise recall. So every metric is also computed for the shown items only; the true value lies between the two. The second
+value alone would rate an answer that merges duplicates below an answer that repeats them.
 
 Sessions are ranked by their best item, so the first k sessions are distinct, and a session without an item in the
-answer has no rank. The evidence sessions of a question are those of its relevant items, each with its best grade.
+answer has no rank. The evidence sessions of a question are the sessions of its relevant items, each with the best grade
+of its items.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The scored answer to one question. `ranked` has one item per memory, `same` the duplicates merged into it.
 
-    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on; with the prefix `session_`, those of sessions, if the
-    evidence has any; with the prefix `shown_`, those without `same`. `took_ms` is the latency for the caller.
+    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics of sessions, if the
+    evidence has sessions; the prefix `shown_` marks metrics without `same`. `took_ms` is the latency for the caller.
     """
 
     user: str
@@ -104,7 +105,7 @@ class Examiner:
         )
 
     def _ranked(self, records: Iterable[MemoryRecord]) -> Ranked:
-        """Return the items of the memories. A memory of no item keeps its own id."""
+        """Return the items of the memories. A memory without an item keeps its own id."""
         ids = ((record.event_id or record.id).removeprefix(self._prefix) for record in records)
         return tuple((id_, self._sessions.get(id_)) for id_ in ids)
 
@@ -119,7 +120,7 @@ class Examiner:
 
 
 def filter_of(question: Question) -> MemoryFilter | None:
-    """Return a filter that excludes the session that a question comes from, None if there is no such session."""
+    """Return a filter that excludes the session that a question comes from, or None if it has no such session."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
@@ -173,7 +174,7 @@ class Plan:
     """What to measure, and how. Without `data_dir` a temporary data folder is used.
 
     Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can have several
-    datasets and runs. The metrics measure the ranking, so by default memories of any relevance may answer.
+    datasets and runs. The metrics measure the ranking, so by default an answer may contain memories of any relevance.
     """
 
     dataset: Dataset
@@ -199,8 +200,9 @@ class Plan:
 class Run:
     """The outcome of a plan.
 
-    `took_s` is the time from the first event until all are recallable, `memories` the number of memories then. `model`
-    computed the vectors. `settings_known` is False for a daemon that was already running, with its own settings.
+    `took_s` is the time from the first event until all are recallable, and `memories` the number of memories at that
+    time. `model` computed the vectors. `settings_known` is False for a daemon that was already running, with its own
+    settings.
     """
 
     plan: Plan

@@ -1,9 +1,9 @@
-"""The store of items that users share: who may see them, which of them help, and what followers receive.
+"""The store of the items that users share: access policies, statistics of use, and changes for followers.
 
-Read `records.shared` (the values), `records.shared_requests` (the requests) and `store` (which answers them) first.
-`items` has the stored form of an item, `figures` the statistics of a version and their release, `offers` patterns of
-many users, `removal` permanent removal, and `clients` access from other processes. The values and requests are below
-this package because a user's memory (`memory.sharing`) sends them, and the store is itself a memory.
+Read `records.shared` (the values), `records.shared_requests` (the requests) and `store` (which answers requests) first.
+`items` defines the stored form of an item, `figures` the statistics of a version and their release, `offers` the
+patterns of many users, `removal` permanent removal, and `clients` access from other processes. The values and requests
+are in a lower package, because a user's memory (`memory.sharing`) sends them and the store is itself a memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Access to the store of shared items: from other processes through a socket of its host, or on files without a daemon.
+"""Access to the store of shared items: through a socket of its host process, or on the files if there is no daemon.
 
-The first write creates the folder of the store. Until then, reads return empty answers. While the host does not answer,
-one request waits for it and the others fail fast.
+The first write creates the folder of the store. Until then, reads return empty answers. If the host does not answer,
+one request waits for it and the other requests fail fast.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def answer_without_store(ask: SharedRequest[Any]) -> Any:
 
 
 def _no_items(timeout_s: float) -> list[FoundItem]:
-    """Find nothing, as a search without a store."""
+    """Return no items, which is the result of a search without a store."""
     return []
 
 
 class RemoteKnowledge:
-    """Satisfies `SharedStore`. Thread-safe: each request uses a socket of its own."""
+    """The store in another process. Satisfies `SharedStore`. Thread-safe: each request uses its own socket."""
 
     def __init__(self, endpoint: str, folder: Path) -> None:
         """`folder` is the folder of the store, which may not exist."""
@@ -90,8 +90,8 @@ class RemoteKnowledge:
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
-        Without a store, a request that creates it raises `NothingSharedError`: the daemon then starts the host of the
-        store and repeats the request, which the user's memory has accepted.
+        If there is no store, a request that creates it raises `NothingSharedError`. The daemon then starts the host of
+        the store and repeats the request, which the user's memory has already accepted.
         """
         if not self._folder.exists():
             if creates_store(ask):
@@ -100,7 +100,7 @@ class RemoteKnowledge:
         return _Pending(self, caller, ask, timeout_s)(timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Send a search, and return without waiting for it."""
+        """Send a search and return without waiting for the result."""
         if not self._folder.exists():
             return _no_items
         return _Pending(self, caller, ask, self._breaker.patience_s(timeout_s))
@@ -128,7 +128,7 @@ class _Pending:
         )
 
     def __call__(self, timeout_s: float) -> Any:
-        """Wait for the answer, at most `timeout_s` and until the deadline set when the request was sent."""
+        """Wait for the answer, at most `timeout_s`, and not beyond the deadline set when the request was sent."""
         left_s = min(timeout_s, self._ends_at_s - time.monotonic())
         try:
             frames = self._socket.receive(self._correlation, max(left_s, 0.0))
@@ -146,7 +146,7 @@ OpenStore = Callable[[Embedder | None], Knowledge]
 
 
 class KnowledgeOnFiles:
-    """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`, for one thread."""
+    """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`. Not thread-safe."""
 
     def __init__(self, folder: Path, open_store: OpenStore, settings: EmbedderSettings) -> None:
         """`folder` is the folder of the store, which may not exist; `settings` configure the embedder of searches."""
@@ -170,7 +170,7 @@ class KnowledgeOnFiles:
         return self._opened().begin_search(caller, ask, timeout_s)
 
     def close(self) -> None:
-        """Purge removed items from the files, and close them."""
+        """Purge removed items from the files, and close the store."""
         if self._knowledge is not None:
             try:
                 self._knowledge.expire()

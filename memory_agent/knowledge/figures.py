@@ -1,40 +1,44 @@
-"""The feedback statistics ("figures") of one version of a shared item: what users contribute, and what is released.
+"""The feedback statistics ("figures") of one version of a shared item: users' contributions and released values.
 
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
-contribute to it, and again when at least five contributions are new or changed since. Each user has one vote, the mean
-quality of the user's own runs. The author has none. Reports hold counts and sums only: no text, vector, query or run.
+contribute to it, and again when at least five contributions are new or have changed. Each user has one vote, the mean
+quality of the user's own runs. The author has no vote. Reports contain only counts and sums: no text, vector, query or
+run.
 
-Privacy. All releases together reveal at most this of one user: a level of the user's mean quality, a level of the
-rating, and counts capped at 3, as they were at each release. This holds against an attacker who controls all other
+Privacy. All releases together reveal at most the following about one user, as of each release: a level of the user's
+mean quality, a level of the rating, and counts capped at 3. This holds against an attacker who controls all other
 users. The level is floor(4 q + u) / 4 for a mean of q. The offset u in [0, 1) is secret and constant for a user and
-version (memoised rounding; Ding, Kulkarni and Yekhanin 2017), so further releases reveal nothing more of an unchanged
-q. A level is consistent with all q within 1/4 of it (on one side, for levels 0 and 1): no estimate of q is within .125
-for all of them. Rounding scores to .05 and counts down to fives only slows a weaker attacker.
+version (memoised rounding; Ding, Kulkarni and Yekhanin 2017), so further releases reveal nothing more about an
+unchanged q. A level is consistent with every q within 1/4 of it (on one side, for levels 0 and 1), so no estimate is
+within .125 of all these q. Scores are rounded to .05, and counts down to multiples of five; this only slows a weaker
+attacker.
 
-Not hidden: that another user exists, has reported since the last release or was erased, from an attacker who supplies
-the rest of the five; whether a user's only run succeeded or failed, since those levels are far apart; more than a level
-from an attacker who knows how q changed, or that it equals the rating, which has an offset of its own. This is not
-differential privacy, which needs noise in the number of users, before the threshold, and in the mean: Laplace noise of
-epsilon 1 raises the error of the mean of five users from .09 to .23; the levels raise it to .10 (decision 0023).
+Some facts are not hidden. An attacker who controls the rest of the five users learns that another user exists, has
+reported since the last release, or was erased. A level reveals whether a user's only run succeeded or failed, since
+those levels are far apart. An attacker learns more than a level if they know how q changed, or that q equals the
+rating, which has its own offset. This is not differential privacy, which needs noise in the number of users (before the
+threshold) and in the mean. Laplace noise of epsilon 1 raises the error of the mean of five users from .09 to .23; the
+levels raise it to .10 (decision 0023).
 
-Erasing a user removes the contribution exactly. A figure that counts it is withdrawn at once, because an updated one
-would differ from it by this user alone. It is released again when five other users are new or changed.
+Erasing a user removes the contribution exactly. A figure that counts it is withdrawn immediately, because an updated
+figure would differ by exactly this user's contribution. It is released again when the contributions of five other users
+are new or changed.
 
 A `Standing` holds the releases of a version and the sums behind them. Each user's contribution is a separate `Part`. So
-a report, a release and an erasure change the same few bytes, however many users there are.
+a report, a release or an erasure changes only a few bytes, however many users there are.
 
 Proof. A version is proven if the lower bound of the mean quality of its users exceeds the prior. The bound comes from
-betting (Waudby-Smith and Ramdas 2023): against the claim that the mean is m, half of a wealth of 1 is staked in full on
-each user in turn, and three fifths of the other half:
+betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m. The initial wealth is 1. One half of it is
+staked in full on each user in sequence; of the other half, three fifths are staked on each user:
 
     K(m) = 1/2 prod (x / m) + 1/2 prod (.4 + .6 x / m)        x = the level of each user, 0 to 1
 
-If the mean is at most m, the expectation of K(m) is at most 1, and K(m) ever reaches 1/a with probability at most a
-(Ville), for any distribution and any number of looks. (A level that changes with the user's later runs is a new sample:
-then the bound holds at each look.) K falls as m rises; the bound is the m where K(m) = 1/a. It does not depend on the
-order of the users, and rises with the level of each. With a = .1, six users at level 1 prove a version above a prior of
-.6, eight above .7. Decision 0023 compares other bounds: those that prove more are wrong too often, or wrong when looked
-at repeatedly.
+If the mean is at most m, the expectation of K(m) is at most 1, and the probability that K(m) ever reaches 1/a is at
+most a (Ville's inequality), for any distribution and any number of evaluations. (A level that changes with the user's
+later runs is a new sample; the bound then holds for each single evaluation.) K decreases in m; the bound is the m at
+which K(m) = 1/a. It does not depend on the order of the users, and it increases with each user's level. With a = .1,
+six users at level 1 prove a version against a prior of .6, and eight against a prior of .7. Decision 0023 compares
+other bounds. Bounds that prove more versions are wrong too often, or become wrong when evaluated repeatedly.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # exact in JSON
 _OFFSET_BYTES = 8
 _BOOST_STEPS = 5
-_CAUTIOUS = 0.6  # proves more of weak effects at .5, and of versions that a few users find worthless at .7
+_CAUTIOUS = 0.6  # .5 proves more weak effects; .7 proves more versions that a few users find worthless
 _HALVINGS = 50
 
 T = TypeVar("T")
@@ -78,7 +82,7 @@ class Vote(NamedTuple):
 class Contribution(msgspec.Struct, frozen=True, array_like=True):
     """The sums of one user for one version. `report` is the number of the last report that counted.
 
-    `quality` and `rating` are in thousandths; `rating` is None without one.
+    `quality` and `rating` are in thousandths; `rating` is None if there is no rating.
     """
 
     report: int = 0
@@ -88,9 +92,9 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
     rating: int | None = None
 
     def with_item(self, number: int, item: ReportedItem) -> Contribution:
-        """Add an item of a report, unless a report with this number or a higher one was counted.
+        """Add an item of a report, unless a report with this number or a higher one was already counted.
 
-        A lower number that was never counted is lost, because it cannot be distinguished from a repeat.
+        A late report with a lower number is lost, because it cannot be distinguished from a repeat.
         """
         if number <= self.report:
             return self
@@ -115,7 +119,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
 
     def quality_level(self, user: bytes, key: bytes) -> int:
-        """Return the level of the mean quality of the user's runs that used the version. Requires a use."""
+        """Return the level of the mean quality of the user's runs that used the version. Requires at least one use."""
         return _level(self.quality, self.uses, user, key, b"quality")
 
     def rating_level(self, user: bytes, key: bytes) -> int:
@@ -144,7 +148,7 @@ def check_report(report: Report) -> None:
 def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
     """Return floor(4 q + u) for the mean q = `total` / `count` thousandths and the user's secret offset u in [0, 1).
 
-    Over the offsets its mean is 4 q: rounding to the nearest level would move the mean of five users by up to .1.
+    Its mean over the offsets is 4 q. Rounding to the nearest level would move the mean of five users by up to .1.
     """
     offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
     whole = 1 << 8 * _OFFSET_BYTES
@@ -154,11 +158,11 @@ def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> i
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules for releasing figures and for boosting proven versions.
 
-    A figure requires `users` users, and its next release `changed` users that are new or changed. `count_step` and
-    `score_step` round released values. `prior` is the mean quality of all runs: a constant, or computed from releases,
-    never from contributions. It counts as `prior_weight` users in the released score. A version no better than the
-    prior is proven with a probability of at most `doubt`. The boost of a proven version is at most `largest_boost`,
-    reached when its lower bound is `full_boost_above` above the prior.
+    A figure requires `users` users, and each further release requires `changed` users who are new or changed.
+    `count_step` and `score_step` round released values. `prior` is the mean quality of all runs: a constant, or
+    computed from releases, never from contributions. It counts as `prior_weight` users in the released score. If a
+    version is no better than the prior, the probability that it is proven is at most `doubt`. The boost of a proven
+    version is at most `largest_boost`, reached when its lower bound is `full_boost_above` above the prior.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5
@@ -192,8 +196,8 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 class Series(msgspec.Struct, Generic[T], array_like=True):
     """One figure: its current release, the number of releases so far, and the sums for the next one.
 
-    `waiting` users are new or changed since the last release. The part of each has a mark: the number of that release,
-    and whether the release counts the user. It counts all other contributors.
+    `waiting` counts the users who are new or changed since the last release. The `Part` of such a user has a mark: the
+    number of that release, and whether it counts the user. The release counts all other contributors.
     """
 
     released: T | None = None
@@ -204,7 +208,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
     def is_waiting(self, mark: int | None) -> bool:
-        """Whether a user's mark refers to the last release."""
+        """Whether a user's mark is from the last release, so that the user is waiting."""
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
@@ -256,7 +260,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 class Standing(msgspec.Struct, array_like=True):
     """The releases and the sums of one version.
 
-    `left` are users without a contribution whom the released rating still counts.
+    `left` are users whom the released rating still counts, although they no longer contribute.
     """
 
     key: bytes
@@ -268,14 +272,14 @@ class Standing(msgspec.Struct, array_like=True):
 
     @classmethod
     def create(cls, key: bytes, author: bytes) -> Self:
-        """Create an empty one. `key` is KEY_BYTES random bytes, unique to this version, which keep levels secret."""
+        """Create an empty standing. `key`, KEY_BYTES random bytes unique to this version, keeps levels secret."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes")
         return cls(key, author)
 
     @property
     def series(self) -> tuple[Series[Any], Series[Any], Series[Any]]:
-        """Usage, quality and rating."""
+        """The series of usage, quality and rating."""
         return self.usage, self.quality, self.rating
 
     @property
@@ -289,7 +293,7 @@ class Standing(msgspec.Struct, array_like=True):
         return self.quality.released.boost if self.quality.released else 0.0
 
     def is_worse(self, rules: Rules) -> bool:
-        """Whether the released score is below the prior, both rounded. Reveals no more than the score."""
+        """Whether the released score is below the prior (both rounded). Reveals no more than the score."""
         released = self.quality.released
         return released is not None and released.score < _rounded(rules.prior, rules.score_step)
 
@@ -306,7 +310,7 @@ class Standing(msgspec.Struct, array_like=True):
         )
 
     def counted(self, parts: Mapping[bytes, Part]) -> Standing:
-        """Return a copy with the sums recomputed from parts."""
+        """Return a copy with the sums recomputed from the parts."""
         usage, quality, rating = (Series(one.released, one.number) for one in self.series)
         standing = Standing(self.key, self.author, usage, quality, rating)
         for user, part in parts.items():
@@ -336,7 +340,7 @@ class Parts(Protocol):
 class Figures:
     """Counts what users contribute to one version, and releases its figures. Changes `standing`. Not thread-safe.
 
-    Users are named by short pseudonyms, secret or not.
+    Users are identified by short pseudonyms, which need not be secret.
 
     >>> figures = Figures(Standing.create(secrets.token_bytes(KEY_BYTES), author=b"author"), {})
     >>> item = ReportedItem(item_id="i", version="1", retrievals=2, uses=1, quality=1.0)
@@ -355,8 +359,9 @@ class Figures:
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
         """Count an item of a checked report, once. Return whether it counted.
 
-        Reports of the author do not count, nor those with a number not above all counted ones of this user. A report
-        after the erasure of its user would count as the first of a new user: the caller must reject it.
+        Reports of the author do not count, and neither does a report whose number is not above the user's counted
+        numbers. A report after the erasure of its user would count as the first report of a new user, so the caller
+        must reject it.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)
@@ -388,7 +393,7 @@ class Figures:
         for series, mark, vote in zip(standing.series, part.marks, part.sums.votes(user, standing.key), strict=True):
             series.remove(mark, vote)
         standing.left = [one for one in standing.left if one != user]
-        if not any(series.users or series.waiting for series in standing.series):  # no user has a mark
+        if not any(series.users or series.waiting for series in standing.series):  # then no user has a mark
             for series in standing.series:
                 series.number = 0
         return True
@@ -396,8 +401,8 @@ class Figures:
     def release(self, rules: Rules) -> bool:
         """Release the figures that are due. Return whether any figure was released or withdrawn.
 
-        Withdraws a rating with too few users left. Call it on a timer: a release right after a report would reveal the
-        time of the report.
+        Withdraws a rating with too few users left. Call this on a timer: a release right after a report would reveal
+        the time of the report.
         """
         standing = self.standing
         before, rating_number = [(series.released, series.number) for series in standing.series], standing.rating.number
@@ -463,14 +468,14 @@ def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:
 
 
 def mean(counts: Sequence[int]) -> float:
-    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. Requires a user."""
+    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. Requires at least one user."""
     return _total(counts) / sum(counts)
 
 
 def lower_bound(counts: Sequence[int], doubt: float) -> float:
-    """Return a bound that the population mean exceeds, except with a probability of `doubt`.
+    """Return a lower bound of the population mean, which is wrong with a probability of at most `doubt`.
 
-    `counts[i]` users have level i of `len(counts)` equally spaced ones from 0 to 1.
+    `counts[i]` users are at level i of `len(counts)` equally spaced levels from 0 to 1.
     """
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):

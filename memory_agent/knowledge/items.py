@@ -40,7 +40,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata key of the description of an item
-_USERS_STEP = 5  # rounds the number shown, to hide single users
+_USERS_STEP = 5  # the shown number is rounded, to hide single users
 _ids = msgspec.msgpack.Decoder(list[str])
 
 
@@ -69,7 +69,7 @@ class Usage(NamedTuple):
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers behind an item of many users, by pseudonym."""
+    """The offers from which an item of many users was made, by pseudonym."""
 
     item_id: str
     offers: dict[str, str]
@@ -80,13 +80,13 @@ _offerers = msgspec.msgpack.Decoder(Offerers)
 
 
 def usage_of(snapshot: Snapshot, author: str) -> Usage:
-    """Return the usage of an author."""
+    """Return how much an author has published."""
     blob = snapshot.blob(place_of(snapshot, USED, author))
     return _used.decode(blob) if blob else Usage()
 
 
 def write_usage(batch: Batch, author: str, used: Usage) -> None:
-    """Store the usage of an author, or delete it if there are no items."""
+    """Store the usage of an author, or delete it if the author has no items."""
     batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
 
 
@@ -100,7 +100,7 @@ def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
 
 
 def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
-    """Return an item as readers see it, with the figures of its version."""
+    """Return the public form of an item, with the released figures of its version."""
     about = about_of(record)
     summary, body = parts_of_text(record.text, about.summary_chars)
     users = len(offerers_of(snapshot, record.id)) // _USERS_STEP * _USERS_STEP
@@ -141,18 +141,18 @@ def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
 
 
 def due_in(snapshot: Snapshot) -> list[str]:
-    """Return the ids of the items with figures that changed since the last release."""
+    """Return the ids of the items whose figures changed since the last release."""
     blob = snapshot.blob(DUE)
     return _ids.decode(blob) if blob else []
 
 
 def write_due(batch: Batch, item_ids: Collection[str]) -> None:
-    """Store the ids of the items with figures that changed since the last release."""
+    """Store the ids of the items whose figures changed since the last release."""
     batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
 
 def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
-    """Return the offers behind an item by user; empty for an item that one user published."""
+    """Return the offers that form an item, by user; empty for an item that one user published."""
     blob = snapshot.blob(place_of(snapshot, OFFERERS, item_id))
     return {} if blob is None else _offerers.decode(blob).offers
 
@@ -175,7 +175,7 @@ def item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
 
 
 def is_repeat(known: MemoryRecord, record: MemoryRecord) -> bool:
-    """Return whether an item is published again unchanged."""
+    """Return whether `record` publishes the known item again, unchanged."""
     former, about = about_of(known), about_of(record)
     return (former.author, former.version, former.digest) == (about.author, about.version, about.digest)
 
@@ -186,7 +186,7 @@ def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
 
 
 def check_item(record: MemoryRecord, data: bytes | None) -> None:
-    """Check an imported item and its attachment like a new one. Raises `InvalidInputError`."""
+    """Check an imported item and its attachment, by the rules for new items. Raises `InvalidInputError`."""
     try:
         about = about_of(record)
     except (KeyError, msgspec.MsgspecError) as error:

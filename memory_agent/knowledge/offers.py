@@ -1,16 +1,16 @@
-"""Patterns of many users: offers, hidden until enough different users offer the same words.
+"""Patterns of many users: offers stay hidden until enough different users offer the same words.
 
 An offer is a pattern that its user has seen and confirmed word for word. It is not a record, so no search finds it, and
 only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep makes one item
-of the offers. The item shows the number of users and no names. It has the most frequent exact wording; nothing is
-generated. Two offers match if they differ only in spaces, in the case of the first letter of a line and in punctuation
-at its end. Similarity of vectors is not used, because it confuses "succeeded" with "failed" (decision 0025). So an item
-contains nothing that only one user wrote.
+of the offers. The item shows the number of users, but no names. It has the most frequent exact wording; nothing is
+generated. Two offers match if they differ only in spaces, in the case of the first letter of a line, and in the
+punctuation at the end of a line. Similarity of vectors is not used, because it confuses "succeeded" with "failed"
+(decision 0025). So an item contains nothing that only one user wrote.
 
-An item exists while it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and upkeep
-may make a new one of the remaining offers. Runs of the offerers do not count in its figures.
+An item exists as long as it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and
+upkeep may make a new item of the remaining offers. Runs of the offerers do not count in the figures of the item.
 
-Offers are stored in one blob for each user, the offerers of an item in one blob for each item.
+One blob per user stores the user's offers, and one blob per item stores its offerers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 CHANGED = "shared:offers-changed"
 MOST_OFFERS = 100
-"""Maximum offers of one user. They are one value, which each offer rewrites."""
+"""Maximum offers of one user. They are stored as one value, which each new offer rewrites."""
 _ENDS = ".,;:!…"
 
 MatchKey = tuple[str, ...]
@@ -68,7 +68,7 @@ class _Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(NamedTuple):
-    """A new item with words that enough users offer, and the offer of each user."""
+    """A new item, made of words that enough users offer, and the offer of each of these users."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -112,7 +112,7 @@ def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | No
 
 
 def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]:
-    """Return the items made of offers of a user, by offer id."""
+    """Return the items made of a user's offers, by offer id."""
     if not _offers_of(snapshot, author):
         return {}
     behind = (
@@ -129,7 +129,7 @@ def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) 
 
 
 def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items without enough offers, or without an offer of their exact words, after a removal.
+    """Return the ids of the items that a removal leaves without enough offers, or without one of their exact words.
 
     `is_gone` takes an offer id or an author.
     """
@@ -146,7 +146,7 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete the removed offers of some users, also from the offerers of items. `is_gone` takes an id or an author."""
+    """Delete the removed offers of these users, also from the offerers of items. `is_gone` takes an id or an author."""
     changed = False
     for author in authors:
         own = _offers_of(batch, author)
@@ -164,7 +164,7 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
 
 
 def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
-    """Return new items: the words that at least `least` users offer for the same readers, unless an item has them."""
+    """Return new items made of words that at least `least` users offer for the same readers and that no item has."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_match_key_of_item(record), None)
@@ -172,7 +172,7 @@ def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
 
 
 def write_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
-    """Store new items with empty figures, unless an offer was withdrawn since or an item has the same words."""
+    """Store new items with empty figures, unless an offer has been withdrawn or an item already has the same words."""
     known = {_match_key_of_item(record) for record, _ in _items_of_many(batch)}
     for (record, offerers), vector in found:
         is_offered = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
@@ -183,7 +183,7 @@ def write_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Emb
 
 
 def add_offerers(batch: Batch) -> None:
-    """Add later offerers to the items with their words, and remove their reports from the figures of these items."""
+    """Add later offerers to the items with the same words, and remove their reports from the figures of these items."""
     groups = _groups(batch)
     for record, offerers in list(_items_of_many(batch)):
         group = groups.get(_match_key_of_item(record), {})
@@ -234,9 +234,9 @@ def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
-    """Return an item with the most frequent wording of these offers; of several, the first in alphabetical order.
+    """Return an item with the most frequent wording of these offers; ties go to the first in alphabetical order.
 
-    It has the tags that all offers have, and a random pseudonym as its author.
+    The item has the tags that all offers share, and a random pseudonym as its author.
     """
     contents = [offer.content for offer in group.values()]
     counts = Counter((one.title, one.summary, one.body or "") for one in contents)

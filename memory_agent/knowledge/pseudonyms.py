@@ -1,6 +1,6 @@
-"""Pseudonyms of users, and the names of the blobs of shared items: both are digests keyed with a secret of the store.
+"""Pseudonyms of users, and blob names of shared items. Both are digests keyed with a secret of the store.
 
-The names of blobs are readable even in an encrypted store, so they must not reveal an item or a user.
+Blob names are readable even in an encrypted store, so they must not reveal an item or a user.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from memory_agent.storage.snapshot import Snapshot
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
 NAME, USED = "shared:called:", "shared:used:"
-OFFERS = "shared:offers:"  # offers of one user
-OFFERERS = "shared:offerers:"  # offers behind an item of many users
-ERASED = "shared:erased:"  # pseudonyms of erased users
+OFFERS = "shared:offers:"  # the offers of one user
+OFFERERS = "shared:offerers:"  # the offers that form an item of many users
+ERASED = "shared:erased:"  # the pseudonyms of erased users
 _FORMER_NAME = "shared:name:"
-FORMER_NAMED = "shared:named:"  # of former versions, in which names were unique
+FORMER_NAMED = "shared:named:"  # used by former versions, in which names were unique
 PLACE_CHARS = 32
 _SUFFIX_CHARS = 6
 _USER_BYTES = 10
@@ -32,20 +32,20 @@ _names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
-    """Return the name of a blob. Without the secret it reveals neither the item, the author nor the chosen name."""
+    """Return the name of a blob. Without the secret it does not reveal the item, the author or the chosen name."""
     return kind + blake2b(name.encode(), key=secret_in(snapshot), digest_size=PLACE_CHARS // 2).hexdigest()
 
 
 def part_of(key: bytes, place: str, user: bytes) -> str:
-    """Return the blob name of a user's part in the item at a place; `key` is the secret.
+    """Return the blob name of a user's part in the figures of the item at a place; `key` is the secret.
 
-    Without the secret the names reveal how many users an item has, but not that two parts belong to one user.
+    Without the secret, the names reveal how many users an item has, but not that two parts belong to the same user.
     """
     return f"{PARTS}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
 
 
 def secret_in(snapshot: Snapshot) -> bytes:
-    """Return the secret of a store, empty if nothing was stored yet."""
+    """Return the secret of a store; empty if nothing has been stored yet."""
     known = snapshot.kept.get(SECRET) or snapshot.blob(SECRET)
     if known:
         snapshot.kept[SECRET] = known
@@ -53,7 +53,7 @@ def secret_in(snapshot: Snapshot) -> bytes:
 
 
 def ensured_secret(batch: Batch) -> bytes:
-    """Return the secret of a store, creating it first if there is none."""
+    """Return the secret of a store, creating it if there is none."""
     known = batch.blob(SECRET)
     if known is None:
         known = secrets.token_bytes(32)
@@ -62,7 +62,7 @@ def ensured_secret(batch: Batch) -> bytes:
 
 
 def mark_removal(batch: Batch) -> None:
-    """Mark that the files have removed bytes to purge in the next upkeep."""
+    """Record that the next upkeep has to purge removed bytes from the files."""
     batch.set_blob(PURGE, secrets.token_bytes(8))
 
 
@@ -78,7 +78,7 @@ class Authors:
         return self.pseudonyms(user_id)[-1]
 
     def pseudonyms(self, user_id: str) -> list[str]:
-        """Return the pseudonyms of a user: one for each erasure, then the current one.
+        """Return the pseudonyms of a user: one for each past erasure, then the current one.
 
         Erasures are read from the history of this data folder and, for a store restored elsewhere, from the store.
         """
@@ -113,7 +113,7 @@ class Authors:
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
     """Return the name that others see: the chosen name with a part of the pseudonym appended, or the pseudonym.
 
-    So no two authors look alike, and choosing a name never reveals that it is taken.
+    So no two authors have the same name, and choosing a name never reveals whether it is taken.
     """
     blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
     if blob is None:

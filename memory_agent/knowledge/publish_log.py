@@ -1,10 +1,11 @@
 """The publish log: changes of shared items for followers, written in the transaction of the change.
 
-It is a transactional outbox: entries are numbered and deleted when the relay has acknowledged their events. Without a
-daemon nothing is published, and the latest 10,000 entries of new versions and ratings stay.
+It is a transactional outbox. Entries are numbered, and deleted when the relay has acknowledged their events. Without a
+daemon nothing is published, and the latest 10,000 entries of new versions and ratings are kept.
 
-An entry holds no id, text or title. An addition refers to its row, which is looked up when the event is made; if the
-item or version is gone by then, there is no event. A removal has the fingerprint used in the history of erasures.
+An entry contains no id, text or title. An addition refers to the item's row, which is looked up when the event is made.
+If the item or version has been removed by then, there is no event. A removal has the fingerprint that the history of
+erasures uses.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _AT_ONCE = 2_000
 
 
 class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published or, with a random `token`, rated. `mark` identifies the version. The tag is stored."""
+    """A version was published or, with a random `token`, rated. `mark` identifies the version. Keep the tag."""
 
     row: int
     mark: str
@@ -43,7 +44,7 @@ class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
 
 
 class _Removed(msgspec.Struct, frozen=True, array_like=True, tag="went"):
-    """An item was removed for the readers that `policy` admits. `mark` identifies their last version of it."""
+    """An item was removed for the readers that `policy` admits. `mark` identifies the last version they could see."""
 
     item: str
     mark: str
@@ -57,9 +58,9 @@ _entries = msgspec.msgpack.Decoder(_Added | _Removed)
 def add_published(
     batch: Batch, record: MemoryRecord, attachment: bytes | None = None, former: MemoryRecord | None = None
 ) -> None:
-    """Store what accompanies the record of a new version: attachment, empty figures, the author's usage, log entry.
+    """Store the attachment, the empty figures and the log entry of a new version, and update the author's usage.
 
-    A change of policy also logs that the former version was removed for its readers.
+    If the policy changes, also log that the former version was removed for its readers.
     """
     ensured_secret(batch)
     about, place = about_of(record), place_in(batch, record.id)
@@ -83,7 +84,7 @@ def log_removed(batch: Batch, record: MemoryRecord, now: datetime) -> None:
 
 
 def pending_changes(snapshot: Snapshot) -> PendingChanges:
-    """Return the changes of the oldest entries, in order, without those of removed versions."""
+    """Return the changes of the oldest entries, in order, without changes of removed versions."""
     found = list(_kept(snapshot, _AT_ONCE + 1))
     entries = found[:_AT_ONCE]
     changes = filter(None, (_change_of(snapshot, entry) for _, entry in entries))

@@ -1,7 +1,7 @@
 """Removes items, offers and the data of erased users from a store of shared items, permanently.
 
-Each removal is first written to the history of erasures. The next opening completes a removal that a crash interrupted,
-and restoring a backup applies the history.
+Each removal is first written to the history of erasures. If a crash interrupts a removal, the next opening completes
+it. Restoring a backup applies the history.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from memory_agent.storage.snapshot import Snapshot
 
 _APPLIED = "shared:followed"
 _AT_ONCE = 100
-"""Items that one transaction changes at most."""
+"""Maximum items that one transaction changes."""
 
 
 class ItemForgetting(Forgetting):
     """Deletes items with their blobs."""
 
     def memories(self, record_ids: Sequence[str]) -> int:
-        """Delete items and the offers behind them."""
+        """Delete items and the offers that form them."""
         with self._archive.batch() as batch:
             gone = {*record_ids, *self.linked_ids(batch, record_ids)}
             drop_offers(batch, gone.__contains__, authors_with_offers(batch))
         return super().memories(record_ids)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of the offers behind items, from which upkeep would make the items again."""
+        """Return the ids of the offers that form items; upkeep would make the items again from these offers."""
         return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
@@ -94,8 +94,8 @@ class Removal:
     def apply(self, history: History) -> int:
         """Apply a history of erasures, and delete blobs without an item; return the number of items removed.
 
-        Also removes the names, ratings and contributions of erased users. After a restore, the history is the one of
-        the replaced store.
+        Also removes the names, ratings and contributions of erased users. After a restore, the history of the replaced
+        store is applied.
         """
         is_gone = partial(self._is_in, history.memories_in(check_now(None)))
         with self._lock, self._archive.batch() as batch:
@@ -126,7 +126,7 @@ class Removal:
     def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
         """Write the removal of items, offers and authors to the history, before `carry_out` removes them.
 
-        `offerers` are the users with offers to remove. Removes these offers in one transaction with the items that
+        `offerers` are the users with offers to remove. These offers are removed in one transaction with the items that
         depend on them.
         """
         folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
@@ -150,14 +150,14 @@ class Removal:
                 raise
 
     def paused(self) -> AbstractContextManager[object]:
-        """Return a context in which `note` blocks, so no offer is removed."""
+        """Return a context in which `note` blocks, so that no offer is removed."""
         return self._lock
 
     def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
         """Remove items and all data of erased authors, after `note`.
 
-        Uses bounded transactions, between which other writers proceed. After a crash or an error, the next opening
-        completes the removal.
+        Uses transactions of bounded size, between which other writers can proceed. After a crash or an error, the next
+        opening completes the removal.
         """
         try:
             self._remove_all(item_ids, authors)
@@ -200,7 +200,7 @@ class Removal:
         return fingerprint(self._user_id, name) in gone
 
     def _set_applied(self, batch: Batch) -> None:
-        """Store that the whole history is applied."""
+        """Record that the whole history has been applied."""
         size = history_bytes(self._archive.store.folder, self._user_id)
         batch.set_blob(_APPLIED, size.to_bytes(8, "big"))
 

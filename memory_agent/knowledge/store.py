@@ -1,11 +1,11 @@
-"""The store of shared items of one deployment. Every user may publish to it; it is the memory of no user.
+"""The store of the shared items of one deployment. Every user may publish to it, and it belongs to no user.
 
-An item is a record with text, vector and words, as in any memory, and blobs: its figures and its attachment. So backup,
-verification, export and encryption work as for a user's store. Users appear only as pseudonyms, keyed with a secret of
-this store. Searches store nothing.
+An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment. So
+backup, verification, export and encryption work as in a user's store. Users appear only as pseudonyms, which are keyed
+with a secret of this store. Searches store nothing.
 
-Record, figures and attachment are written in one transaction and removed in one; upkeep purges removed bytes from the
-files. An id of a removed item and the pseudonym of an erased user are never used again (`removal`).
+One transaction writes the record, figures and attachment of an item, and one removes them. Upkeep purges removed bytes
+from the files. An id of a removed item and the pseudonym of an erased user are never used again (`removal`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
 
 
 def faults_of_knowledge(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the inconsistencies between the values of a store, after each value was found readable."""
+    """Yield the inconsistencies between the values of a store, each of which must be readable."""
     yield from faults_of_items(snapshot)
     yield from faults_of_offers(snapshot)
     yield from faults_of_log(snapshot)
@@ -152,7 +152,7 @@ class Knowledge(Memory):
         is_hosted: bool = False,
         shared: SharedStore | None = None,
     ) -> None:
-        """As `Memory`. Rules of retention do not apply to shared items, and learning is off."""
+        """Take the arguments of `Memory`. Retention rules do not apply to shared items, and learning is off."""
         of_items = msgspec.structs.replace(
             settings, retention=RetentionSettings(), learning=LearningSettings(mode="off", patterns=False)
         )
@@ -191,14 +191,14 @@ class Knowledge(Memory):
                 return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Return a search that runs when its result is requested."""
+        """Return a function that runs the search when it is called."""
         return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
         """Release due figures, make items of matching offers, and purge removed bytes. Returns 0.
 
-        This is part of upkeep, for privacy: figures that changed with each report would reveal the report to an
-        observer, and an item that appeared with the last offer would reveal its user.
+        For privacy, this is done during upkeep: if figures changed with each report, they would reveal the report to an
+        observer, and an item that appeared with the last offer would reveal the offering user.
         """
         with self._call():
             if self._archive.store.blob(CHANGED) is not None:
@@ -209,7 +209,7 @@ class Knowledge(Memory):
             if marked is not None:
                 self._archive.purge()
                 with self._archive.batch() as batch:
-                    if batch.blob(PURGE) == marked:  # else there were further removals during the purge
+                    if batch.blob(PURGE) == marked:  # false after further removals during the purge
                         batch.set_blob(PURGE, None)
         return super().expire(now)
 
@@ -311,7 +311,7 @@ class Knowledge(Memory):
             admitted = vectors.admitted(batch)
             write_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
             add_offerers(batch)
-            if batch.blob(CHANGED) == seen:  # else there were further offers meanwhile
+            if batch.blob(CHANGED) == seen:  # false after further offers in the meantime
                 batch.set_blob(CHANGED, None)
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
@@ -323,7 +323,7 @@ class Knowledge(Memory):
             offers = {} if record is None else offerers_of(snapshot, item_id)
         versions = [one for one in (offered, None if record is None else about_of(record).version) if one is not None]
         if versions:
-            ids = [item_id, *offers.values()]  # with all offers behind it, or upkeep would make it again
+            ids = [item_id, *offers.values()]  # with its offers, or upkeep would make the item again
             self.removal.note(ids, offerers={own, *offers})
             self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
@@ -350,7 +350,7 @@ class Knowledge(Memory):
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return the number of its items that counted.
 
-        Rights are not checked here: the recalls that showed the items checked them, and upkeep has no key.
+        Rights are not checked here, because the recalls that showed the items have checked them, and upkeep has no key.
         """
         check_report(report)
         own = self._authors.pseudonym(caller.user_id)
@@ -421,7 +421,7 @@ class Knowledge(Memory):
         part = self._part_of(caller)  # before the lock, since it reads all figures
         if dry_run:
             return part
-        with self._writing.exclusive():  # no write under these pseudonyms is in progress or follows
+        with self._writing.exclusive():  # no write under these pseudonyms is in progress, and none follows
             authors = self._authors.pseudonyms(caller.user_id)
             rows = [row for author in authors for row in self._rows_of(author)]
             with self._archive.store.snapshot() as snapshot:
@@ -480,7 +480,7 @@ class Knowledge(Memory):
         )
 
     def _own_items(self, caller: Caller) -> MemoryFilter | None:
-        """Return a filter of the caller's own items and those that the caller offered; None without any."""
+        """Return a filter for the items that the caller published or offered; None if there are none."""
         own = self._authors.pseudonym(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             authors = [about_of(record).author for record in items_offered_by(snapshot, own).values()]
@@ -522,9 +522,9 @@ _MOST_USERS = 10_000
 
 
 class SearchQuota:
-    """A token bucket for each user, so that one user's loop cannot occupy the store. Not thread-safe.
+    """A token bucket for each user, so that one user's loop cannot overload the store. Not thread-safe.
 
-    Keeps the buckets of the users seen last.
+    Keeps only the buckets of the most recent users.
     """
 
     def __init__(self, size: int, per_s: float) -> None:

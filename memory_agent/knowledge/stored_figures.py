@@ -1,7 +1,7 @@
-"""The storage of figures: one blob for each item, and one for each user of an item.
+"""Stores figures: one blob for each item, and one for each user of an item.
 
-The place of an item is the digest in the names of its blobs. Former versions stored all figures of an item in one
-blob, which the first opening divides.
+The place of an item is the digest in the names of its blobs. Former versions stored all figures of an item in one blob;
+the first opening splits it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from memory_agent.storage.snapshot import Snapshot
 FORMER = "shared:figures:"
 
 Standings = dict[str, Standing]
-"""By version."""
+"""The standing of each version, by version name."""
 
 _standings = msgspec.msgpack.Decoder(Standings)
 _user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
 
 
 class _FormerSeries(msgspec.Struct, array_like=True):
-    """`waiting` maps each user who is new or changed since the release to whether the release counts the user."""
+    """A series in the former format. `waiting` maps each new or changed user to whether the release counts the user."""
 
     released: msgspec.Raw
     waiting: dict[bytes, bool]
@@ -103,7 +103,7 @@ def drop_figures(batch: Batch, place: str) -> None:
 def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
     """Return the places of the items to which any of the users contributes.
 
-    Looks up each item: an index of the items of a user must not exist, for privacy.
+    Looks up every item, because for privacy there must be no index of the items of a user.
     """
     key = secret_in(snapshot)
     places = [name.removeprefix(FIGURES) for name in snapshot.blobs(FIGURES)]
@@ -179,7 +179,7 @@ def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
 
 
 def _mark(counted: bool | None) -> int | None:
-    """Return the mark for release 0 of a user, who is counted in it or not."""
+    """Return a user's mark for release 0, given whether that release counts the user."""
     return None if counted is None else int(counted)
 
 

@@ -1,8 +1,8 @@
-"""Runs, and what is learned from them: lessons for `sona`, outcomes of memories, patterns.
+"""Records runs and learns from them: lessons for `sona`, outcomes of memories, and patterns.
 
-Read `run_records` first: it records the runs that events report, linked to recalls and to each other by `run_links`.
-`attribution` and `outcomes` derive what a run used and how well it went, `lessons` and `learner` train `sona` with it,
-and `consolidation` does what can wait: inferred uses, `patterns`, a full relearn.
+Read `run_records` first: it records the runs that events report, and `run_links` links them to recalls and to each
+other. `attribution` and `outcomes` derive which memories a run used and how well it went. `lessons` and `learner` train
+`sona` with these results. `consolidation` does the deferred work: inferring uses, finding `patterns`, and retraining.
 """
 
 from __future__ import annotations

@@ -1,19 +1,22 @@
-"""Decides which memories a run used: named by its events, named by feedback, or inferred from its output. Pure.
+"""Decides which memories a run used: those named by its events or by feedback, or inferred from its output. Pure.
 
-Nothing else gets credit: crediting all memories shown costs .034 of recall at 5 (measured). For the same reason, naming
-all of four or more memories shown counts as naming none, and all of two or three get half the credit, because a
-relevance threshold often leaves that few (decision 0018). A named memory that was not shown is credited.
+No other memory gets credit: crediting all shown memories lowers recall at 5 by .034 (measured). For the same reason,
+naming all of four or more shown memories counts as naming none. Naming all of two or three gives each half the credit,
+because a relevance threshold often leaves only that many (decision 0018). A named memory that was not shown is
+credited.
 
-Inference splits the output into statements. A word counts with its rarity in the user's store, in bits; less if several
-of the shown memories contain it (a word in all of them distinguishes none); not at all if the request contains it,
-since an output repeats its request and the memories recalled for it resemble it. The score of a memory for a statement
-is the number of bits in which they agree, times their share of all bits of the statement. Any of n statements may agree
-by chance, so log2(n) bits are subtracted first. A statement does not come from a memory whose nearest sentence names
-other numbers, or denies what it affirms. Words are split and normalised like indexed words, so that document
-frequencies can be looked up; suffixes are removed by rough English rules that leave other languages alone.
+Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
+is lower if several of the shown memories contain the word, since a word in all of them distinguishes none. It is 0 if
+the request contains the word, since an output repeats its request, and the memories recalled for the request resemble
+it. The score of a memory for a statement is the number of bits in which they agree, multiplied by the share of these
+bits in all bits of the statement. Any of n statements may agree by chance, so log2(n) bits are subtracted first. A
+statement is not attributed to a memory if the nearest sentence of the memory names other numbers, or denies what the
+statement affirms. Words are split and normalised like indexed words, so that document frequencies can be looked up.
+Suffixes are removed by rough English rules that do not affect other languages.
 
-Rejected by measurement (decision 0018): cosine of the vectors, the longest common phrase, a plain share of words. Rank
-in the answer predicts use, but crediting rank teaches nothing. Independent rediscovery looks like use (also there).
+Rejected by measurement (decision 0018): cosine of the vectors, the longest common phrase, the plain share of words.
+Rank in the answer predicts use, but crediting rank teaches nothing. Independent rediscovery cannot be distinguished
+from use.
 """
 
 from __future__ import annotations
@@ -31,34 +34,34 @@ from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
 SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5
-"""Credits: of memories named among others, inferred from the output, and named as all of a short answer."""
+"""Credits of memories that were named among others, inferred from the output, or named as all of a short answer."""
 LEAST_LIST = 4
-"""Naming all memories of an answer that has this many or more selects none of them."""
+"""Size of an answer from which naming all its memories credits none of them."""
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether `count` named memories, `named` of them still stored, are the whole answer of a recall."""
+    """Return whether the `count` named memories, of which `named` are still stored, are a recall's whole answer."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
 
 def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether the named memories are a whole answer of `LEAST_LIST` or more. Like `names_all`."""
+    """Return whether the named memories are a whole answer (as in `names_all`) of `LEAST_LIST` memories or more."""
     return note.size >= LEAST_LIST and names_all(named, count, note)
 
 
 def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
-    """Return the row that an answer showed for this memory: its duplicate or itself."""
+    """Return the row that an answer showed for this memory: the memory itself, or its duplicate."""
     return next((shown for note in notes if (shown := note.shown_for(row)) is not None), row)
 
 
 def used_memories(
     marks: Sequence[Mark], inferred: Iterable[tuple[int, str | None]], notes: Sequence[RecallNote]
 ) -> tuple[StoredUse, ...]:
-    """Return the memories that a run used, by row. `marks` and `notes` (its recalls) are in order of time.
+    """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in order of time.
 
-    Feedback wins over the run's own events, and both over inference. Nothing is inferred for a recall whose uses are
-    stated.
+    Feedback takes precedence over the run's own events, and both over inference. Nothing is inferred for a recall with
+    stated uses.
     """
     said: dict[int, StoredUse] = {}
     judged: set[str | None] = set()
@@ -78,7 +81,7 @@ def used_memories(
 
 
 def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
-    """Return the marks that name memories; of feedback on the same recalls only the latest."""
+    """Return the marks that name memories; if several feedback marks are on the same recalls, only the latest."""
     is_feedback = how == "feedback"
     naming = [mark for mark in marks if mark.named and (mark.role == "feedback") == is_feedback]
     if not is_feedback:
@@ -88,7 +91,7 @@ def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
 
 
 def _choice(mark: Mark, about: Sequence[RecallNote]) -> dict[int, float]:
-    """Return the named memories that are credited, and how much."""
+    """Return the credit of each named memory that is credited."""
     whole = [note for note in about if names_all(mark.named, mark.named_count, note)]
     listed = {row for note in whole if note.size >= LEAST_LIST for row in note.rows}
     undivided = {row for note in whole if note.size > 1 for row in note.rows}
@@ -97,13 +100,13 @@ def _choice(mark: Mark, about: Sequence[RecallNote]) -> dict[int, float]:
 
 
 def _recall_of(row: int, mark: Mark, about: Sequence[RecallNote]) -> str | None:
-    """Return the latest recall that showed the memory before the event, else the latest that showed it."""
+    """Return the latest recall that showed the memory before the event, else the latest that showed it at any time."""
     showing = [note for note in about if row in note.rows]
     before = [note for note in showing if note.at_us <= mark.at_us]
     return (before or showing)[-1].recall_id if showing else None
 
 
-# Uses inferred from text: the output of the run repeats a memory.
+# Inference of uses from text: the output of the run repeats a memory.
 
 READ_CHARS = 100_000
 MOST_STATEMENTS = 500
@@ -130,7 +133,7 @@ _REPORTING = """
 
 
 class Statement(NamedTuple):
-    """One sentence or line. `words`: its words without stop words, as written, by stem."""
+    """One sentence or line. `words` are its words without stop words, as written, by stem."""
 
     words: dict[str, str]
     numbers: frozenset[str]
@@ -169,20 +172,20 @@ STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split()
 
 
 THRESHOLD = 4.0
-"""Score (bits times share) from which a memory counts as used (decision 0018)."""
+"""Minimum score (bits times share) of a used memory (decision 0018)."""
 
-_MOST_TRIES = 8  # statements checked for contradiction, best first; each costs a pass over the memory's sentences
+_MOST_TRIES = 8  # statements checked for contradiction, best first; each check reads all sentences of the memory
 
 
 class ShownText(NamedTuple):
-    """A memory in an answer: its row, and its title and text."""
+    """A memory in an answer: its row, and its text with the title."""
 
     row: int
     text: str
 
 
 class Overlap(NamedTuple):
-    """How strongly an output repeats a memory, and the shared words of the best statement, rarest first."""
+    """How much of a memory an output repeats, and the shared words of the best statement, rarest first."""
 
     row: int
     score: float
@@ -198,20 +201,20 @@ class WordCounts(Protocol):
         ...
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return how many memories contain each of `words` (lower case, no accents) in any inflection.
+        """Return the number of memories that contain each of `words` (lower case, no accents) in any inflection.
 
-        A missing word counts as 0.
+        A word may be missing in the result, which means 0.
         """
         ...
 
 
 def overlaps(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
-    """Return the memories that `output` used according to its text, best first."""
+    """Return the used memories, judged by the text of `output`, best first."""
     return [found for found in weigh(output, request, shown, store) if found.score >= THRESHOLD]
 
 
 def weigh(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
-    """Return every memory that agrees with `output` beyond chance, best first, below the threshold too."""
+    """Return all memories that agree with `output` beyond chance, best first, including those below the threshold."""
     said = _without(statements(output), statements(request))
     memories = [_Memory(memory.row, statements(memory.text)) for memory in shown]
     scale = _Scale(said, memories, store)
@@ -228,14 +231,14 @@ class _Memory:
         self.stems = frozenset(stem for sentence in sentences for stem in sentence.words)
 
     def contradicts(self, statement: Statement, bits: Mapping[str, float]) -> bool:
-        """Return whether the sentence nearest to `statement` names other numbers, or differs from it in negation."""
+        """Return whether the memory's sentence nearest to `statement` names other numbers, or differs in negation."""
         nearest = max(self._sentences, key=lambda sentence: _total(bits, sentence.words.keys() & statement.words))
         ours, theirs = nearest.numbers, statement.numbers
         return bool(ours - theirs and theirs - ours) or nearest.denies != statement.denies
 
 
 class _Scale:
-    """Word weights for one output, in bits by stem: `_rarity` in the store, `_telling` among the shown memories."""
+    """Word weights for one output, by stem: `_rarity` in the store (bits), and `_telling` among the shown memories."""
 
     def __init__(self, said: list[Statement], memories: Sequence[_Memory], store: WordCounts) -> None:
         having = Counter(stem for memory in memories for stem in memory.stems)
@@ -246,14 +249,14 @@ class _Scale:
         self._telling = {stem: self._rarity[stem] * share for stem, share in shares.items()}
 
     def best(self, memory: _Memory) -> Overlap:
-        """Return the overlap of `memory` with its best statement that does not contradict it, 0 without one."""
+        """Return the overlap of `memory` with the best statement that it does not contradict; 0 if there is none."""
         for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
             if not memory.contradicts(self._said[-minus], self._telling):
                 return Overlap(memory.row, score, self._words(memory, self._said[-minus]))
         return Overlap(memory.row, 0.0)
 
     def _scored(self, memory: _Memory) -> Iterator[tuple[float, int]]:
-        """Yield (score, negative position) of the statements that agree with `memory`; the first wins ties."""
+        """Yield (score, negative position) of the statements that agree with `memory`, so that the first wins ties."""
         scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
         return (pair for pair in scored if pair[0] > 0)
 
@@ -288,7 +291,7 @@ def _rarities(words: Mapping[str, str], store: WordCounts) -> dict[str, float]:
 
 
 def _share(having: int, shown: int) -> float:
-    """Return the weight of a word that `having` of `shown` memories contain: 1 for one of them, 0 for all."""
+    """Return the weight of a word that `having` of `shown` memories contain: 1 for one memory, 0 for all."""
     return 1.0 if shown == 1 else 1.0 - math.log(having) / math.log(shown)
 
 

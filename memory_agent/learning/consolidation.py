@@ -1,12 +1,12 @@
-"""Deferred work on ended runs: infer which memories they used, update patterns, retrain and save the learner.
+"""Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
-The order matters: inferred uses count in patterns and lessons, and a pattern may be a memory that the learner knows.
-All of it runs on upkeep; before a memory closes, only uses are inferred and the learner is saved.
+The order matters: inferred uses count in patterns and lessons, and a pattern may be a memory that the learner ranks.
+All of this runs during upkeep. When a memory closes, only uses are inferred and the learner is saved.
 
 Inference compares a run's output after a recall (its steps and end, not its request) with the memories that the recall
 showed, except the run's own memories and patterns made of it. Each run is read once, and again when its output, recalls
-or memories change. Uses that the run itself states win (`attribution`). One call is bounded by runs and characters; the
-rest waits for the next call.
+or memories change. Uses that the run itself states take precedence (`attribution`). The runs and characters that one
+call reads are bounded; the next call continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from memory_agent.storage.view import View
 
 
 class Consolidation:
-    """Consolidates the runs of one user. Threads may share it."""
+    """Consolidates the runs of one user. Thread-safe."""
 
     def __init__(self, archive: Archive, run_records: RunRecords, learner: UserLearner, embed: Embed) -> None:
         settings = learner.settings
@@ -46,9 +46,9 @@ class Consolidation:
         self._looking = threading.Lock()
 
     def consolidate(self, now: datetime) -> bool:
-        """Process the runs that ended since the last call; return whether there were any. Durable on return.
+        """Process the runs that ended since the last call; return whether there were such runs. Durable on return.
 
-        On a full disk inferred uses and patterns wait for a later call.
+        If the disk is full, inferred uses and patterns are left for a later call.
         """
         if not self._is_on:
             return False
@@ -60,7 +60,7 @@ class Consolidation:
             return self._learner.consolidate(now) or is_changed
 
     def close(self) -> None:
-        """Infer what the latest runs used and save the learner. What cannot be saved is recomputed later."""
+        """Infer which memories the latest runs used, and save the learner. If saving fails, this is redone later."""
         with self._looking, suppress(MemoryAgentError, OSError):
             if self._is_on and self._inference.infer():
                 self._learner.follow()
@@ -68,11 +68,11 @@ class Consolidation:
 
 
 MOST_RUNS = 50
-"""Runs read by one call."""
+"""Maximum runs read by one call."""
 MOST_CHARS = 300_000
-"""Characters after which a call starts no further run and reads no earlier recall of one: a microsecond each."""
-_OUTPUT_CHARS = 20_000  # of a run's output after a recall; its end comes first
-_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of the whole answer, from its first memory on
+"""Maximum characters, after which a call reads no further run or earlier recall. Each takes about a microsecond."""
+_OUTPUT_CHARS = 20_000  # of a run's output after a recall, taken from its end first
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of a whole answer, taken from its first memory on
 
 
 class _Reading(NamedTuple):
@@ -88,7 +88,7 @@ class _Reading(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A run as read from the snapshot, with its request and what to compare."""
+    """A run as read from the snapshot, with its request and the outputs and memories to compare."""
 
     run: StoredTrajectory
     request: str
@@ -96,16 +96,16 @@ class _Case(NamedTuple):
 
 
 class UseInference:
-    """Infers what the ended runs of one user used. Not thread-safe."""
+    """Infers which memories the ended runs of one user used. Not thread-safe."""
 
     def __init__(self, archive: Archive, run_records: RunRecords) -> None:
         self._archive = archive
         self._run_records = run_records
 
     def infer(self) -> int:
-        """Read at most 50 new or changed runs; return how many. Durable on return; without any, nothing is flushed.
+        """Read at most 50 new or changed runs; return how many. Durable on return. Flushes nothing if there are none.
 
-        Does nothing while the columns are rebuilt.
+        Does nothing while the columns are being rebuilt.
         """
         if self._archive.is_rebuilding:
             return 0
@@ -130,7 +130,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write what a run used. A run that changed since it was read is left for the next call."""
+        """Write which memories a run used. If the run has changed since it was read, leave it for the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return
@@ -142,7 +142,7 @@ class UseInference:
 
 
 class _StoreWords:
-    """Document frequencies, each word looked up once."""
+    """Document frequencies. Looks up each word once."""
 
     def __init__(self, view: View) -> None:
         self.memories = view.live
@@ -155,7 +155,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the rows that the run used according to its text, each with the latest recall that showed it."""
+    """Return the used rows, judged by the run's text, each with the latest recall that showed it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings
@@ -182,7 +182,7 @@ def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
 
 
 def _output_of(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
-    """Return the run's output as (time, text): the end first, then the steps, latest first."""
+    """Return the run's output as (time, text) pairs: the end first, then the steps, latest first."""
     marks = [mark for mark in reversed(run.marks) if mark.role == "end"]
     marks += [mark for mark in reversed(run.marks) if mark.role == "step"]
     told: list[tuple[int, str]] = []

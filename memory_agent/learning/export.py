@@ -1,8 +1,8 @@
-"""Runs and recalls as one framed file, to learn from in another store.
+"""Exports runs and recalls to one framed file, from which another store can learn.
 
-What is learned follows from runs and recalls, so these are exported. They refer to memories by id and hold no text,
-but they hold query vectors, from which words can be recovered: treat an export as private as the memories. Uses of
-memories that the other store lacks are dropped.
+The learned state is a function of runs and recalls, so these are exported. They refer to memories by id and contain no
+text. But they contain query vectors, from which words can be recovered, so an export is as private as the memories.
+Uses of memories that the other store lacks are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FAR_US = 1 << 60  # microseconds: 36,000 years
 
 
 class RunsExport(msgspec.Struct, frozen=True, array_like=True):
-    """Runs and recalls, and the id of each memory they refer to, by row."""
+    """Runs and recalls, and the ids of the memories that they refer to, by row."""
 
     ids: dict[int, str]
     runs: list[StoredTrajectory]
@@ -46,7 +46,7 @@ def framed(export: RunsExport) -> bytes:
 
 
 def read_export(data: bytes) -> RunsExport:
-    """Return the content of an export. Raises `InvalidInputError` when it is damaged or no export."""
+    """Return the content of an export. Raises `InvalidInputError` if it is damaged or not an export."""
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
     if data[: len(_MAGIC)] != _MAGIC:
@@ -74,7 +74,7 @@ def _is_sound_note(note: RecallNote) -> bool:
 
 
 def import_runs(batch: Batch, data: bytes) -> int:
-    """Add the runs of an export that this store does not know, in the order in which they ended; return how many.
+    """Add the runs of an export that this store lacks, in the order in which they ended; return how many.
 
     Raises `InvalidInputError` before anything is written.
     """

@@ -1,8 +1,8 @@
-"""The learner (`sona`) of one user: trained on ended runs, consulted by recalls, saved in a file beside the store.
+"""The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
 
-What is learned is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
-incrementally; on upkeep, and before saving, everything is relearned, which is exact and also replaces a lost or
-damaged file. `recall/stages` ranks with the advice.
+The learned state is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
+incrementally. During upkeep, and before saving, everything is relearned. This is exact, and also replaces a lost or
+damaged file. `recall/stages` uses the advice for ranking.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from relay.disk import write_private
 from sona import Adaptation, DamagedStateError, Evidence, Gain, Learner, Lesson, Route, checkpoint
 
 RunOf = Callable[[int, float], RecalledRun | None]
-"""Returns the run of a lesson number, with the given similarity to the request."""
+"""Takes a lesson number and the similarity of the lesson to the request; returns the lesson's run."""
 
 
 class Advice(msgspec.Struct, frozen=True, dict=True):
-    """How to rank one recall. `adaptation` is None when nothing was learned; `key` seeds team-draft interleaving."""
+    """How to rank one recall. `adaptation` is None if nothing was learned; `key` seeds team-draft interleaving."""
 
     route: Route = "baseline"
     adaptation: Adaptation | None = None
@@ -44,7 +44,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
     run_of: RunOf = lambda _number, _similarity: None
 
     def causes(self, row: int) -> list[dict[str, Any]]:
-        """Return the past runs that raise the memory in `row`: the one that used it, else the nearest three."""
+        """Return the past runs that raise the memory in `row`: the run that used it, else the nearest three."""
         if self.adaptation is None:
             return []
         cause = self.adaptation.cause(row)
@@ -63,11 +63,11 @@ USUAL = Advice()
 
 
 _DUE_SHARE = 32
-"""Relearn when 1 in 32 lessons or more changed: thousands take seconds, and incremental learning errs little."""
+"""Relearn if at least 1 in 32 lessons changed. Thousands take seconds, and incremental learning is almost exact."""
 
 
 class Figures(NamedTuple):
-    """Figures of a learner: the evidence of its gate, and how much it holds."""
+    """Figures of a learner: the evidence of its gate, and the size of its state."""
 
     evidence: Evidence
     gain: Gain | None
@@ -77,7 +77,7 @@ class Figures(NamedTuple):
 
 
 class UserLearner:
-    """Trains, saves and queries the learner of one user. Threads may share it."""
+    """Trains, saves and queries the learner of one user. Thread-safe."""
 
     def __init__(self, archive: Archive, settings: LearningSettings) -> None:
         """Load the saved learner, or relearn it from the runs."""
@@ -94,7 +94,7 @@ class UserLearner:
             self._load()
 
     def advise(self, query: Embedding, recall_id: str) -> Advice:
-        """Return how to rank for `query`, (d,) uncentred, and whether the gate lets the learner act."""
+        """Return how to rank for `query`, (d,) uncentred, and whether the gate enables the learner."""
         with self._lock:
             learner = self._learner
             if learner is None or learner.ndim != query.size:
@@ -105,14 +105,14 @@ class UserLearner:
             return Advice(route, learner.adapt(query), recall_id, self._run_of)
 
     def follow(self, *, from_scratch: bool = False) -> None:
-        """Learn what changed in the store since the last call; `from_scratch`, after forgetting, relearns all."""
+        """Learn the changes in the store since the last call; with `from_scratch` (after forgetting), relearn all."""
         if from_scratch:
             discard_learner(self._archive.store.folder)
             self._saved = None
         if self.settings.mode == "off":
             return
         with self._learning:
-            moment = moment_of(self._archive.store)  # read before the changes, so it is never newer than they are
+            moment = moment_of(self._archive.store)  # read before the changes, so that it is never newer
             if moment == self._moment:
                 return
             changed = self._archive.store.take_taught()
@@ -122,7 +122,7 @@ class UserLearner:
                 self._relearn()
 
     def consolidate(self, now: datetime) -> bool:
-        """Relearn and save if enough changed since the last save; return whether it did."""
+        """Relearn and save if enough has changed since the last save; return whether this was done."""
         if self.settings.mode == "off":
             return False
         self.follow()
@@ -137,7 +137,7 @@ class UserLearner:
         return True
 
     def close(self) -> None:
-        """Save the learner; what cannot be saved is relearned at the next opening."""
+        """Save the learner. If this fails, it is relearned at the next opening."""
         with self._learning, suppress(EncryptionKeyMissingError):  # the user was erased
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
@@ -163,7 +163,7 @@ class UserLearner:
             self._moment = self._saved = moment_of(self._archive.store)
 
     def _relearn(self) -> Learner | None:
-        """Relearn all runs from one snapshot, while recalls keep using the old learner."""
+        """Relearn all runs from one snapshot. Recalls use the old learner in the meantime."""
         with self._archive.store.snapshot() as snapshot:
             state = snapshot.state
             moment, lessons, runs = moment_in(state), list[Lesson](), dict[int, RecalledRun | None]()
@@ -176,7 +176,7 @@ class UserLearner:
         return learner
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the changed runs; return False if everything must be relearned: a run is gone or unknown."""
+        """Learn the changed runs; return False if a run is gone or unknown, so that everything must be relearned."""
         learner = self._learner
         if learner is None:
             return False
@@ -203,7 +203,7 @@ class UserLearner:
                 self._saved = self._moment
 
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
-        """Return the run of a lesson as of when it was learned."""
+        """Return the run of a lesson, as it was when it was learned."""
         number, runs = run_number(lesson), self._runs
         if number not in runs:  # the learner was loaded from its file
             with self._archive.store.snapshot() as snapshot:
@@ -223,10 +223,10 @@ def _is_due(learner: Learner) -> bool:
     return learner.changes * _DUE_SHARE >= len(learner.facts)
 
 
-# The saved learner: a cache beside the store, replaced atomically and used only when it matches the store. It names its
-# store, the state of its lessons at the time of saving, and the model. A torn, damaged or outdated file is set aside
-# and relearned from the runs, with the same result. In an encrypted store the file is encrypted too; a file that does
-# not decrypt is deleted instead of set aside.
+# The saved learner is a cache beside the store, replaced atomically and used only if it matches the store. It
+# identifies the store, the state of the lessons when it was saved, and the model. A torn, damaged or outdated file is
+# moved aside, and the learner is relearned from the runs, with the same result. In an encrypted store the file is
+# encrypted too; a file that cannot be decrypted is deleted instead of moved aside.
 
 LEARNER_FILE = "sona.state"
 _DRAFT = "sona.state.new"
@@ -235,7 +235,7 @@ _PURPOSE, _ABOUT = "learner", b"sona.state"
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
-    """What a learner was trained on: the store's lineage, the version of its lessons, and the model."""
+    """The state that a learner was trained on: the store's lineage, the version of its lessons, and the model."""
 
     lineage: str
     version: int
@@ -249,7 +249,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 def moment_of(store: Store) -> Moment:
-    """Return the moment of the store as it is now."""
+    """Return the current moment of the store."""
     return moment_in(store.state)
 
 
@@ -259,13 +259,13 @@ def moment_in(state: StoreState) -> Moment:
 
 
 def load_learner(store: Store) -> Learner | None:
-    """Return the saved learner, or None unless it matches the store as it is now."""
+    """Return the saved learner, or None if it does not match the current state of the store."""
     path = store.folder / LEARNER_FILE
     try:
         kept = _read(path, store.key)
         if kept.moment == moment_of(store) and not checkpoint.is_former(kept.state):
             return checkpoint.from_bytes(kept.state)
-        discard_learner(store.folder)  # outdated or of a former version, and it may hold forgotten memories
+        discard_learner(store.folder)  # outdated or from a former version; it may contain forgotten memories
     except OSError:
         pass
     except UndecipherableError:
@@ -279,7 +279,7 @@ def load_learner(store: Store) -> Learner | None:
 def look_at_learner(folder: Path, key: UserKey | None) -> str | None:
     """Return the store lineage of the saved learner, or None without one. Read-only.
 
-    Raises `DamagedStateError` when its checksum or version does not match, or it cannot be read.
+    Raises `DamagedStateError` if its checksum or version does not match, or if it cannot be read.
     """
     try:
         kept = _read(folder / LEARNER_FILE, key)
@@ -299,7 +299,7 @@ def _read(path: Path, key: UserKey | None) -> _Kept:
 
 
 def discard_learner(folder: Path) -> None:
-    """Delete the saved learner and the copy set aside; both hold vectors of queries and memories."""
+    """Delete the saved learner and the copy that was moved aside; both contain vectors of queries and memories."""
     for name in (LEARNER_FILE, _DRAFT, _SET_ASIDE):
         with suppress(OSError):
             (folder / name).unlink()

@@ -1,7 +1,7 @@
 """Reads the lessons of a run from the store: one lesson per recall.
 
-Lessons are numbered by the order in which runs first ended, and within a run by its recalls, so the same runs always
-give the same lessons. A run that names used memories but made no recall is one lesson, whose query is its own request.
+Lessons are numbered in the order in which runs first ended, and within a run by its recalls, so the same runs always
+give the same lessons. A run that names used memories but has no recall is one lesson; its query is the run's request.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, Recall
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
 RECALLS_OF_A_RUN = 64
-"""Recalls of one run that become lessons; later ones add little."""
+"""Maximum recalls of one run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
-"""Memories credited in one lesson, which bounds the learner's state; a longer list says little about each."""
+"""Maximum memories credited in one lesson. This bounds the learner's state; a longer list is weak evidence for each."""
 _RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
@@ -39,7 +39,7 @@ def all_lessons(snapshot: Snapshot) -> Iterator[tuple[StoredTrajectory, list[Les
 def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
     """Return the lessons of one run.
 
-    Empty before it ended, when it has no query of the store's model, or when it is older than the last reset.
+    Empty if the run has not ended, has no query vector of the store's model, or is older than the last reset.
     """
     quality = run.quality
     if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored(snapshot):
@@ -72,7 +72,7 @@ def last_ignored(snapshot: Snapshot) -> int:
 
 
 def ignore_ended_runs(batch: Batch) -> int:
-    """Exclude all runs that ended so far from lessons; return how many."""
+    """Exclude all ended runs from lessons; return how many."""
     numbers = [run.number or 0 for run in batch.trajectories()]
     batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
     batch.change_lessons()
@@ -98,7 +98,7 @@ def run_number(lesson: int) -> int:
 
 
 def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, Embedding]]:
-    """Return the recalls of the run whose query vectors are comparable with the store's, with these vectors."""
+    """Return the recalls of the run whose query vectors come from the store's model, with these vectors."""
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids[:RECALLS_OF_A_RUN])
     stamp, ndim = snapshot.state.stamp or "", snapshot.state.ndim or 0
     return [
@@ -110,7 +110,7 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return the uses by the recall that showed them; the first recall has those that no recall showed."""
+    """Return the uses for each recall that showed the memories; uses that no recall showed go to the first recall."""
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:
@@ -146,9 +146,9 @@ def _lesson(
 def _contest(
     notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]
 ) -> Contest | Comparison | None:
-    """Return the interleaved recalls of one run as one contest between the rankings, else those compared as one.
+    """Return one contest between the rankings, from the interleaved recalls of a run, else from the compared ones.
 
-    None without a stated use. Each memory counts once, for the recall it is credited to, and only when its use was
+    None if no use is stated. Each memory counts once, for the recall that it is credited to, and only if its use was
     stated, not inferred.
     """
     contests: list[Contest | None] = []

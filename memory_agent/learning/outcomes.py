@@ -1,4 +1,4 @@
-"""Computes how a run ended and how well: a fold over its facts in order of time. Pure.
+"""Computes the outcome and the quality of a run, by a fold over its facts in order of time. Pure.
 
     stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
     cancelled                        none: neither a success nor a failure
@@ -7,9 +7,9 @@
     completed, then retried          .4
     completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-A stated value wins over all others. A failed run stays failed if a later one succeeds, and the success of a run that
-retries it does not count either. A trajectory known only from feedback ends with the feedback. Each change of quality
-is a revision with its reason and cause. A run that is cancelled after it ended loses its quality and its revisions.
+A stated value takes precedence over all others. A failed run stays failed if a later run succeeds, even if the later
+run retries it. A trajectory known only from feedback ends with the feedback. Each change of quality is a revision with
+a reason and a cause. A run that is cancelled after it ended loses its quality and its revisions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from memory_agent.storage.stored_runs import Echo, Mark, StoredRevision
 
 COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
 SUCCEEDED = COMPLETED
-"""Quality from which a run counts as a success, without the success of later runs."""
+"""Minimum quality of a successful run, not counting the success of later runs."""
 _OWN_ROLES = ("begin", "step", "end")
 
 
 class Ending(NamedTuple):
-    """When and how a run ended, and its qualities in order; the last one counts. All empty while the run is open."""
+    """When and how a run ended, and its qualities in order, of which the last counts. Empty while the run is open."""
 
     ended_us: int | None = None
     outcome: RunEnd | None = None
@@ -108,7 +108,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run succeeded by its own facts and retries, so that it raises earlier runs."""
+    """Return whether the run succeeded, judged by its own facts and retries, so that it raises earlier runs."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 
@@ -124,7 +124,7 @@ def _stated(marks: Sequence[Mark]) -> Iterator[_Fact]:
 
 
 def _from_later_runs(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Iterator[_Fact]:
-    """Yield the facts that follow from later runs; none takes effect before this run ended."""
+    """Yield the facts that follow from later runs. They take effect after this run ended, at the earliest."""
     ended_us = max((mark.at_us for mark in marks if mark.outcome is not None), default=0)
     echoes = tuple(echoes)
     retrying = {echo.run_id for echo in echoes if echo.hop == 0}

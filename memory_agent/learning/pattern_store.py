@@ -1,10 +1,10 @@
-"""Stores patterns as memories: added, updated in place while they grow, removed when they no longer hold.
+"""Stores patterns as memories: adds them, updates them in place as they grow, and removes obsolete ones.
 
-A blob of the store lists which memories are patterns and the runs of each, so other memories of kind `pattern` are
-never touched. Forgetting a memory of a run removes its pattern in the same transaction; the pattern may come back
-from the remaining runs. A forgotten pattern does not: its runs are excluded from then on. A pattern of runs beyond
-the newest 1,000 stays until newer runs of its kind replace it. A run takes part with the text and vector of its begin
-event, so forgetting that excludes it.
+A blob of the store lists the memories that are patterns and the runs of each, so other memories of kind `pattern` are
+never changed. Forgetting a memory of a run removes the run's pattern in the same transaction; the remaining runs may
+form the pattern again. Forgetting the pattern itself is final: its runs are excluded from then on. A pattern with runs
+beyond the newest 1,000 is kept until newer runs of its kind replace it. A run is represented by the text and vector of
+its begin event, so forgetting this event excludes the run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from memory_agent.storage.view import View
 
 @dataclass(frozen=True, eq=False)
 class RunHistory:
-    """The newest runs: the `numbers` of all, and those that may form patterns, as stored and as `PastRun`.
+    """The newest runs: the `numbers` of all, and the runs that may form patterns, as stored and as `PastRun`.
 
-    `is_whole`: no request waits for its vector. `rows` are the memories of the steps of each run, by its id.
+    `is_whole`: no request waits for its vector. `rows` are the memories of the steps of each run, by run id.
     """
 
     numbers: frozenset[int]
@@ -52,7 +52,7 @@ class RunHistory:
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
 
     def step_vectors(self, view: View, run: PastRun) -> Embedding:
-        """Return the vectors (n, d) of the steps of a run, zero where there is none."""
+        """Return the vectors (n, d) of the steps of a run; a step without a vector has zeros."""
         return view.vectors_of(self.rows[run.id])
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
@@ -65,7 +65,7 @@ NOTHING = RunHistory(frozenset(), {}, ())
 
 
 def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
-    """Return the newest runs; those numbered in `without` form no patterns."""
+    """Return the newest runs. The runs numbered in `without` form no patterns."""
     reader = _Reader(snapshot)
     numbers: set[int] = set()
     stored: dict[int, StoredTrajectory] = {}
@@ -95,7 +95,7 @@ class _Reader:
         self.rows: dict[str, tuple[int, ...]] = {}
 
     def past_run(self, run: StoredTrajectory, request: RunRequest) -> PastRun | None:
-        """Return the run, or None when it is open or was cancelled, or its request has no vector."""
+        """Return the run, or None if it is open or was cancelled, or if its request has no vector."""
         outcome = None if run.outcome == "cancelled" else run.outcome
         if request.vector is None or run.ended_us is None or outcome is None or run.quality is None:
             return None
@@ -137,7 +137,7 @@ _BLOB = "patterns"
 
 
 class Vectors(Protocol):
-    """Vectors by text; empty without a model."""
+    """Vectors by text. Empty without a model."""
 
     @property
     def by_text(self) -> Mapping[str, Embedded]:
@@ -145,7 +145,7 @@ class Vectors(Protocol):
         ...
 
     def admitted(self, batch: Batch) -> Mapping[str, Embedded]:
-        """Return the vectors if they come from the store's model, else none."""
+        """Return the vectors if they come from the store's model, else an empty mapping."""
         ...
 
 
@@ -153,7 +153,7 @@ Embed = Callable[[Iterable[str]], Vectors]
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A stored pattern: its row, its run numbers, and whether its vector is of an earlier text."""
+    """A stored pattern: its row, its run numbers, and whether its vector was made from an earlier text."""
 
     row: int
     runs: tuple[int, ...]
@@ -161,7 +161,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _StoredPatterns(msgspec.Struct, frozen=True, array_like=True):
-    """All stored patterns. `revision` counts changes; runs in `left_out` never form a pattern again."""
+    """All stored patterns. `revision` counts changes. Runs in `left_out` never form a pattern again."""
 
     revision: int = 0
     kept: tuple[_Kept, ...] = ()
@@ -179,7 +179,7 @@ class _Change(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The difference between stored and found patterns; `same` is unchanged."""
+    """The difference between stored and found patterns. The patterns in `same` are unchanged."""
 
     same: list[_Kept]
     changes: list[_Change]
@@ -194,7 +194,7 @@ class PatternStore:
     """The stored patterns of one user. Not thread-safe."""
 
     def __init__(self, archive: Archive, run_records: RunRecords, embed: Embed, *, are_wanted: bool) -> None:
-        """With `are_wanted` false, `keep` removes all stored patterns."""
+        """If `are_wanted` is false, `keep` removes all stored patterns."""
         self._archive = archive
         self._run_records = run_records
         self._embed = embed
@@ -202,9 +202,9 @@ class PatternStore:
         self._seen: tuple[int, int] | None = None
 
     def keep(self) -> bool:
-        """Bring the stored patterns up to date with the runs; return whether anything was written. Durable on return.
+        """Update the stored patterns to match the runs; return whether anything was written. Durable on return.
 
-        Cheap when no run changed. While a request waits for its vector nothing is changed.
+        Cheap if no run has changed. Changes nothing while a request waits for its vector.
         """
         with self._archive.store.snapshot() as snapshot:
             stored_patterns, version = _read(snapshot), snapshot.state.lessons_version
@@ -232,7 +232,7 @@ class PatternStore:
         vectors: Mapping[str, Embedded],
         version: int,
     ) -> bool:
-        """Write the plan, unless its runs or the stored patterns changed meanwhile; then the next call plans again."""
+        """Write the plan, unless its runs or the stored patterns have changed since; then the next call plans again."""
         is_alone = batch.state.lessons_version == version
         runs = {number for change in plan.changes for number in change.runs}
         if _read(batch) != stored_patterns or not past.holds(batch, runs):
@@ -253,10 +253,10 @@ class PatternStore:
 
 
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
-    """Return the rows of patterns to delete along with these memories, without the memories themselves.
+    """Return the rows of patterns to delete together with these memories, without the memories themselves.
 
-    These are the patterns with a run that one of the memories belongs to, or that used it. When one of the memories is
-    itself a pattern, its runs are excluded from then on. Call before the rows are deleted.
+    These are the patterns with a run that used one of the memories, or that one of them belongs to. If one of the
+    memories is a pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
     """
     stored_patterns = _read(batch)
     if not stored_patterns.kept:
@@ -272,7 +272,7 @@ def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
 
 
 def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
-    """Return the numbers of the runs that these memories belong to or that used them."""
+    """Return the numbers of the runs that used these memories, or that they belong to."""
     keys = {use.run_key for row in rows for use in batch.uses(row)}
     records = (batch.record(row) for row in rows)
     runs = (*map(batch.run_of_key, keys), *(batch.run_of(record) for record in records if record is not None))
@@ -280,7 +280,7 @@ def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
 
 
 def _planned(snapshot: Snapshot, stored_patterns: _StoredPatterns, past: RunHistory, found: Sequence[Pattern]) -> _Plan:
-    """Return the changes that turn the stored patterns into those found."""
+    """Return the changes that turn the stored patterns into the found ones."""
     stored = {kept.row: record for kept in stored_patterns.kept if (record := snapshot.record(kept.row)) is not None}
     waiting = {record.id: kept for kept in stored_patterns.kept if (record := stored.get(kept.row)) is not None}
     same: list[_Kept] = []
@@ -303,7 +303,7 @@ def _planned(snapshot: Snapshot, stored_patterns: _StoredPatterns, past: RunHist
 
 
 def _found_by_shared_runs(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
-    """Return the stored pattern that shares some of `runs` and whose first run is beyond the newest 1,000."""
+    """Return the stored pattern that has some of `runs` and a first run beyond the newest 1,000."""
     shared = set(runs)
     return next(
         (kept for kept in waiting.values() if past.is_beyond(kept.runs) and shared.intersection(kept.runs)), None
@@ -324,7 +324,7 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
-    """Write one pattern. Without a model it keeps its former vector, or waits for one as any memory does."""
+    """Write one pattern. Without a model it keeps its former vector, or waits for one like any memory."""
     vector = vectors.get(embedded_text(change.record)) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)

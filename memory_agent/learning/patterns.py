@@ -1,12 +1,12 @@
-"""Finds recurring requests among a user's runs, as memories: the request, how often, how it ended, what worked.
+"""Finds recurring requests among a user's runs. A pattern is a memory of the request, its outcomes, and what worked.
 
-Three or more runs from two sessions or days whose requests are similar (centred, average linkage) form a pattern.
-Everything is counted or quoted; nothing is generated. Patterns are a pure function of the runs: if some runs are
+Three or more runs with similar requests (centred, average linkage) from at least two sessions or days form a pattern.
+All content is counted or quoted; nothing is generated. Patterns are a pure function of the runs. If some runs are
 forgotten, patterns change or vanish, so each computation replaces the previous one. A pattern is identified by its
-first run, so its id stays while it grows. `pattern_store` stores them.
+first run, so its id stays the same as it grows. `pattern_store` stores them.
 
-A pattern lists whole steps, also in other words, that successful runs share and that only failed runs took. Rejected:
-words that failed runs have in common, since two short runs share a list by chance.
+A pattern lists the whole steps, matched even in other words, that successful runs share, and the steps that only failed
+runs took. Rejected: words that failed runs have in common, since two short runs share such words by chance.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from memory_agent.storage.terms import fingerprint, query_words, stems
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45
-"""Least mean cosine of the centred requests of a pattern; fitted on half of the airline tasks (decision 0019)."""
+"""Minimum mean cosine of the centred requests of a pattern, fitted on half of the airline tasks (decision 0019)."""
 COLD_THRESHOLD = 0.8
-"""The same for fewer than 20 runs, which are too few for centring."""
+"""The threshold for fewer than 20 runs, which are too few for centring."""
 WORKED = 0.5
-"""Quality from which a run counts as a success."""
+"""Minimum quality of a successful run."""
 MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
 CUT = "…"
-"""The end of a text that was cut."""
+"""The mark at the end of a truncated text."""
 
 _WORKED, _FAILED = "What successful runs did, in this order", "What failed runs did and no other"
 _LEAST_OCCASIONS = 2
@@ -55,9 +55,10 @@ _TITLE_CHARS = 80
 
 @dataclass(frozen=True, eq=False)
 class PastRun:
-    """An ended run. `vector`, (d,), embeds its request `objective`; `quality` is its latest.
+    """An ended run. `vector` (d,) is the embedding of its request, `objective`. `quality` is its latest quality.
 
-    `steps` are titles or texts of its steps in order, `result` of its end; `used` are ids of memories.
+    `steps` are the titles or texts of its steps, in order, and `result` is the text of its end. `used` are ids of
+    memories.
     """
 
     id: str
@@ -73,7 +74,7 @@ class PastRun:
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
-"""Returns the vectors (n, d) of a run's steps, zero where there is none; None without any."""
+"""Returns the vectors (n, d) of a run's steps, zero for a step without a vector; None if no step has one."""
 
 
 def no_vectors(run: PastRun) -> None:
@@ -91,9 +92,9 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
     """Return the patterns among the newest 1,000 of `runs`, which may be in any order.
 
     Runs without a request are ignored. The `metadata` of a pattern's memory has `run_ids` (the newest 50), the counts
-    `runs`, `succeeded` and `failed` (the rest completed and were retried or rated low), and `used`: memories that at
-    least two successful runs used. `steps` and `failed_steps`, each a `text` with its `run_ids`, are those that
-    successful runs share, in order, and those that failed runs took and no other. Raises `sona.errors.ShapeError` when
+    `runs`, `succeeded` and `failed` (the rest completed and were retried or rated low), and `used`, the memories that
+    at least two successful runs used. `steps` are the steps that successful runs share, in order, and `failed_steps`
+    are the steps that only failed runs took; each is a `text` with its `run_ids`. Raises `sona.errors.ShapeError` if
     vectors differ in length.
     """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
@@ -104,7 +105,7 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
-    """Yield each cluster of requests as its runs in order of time and its medoid."""
+    """Yield each cluster of requests: its runs in order of time, and its medoid."""
     vectors = np.stack([run.vector for run in runs])
     centering = QueryCentering(vectors.shape[1])
     for vector in vectors:
@@ -155,7 +156,7 @@ def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors
 
 
 def _id_of(first: PastRun) -> str:
-    """Return a ULID made of the end time of a pattern's first run and a hash of its id."""
+    """Return a ULID made from the end time of a pattern's first run and a hash of the run's id."""
     milliseconds = int(first.ended_at.timestamp() * 1000)
     digest = xxhash.xxh3_128_digest(f"pattern\0{first.id}".encode("utf-8", "surrogatepass"))
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + digest[:10]))
@@ -180,7 +181,7 @@ def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequen
 
 
 def _best(succeeded: Sequence[PastRun]) -> str:
-    """Return the steps of the best run, the newest of equals, or "" when no successful run has steps."""
+    """Return the steps of the best run (the newest one in a tie), or "" if no successful run has steps."""
     told = [run for run in succeeded if _steps(run)]
     if not told:
         return ""
@@ -200,7 +201,7 @@ def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSte
 
 
 def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
-    """Return steps with how many of the runs compared took each, or "" without any."""
+    """Return the steps as text, each with the number of compared runs that took it; "" if there are no steps."""
     compared = min(runs, MOST_COMPARED)
     listed = "; ".join(f"{on_one_line(step.text, _STEP_CHARS)} ({len(step.runs)} of {compared})" for step in steps)
     return f"{what}: {listed}" if listed else ""
@@ -215,7 +216,7 @@ class _Step(msgspec.Struct):
 
 
 class _Learned(msgspec.Struct):
-    """The metadata of a pattern that was made of runs: their ids, and steps in words."""
+    """The metadata of a pattern that was made of runs: the ids of the runs, and the texts of steps."""
 
     run_ids: list[str]
     steps: list[_Step]
@@ -225,7 +226,7 @@ class _Learned(msgspec.Struct):
 def words_without_figures(record: MemoryRecord) -> str:
     """Return the text of a pattern without counts, times and qualities; "" if its runs share no steps.
 
-    A memory that was not made of runs is returned whole.
+    The text of a memory that was not made of runs is returned whole.
     """
     try:
         learned = msgspec.convert(record.metadata, _Learned)
@@ -236,7 +237,7 @@ def words_without_figures(record: MemoryRecord) -> str:
 
 
 def _steps(run: PastRun) -> list[str]:
-    """Return the non-empty steps without repeats, and the result."""
+    """Return the distinct non-empty steps, and the result."""
     told: dict[int, str] = {}
     for step in (*run.steps, run.result):
         if step.strip():
@@ -245,13 +246,13 @@ def _steps(run: PastRun) -> list[str]:
 
 
 def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
-    """Return the ids of memories that at least two runs used, most used first."""
+    """Return the ids of the memories that at least two runs used, most used first."""
     counts = Counter(id_ for run in succeeded for id_ in set(run.used))
     return [id_ for id_ in sorted(counts, key=lambda id_: (-counts[id_], id_)) if counts[id_] > 1][:_MOST_IDS]
 
 
 def on_one_line(text: str, most_chars: int) -> str:
-    """Return `text` on one line, cut between words to at most `most_chars`, with `CUT` at the end."""
+    """Return `text` on one line, truncated between words to at most `most_chars`, with `CUT` at the end."""
     line = " ".join(text.split())
     if len(line) <= most_chars:
         return line
@@ -259,27 +260,27 @@ def on_one_line(text: str, most_chars: int) -> str:
     return f"{head or line[: most_chars - 1]}{CUT}"
 
 
-# Steps that similar runs have in common. Two steps are the same if the mean of the cosine of their vectors and the
-# cosine of their words (Porter stems, each as a dimension) is at least .6, so paraphrases match. Without vectors only
-# the words are compared. The order is that of the run most similar to the others: its steps on a longest common
-# subsequence with another run are shared with that run, so a step that two runs took in opposite order is not shared.
-# Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which loses
-# each step that one run skips. Shapes: d = dimensions of an embedding, n steps of one run, m of another, s of all, w
-# different words.
+# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: that of
+# their vectors, and that of their words (Porter stems, each as a dimension). So paraphrases match. Without vectors only
+# the words are compared. The run that is most similar to the others determines the order. Its steps on a longest common
+# subsequence with another run are shared with that run, so steps that two runs took in opposite order are not all
+# shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which
+# loses each step that one run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s
+# steps of all runs, w different words.
 
 SAME_STEP = 0.6
-"""Minimum similarity of two equal steps (`ops/bench/patterns.md`)."""
+"""Minimum similarity of two steps that count as the same (`ops/bench/patterns.md`)."""
 MOST_COMPARED = 16
-"""Maximum runs whose steps are compared; further ones are ignored."""
+"""Maximum runs with compared steps; further runs are ignored."""
 _LEAST_SHARING = 2
 _BACKBONES = 8
-_LEAST_SHARE = 0.5  # minimum share of the runs that took a step
+_LEAST_SHARE = 0.5  # minimum share of runs that took a shared step
 
 Likeness = npt.NDArray[np.float32]
 
 
 class RunSteps(NamedTuple):
-    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero; None without any."""
+    """A run: its id, its steps in order, and their vectors (n, d), of unit length or zero; None if there are none."""
 
     id: str
     steps: tuple[str, ...]
@@ -287,14 +288,14 @@ class RunSteps(NamedTuple):
 
 
 class SharedStep(NamedTuple):
-    """A step in the words of one run, and the ids of the runs that took it, in input order."""
+    """A step, in the words of one run, and the ids of the runs that took it, in input order."""
 
     text: str
     runs: tuple[str, ...]
 
 
 def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[SharedStep]:
-    """Return the steps that at least two of `runs`, and half of them, took in the same order."""
+    """Return the steps that at least two runs, and at least half of `runs`, took in the same order."""
     runs = [run for run in runs if run.steps][:MOST_COMPARED]
     if len(runs) < _LEAST_SHARING:
         return []
@@ -315,9 +316,9 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps that at least two of the failed runs, and half of them, took, and none of `others` took.
+    """Return the steps that at least two failed runs, and at least half of them, took, and no run of `others` took.
 
-    The most frequent steps come first. Empty without `others`, because there is nothing to compare with.
+    The most frequent steps come first. Empty if `others` is empty, because there is nothing to compare with.
     """
     failed = [run for run in failed if run.steps][:MOST_COMPARED]
     others = [run for run in others if run.steps][:MOST_COMPARED]
@@ -336,7 +337,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities of the steps of runs: one matrix (s, s), 0 for different steps."""
+    """The similarities of the steps of all runs, as one matrix (s, s), 0 for different steps."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()
@@ -344,13 +345,13 @@ class _Alike:
         self._likeness = np.where(likeness >= least, likeness, np.float32(0.0))
 
     def of(self, one: int, other: int) -> Likeness:
-        """Return the similarities (n, m) of two runs."""
+        """Return the similarities (n, m) of the steps of two runs."""
         rows, columns = slice(*self._starts[one : one + 2]), slice(*self._starts[other : other + 2])
         return self._likeness[rows, columns]
 
     @property
     def taken(self) -> npt.NDArray[np.bool_]:
-        """Whether each step was taken by each run: (s, runs)."""
+        """Whether each run took each step, (s, runs)."""
         taken: npt.NDArray[np.bool_] = np.maximum.reduceat(self._likeness, self._starts[:-1], axis=1) > 0
         return taken
 

@@ -1,15 +1,15 @@
 """Links runs to recalls, and later runs to earlier ones.
 
 A recall belongs to the run whose events name it, or to the run that made it. Otherwise the run is guessed, unless a
-trigger made the recall: the same request (or a near vector), shortly before the run began, not in another session. An
-explicit link replaces a guess. Feedback on a recall without a run creates a trajectory under the recall's id; when the
-run becomes known, the feedback moves to it.
+trigger made the recall: a run fits if it has the same request (or a near vector) and began shortly after the recall,
+not in another session. An explicit link replaces a guess. Feedback on a recall without a run creates a trajectory under
+the recall's id; when the run becomes known, the feedback moves to the run.
 
 A run retries an earlier run if an event says so, or if it makes the same request in other words soon after the earlier
-one ended (or began, if it was still open). The success of a run raises the runs it continues, the runs that these
-continue (at most three hops), and the latest earlier runs that used one of the same memories; each once, by the
-shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it can be
-withdrawn if the outcome of the later run changes.
+run ended (or began, if it was still open). The success of a run raises the runs that it continues, the runs that these
+continue (at most three hops), and the latest earlier runs that used one of the same memories. Each run is raised once,
+by the shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it
+can be withdrawn if the outcome of the later run changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memory_agent.storage.stored_runs import BEGUN, ENDED, Echo, Effect, RecallN
 
 
 def link_named(writer: RunWriter, run_id: str) -> None:
-    """Link the recalls that the events of a run name."""
+    """Link the recalls that are named by the events of a run."""
     run = writer.get(run_id)
     named = {recall_id for mark in run.marks for recall_id in mark.recalls} if run is not None else set()
     for recall_id in sorted(named):
@@ -37,7 +37,7 @@ def link_named(writer: RunWriter, run_id: str) -> None:
 
 
 def link_asked(writer: RunWriter) -> list[str]:
-    """Link new recalls whose caller named a run; return the ids of these runs."""
+    """Link new recalls to the runs that their callers named; return the ids of these runs."""
     linked = []
     for note in list(writer.batch.asked_notes()):
         run_id = None if note.by_run is None else writer.batch.run_at(note.by_run, note.at_us)
@@ -48,7 +48,7 @@ def link_asked(writer: RunWriter) -> list[str]:
 
 
 def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings) -> None:
-    """Link recalls for the same request from shortly before the run began."""
+    """Link recalls for the same request that were made shortly before the run began."""
     run = writer.get(run_id)
     if run is None or run.began_us is None:
         return
@@ -104,15 +104,15 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 MOST_HOPS = 3
 NEAREST = 16
-"""Maximum runs near in time that are considered, which bounds the work for one event."""
+"""Maximum number of runs near in time that are considered. This bounds the work for one event."""
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]
-"""Pairs of an earlier run's id and the hops to it; 0 hops: it is retried."""
+"""Pairs of an earlier run's id and the number of hops to it; 0 means that it is retried."""
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:
-    """Recompute the relations of these runs to earlier and later ones."""
+    """Recompute the relations of these runs to earlier and later runs."""
     changed = list(dict.fromkeys(run_ids))
     waiting: list[str] = []
     for run_id in changed:
@@ -126,7 +126,7 @@ def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings
 
 
 def unlink(writer: RunWriter, run_id: str) -> None:
-    """Withdraw all relations of a run, in both directions, before it is removed."""
+    """Withdraw all relations of a run, in both directions. Call this before the run is removed."""
     run = writer.get(run_id)
     if run is None:
         return
@@ -140,7 +140,7 @@ def unlink(writer: RunWriter, run_id: str) -> None:
 
 
 def _update_retries_of(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Recompute which later runs retry this one; return the ids of the later runs whose relation changed."""
+    """Recompute which later runs retry this run; return the ids of the later runs whose relation changed."""
     changed = []
     known = {echo.run_id for echo in run.echoes if echo.hop == 0}
     for later in _after(writer, run, settings, known):
@@ -153,7 +153,7 @@ def _update_retries_of(writer: RunWriter, run: StoredTrajectory, settings: Learn
 
 
 def _update_retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Recompute which earlier runs this one retries; return the ids of the earlier runs whose relation changed."""
+    """Recompute which earlier runs this run retries; return the ids of the earlier runs whose relation changed."""
     run = writer.get(run.id) or run
     former = {(effect.run_id, effect.hop) for effect in run.effects}
     relations = _retried_by(writer, run, settings) | {(name, hop) for name, hop in former if hop}
@@ -162,7 +162,7 @@ def _update_retried_by(writer: RunWriter, run: StoredTrajectory, settings: Learn
 
 
 def _update_raised_by(writer: RunWriter, run_id: str) -> None:
-    """Recompute which earlier runs the success of this one raises."""
+    """Recompute which earlier runs the success of this run raises."""
     run = writer.get(run_id)
     if run is not None:
         retried = {(effect.run_id, 0) for effect in run.effects if effect.hop == 0}
@@ -170,7 +170,7 @@ def _update_raised_by(writer: RunWriter, run_id: str) -> None:
 
 
 def _set_relations(writer: RunWriter, run: StoredTrajectory, relations: Relations) -> None:
-    """Set the relations of a run to earlier ones."""
+    """Set the relations of a run to earlier runs."""
     former = {(effect.run_id, effect.hop) for effect in run.effects}
     if relations == former:
         return
@@ -188,7 +188,7 @@ def _set_echoes(writer: RunWriter, earlier_id: str, later_id: str, hops: frozens
         echoes = tuple(sorted((*others, *own), key=lambda echo: (echo.at_us, echo.run_id, echo.hop)))
         if echoes or earlier.marks or earlier.recalls:
             writer.put(msgspec.structs.replace(earlier, echoes=echoes))
-        else:  # only its name was known
+        else:  # only the id of the run was known
             writer.remove(earlier_id)
 
 
@@ -229,7 +229,7 @@ def _is_retry(
 
 
 def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Relations:
-    """Return the earlier runs that the success of this one raises, with their hops."""
+    """Return the earlier runs that the success of this run raises, with the number of hops."""
     if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
         return set()
     found: dict[str, int] = {}
@@ -243,7 +243,7 @@ def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> R
 
 
 def _sharing(writer: RunWriter, run: StoredTrajectory, *, is_later: bool) -> set[str]:
-    """Return the nearest earlier (or later) runs that used one of its memories and do not overlap it in time."""
+    """Return the nearest earlier (or later) runs that used one of the run's memories and do not overlap it in time."""
     keys = [key for used in run.used for key in _nearest_uses(writer, used.row, run, is_later=is_later)]
     return {other.id for other in _runs(writer, keys) if other.id != run.id}
 
@@ -262,7 +262,7 @@ def _nearest_uses(writer: RunWriter, row: int, run: StoredTrajectory, *, is_late
 def _after(
     writer: RunWriter, run: StoredTrajectory, settings: LearningSettings, known: set[str]
 ) -> Iterator[StoredTrajectory]:
-    """Return the runs that began during this one or soon after, and the runs known to retry it."""
+    """Return the runs that began during this run or soon after it, and the runs known to retry it."""
     keys = [trajectory_key(name) for name in sorted(known)]
     if run.began_us is not None:
         until_us = max(run.began_us, run.ended_us or 0) + round(settings.retry_window_s * _SECOND)

@@ -1,6 +1,6 @@
-"""Reads the request of a stored run, and converts runs to their public forms: `Trajectory`, and `SimilarRun` in words.
+"""Reads the request of a stored run, and converts runs to their public forms, `Trajectory` and `SimilarRun`.
 
-The request is read from the memory of the begin event, so forgetting that memory forgets it. Two requests without
+The request is read from the memory of the begin event, so forgetting that memory forgets the request. Requests without
 comparable vectors are compared by their words.
 """
 
@@ -68,14 +68,14 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
 
 
 MOST_STEPS = 32
-"""Steps in words of one run: the first ones and the last."""
+"""Maximum steps of one run that are converted to text: the first ones and the last ones."""
 LINE_CHARS = 160
 _MOST_RECALLED = 50
-_LITTLE_CHARS = 48  # after the event's own words: for example, to whom a step was assigned
+_LITTLE_CHARS = 48  # after the event's own words, such as the assignee of a step
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
-    """Return an ended run in words, without score and relevance; None before it ended, or without its request."""
+    """Return an ended run as text, without score and relevance; None if it has not ended or its request is missing."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.ended_us is None or run.outcome is None:
         return None
@@ -102,7 +102,7 @@ def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | No
 
 
 def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ...], int]:
-    """Return the steps in words, without repeats, and how many are left out between the first ones and the last."""
+    """Return the distinct steps as text, and the number of omitted steps between the first ones and the last ones."""
     rows = [(mark, mark.row) for mark in run.marks if mark.role == "step" and mark.row is not None]
     chosen = rows if len(rows) <= MOST_STEPS else [*rows[: MOST_STEPS - 1], rows[-1]]
     read = ((mark, snapshot.record(row)) for mark, row in chosen)
@@ -114,7 +114,7 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
-    """Return the words of the event that gave the run its quality, else those of its latest end."""
+    """Return the words of the event that set the quality of the run, else the words of its latest end."""
     cause = run.revisions[-1].cause if run.revisions else None
     said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
     ends = [mark for mark in said if mark.role == "end"]
@@ -152,7 +152,7 @@ class RunRequest(NamedTuple):
 
 
 def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> RunRequest | None:
-    """Return the request of a run; None when its begin is unknown, made no memory, or was forgotten."""
+    """Return the request of a run; None if its begin is unknown, made no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None
@@ -162,27 +162,27 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
 
 
 def words_of(record: MemoryRecord, mark: Mark) -> str:
-    """Return the event's own words in the text of its memory, without introduction and additions."""
+    """Return the event's own words in the text of its memory, without the introduction and additions."""
     if not mark.said_chars or record.updated_at is not None:  # stored by a former version, or replaced by `remember`
         return record.text
     return record.text[mark.said_at : mark.said_at + mark.said_chars]
 
 
 def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: float) -> bool:
-    """Return whether two requests ask the same in different words."""
+    """Return whether two requests ask for the same thing in different words."""
     similarity = None if one.digest == other.digest else likeness(one, other)
     return similarity is not None and similarity >= least_similarity
 
 
 def likeness(one: RunRequest, other: RunRequest) -> float | None:
-    """Return the cosine of two requests; without vectors 1 for the same words, else None."""
+    """Return the cosine of two requests. Without vectors, return 1 for the same words, else None."""
     if one.vector is None or other.vector is None:
         return 1.0 if _words(one.text) == _words(other.text) else None
     return float(one.vector @ other.vector) if one.vector.shape == other.vector.shape else None
 
 
 def asks_for(note: RecallNote, request: RunRequest, least_similarity: float) -> bool:
-    """Return whether the query of a recall is this request, or similar to it."""
+    """Return whether the query of a recall equals this request, or is similar to it."""
     if note.request == request.digest:
         return True
     query = note.query

@@ -1,7 +1,7 @@
-"""Loads and stores the runs that one transaction changes; updates their memories once, at the end.
+"""Loads and stores the runs that one transaction changes, and updates their memories once, at the end.
 
 A run's end, quality and uses are functions of all its facts, so the order in which events arrive does not matter.
-`finish` copies a run's quality to the memories it became, and its outcome to the utility of those it used.
+`finish` copies a run's quality to its own memories, and its outcome to the utility of the memories that it used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
-"""Steps kept of one run, the earliest ones; steps that name memories or recalls have a limit of their own."""
+"""Maximum steps kept of one run, the earliest ones. Steps that name memories or recalls have a separate limit."""
 
 
 class RunWriter:
-    """Reads and writes runs by id within one batch. A forgotten run reads as None and is never restored."""
+    """Reads and writes runs by id within one batch. A forgotten run is read as None and never restored."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -29,16 +29,16 @@ class RunWriter:
         self._requests: dict[int, RunRequest | None] = {}
 
     def get(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run, or None when it is unknown or forgotten."""
+        """Return the run, or None if it is unknown or forgotten."""
         run = self._load(run_id)
         return None if run is None or run.is_forgotten else run
 
     def stored(self, run_id: str) -> StoredTrajectory:
-        """Return the stored run, also a forgotten one; an empty run when it is unknown."""
+        """Return the stored run, even if it is forgotten; an empty run if it is unknown."""
         return self._load(run_id) or StoredTrajectory(run_id)
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run, an empty run when it is unknown, or None when it is forgotten."""
+        """Return the run, an empty run if it is unknown, or None if it is forgotten."""
         run = self._load(run_id)
         return StoredTrajectory(run_id) if run is None else self.get(run_id)
 
@@ -52,14 +52,14 @@ class RunWriter:
         return self.get(self._ids[key])
 
     def request(self, run: StoredTrajectory) -> RunRequest | None:
-        """Return the request of a run with its vector, or None when it is unknown."""
+        """Return the request of a run with its vector, or None if it is unknown."""
         row = run.begin_row
         if row is not None and row not in self._requests:
             self._requests[row] = request_of(self.batch, run, with_vector=True)
         return None if row is None else self._requests[row]
 
     def put(self, run: StoredTrajectory) -> StoredTrajectory:
-        """Recompute the derived fields of a run, unless it is forgotten, store it, and return it."""
+        """Recompute the derived fields of a run, unless it is forgotten; then store and return the run."""
         self._load(run.id)
         settled = run if run.is_forgotten else self._settled(run)
         self._now[run.id] = kept = self.batch.put_trajectory(settled)
@@ -72,7 +72,7 @@ class RunWriter:
         self._now[run_id] = None
 
     def forget(self, run_id: str) -> None:
-        """Replace a run by a tombstone."""
+        """Replace a run with a tombstone."""
         run = self.stored(run_id)
         self.put(StoredTrajectory(run_id, is_forgotten=True, again=run.again, last_us=run.last_us))
 
@@ -138,7 +138,7 @@ class RunWriter:
         )
 
     def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
-        """Copy the quality of a run to its memories, except those with a verdict of their own."""
+        """Copy the quality of a run to its memories, except those that have their own verdict."""
         is_same = before is not None and before.quality == now.quality
         known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
         for mark in now.marks:

@@ -1,8 +1,8 @@
-"""Reports how a user's runs used shared items, as counts and sums of qualities and nothing else.
+"""Reports how a user's runs used shared items, only as counts and sums of qualities.
 
-A report is stored before it is sent, and sent unchanged until it is answered, so that a crash neither loses it nor
-counts it twice. It covers the recalls that showed items, and the runs that ended, since the previous report. A run with
-a quality counts for each item that its events name and its recalls showed.
+A report is stored before it is sent, and sent again unchanged until it is acknowledged, so that a crash neither loses
+it nor counts it twice. It covers the recalls that showed items and the runs that ended since the previous report. A run
+with a quality counts for each item that its events name and its recalls showed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""How much of the history upkeep reads again instead of storing that there was nothing to report, and how far the
-covered time may be ahead of the clock."""
+"""Limit of the history that upkeep reads again instead of storing that there was nothing to report.
+
+Also the maximum by which the covered time may be ahead of the clock.
+"""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(Outbox)
 
@@ -47,10 +49,10 @@ def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
 
 
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
-    """Return the outbox with reports of the time from the covered one until `until_us` (exclusive).
+    """Return the outbox with new reports for the time from its `through_us` until `until_us` (exclusive).
 
-    If the clock was ahead by more than an hour and was set back, the covered time is set back to `until_us`: otherwise
-    nothing would be reported until the clock is there again. What was reported meanwhile may then count twice. A
+    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`. Otherwise
+    nothing would be reported until the clock reaches it again. Uses reported in the meantime may then count twice. A
     smaller step back changes nothing.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
@@ -78,7 +80,7 @@ def _reported(version: Version, shown: int, uses: int, quality: float) -> Report
 
 
 def _counted(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tuple[int, int, float]]:
-    """Return, by version, how often it was shown and used, and the sum of the qualities of the runs that used it."""
+    """Return, for each version, how often it was shown and used, and the sum of the qualities of these uses."""
     found: defaultdict[Version, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
     for note in snapshot.notes_between(since_us, until_us - 1):
         for version in note.items:

@@ -1,10 +1,10 @@
-"""Stores events, and memories without events: reads, deduplicates, embeds, and commits with the journal cursor.
+"""Stores events, and memories without events: reads, deduplicates and embeds them, and commits the journal cursor too.
 
-Delivery is at least once, the effect exactly once: a known event id adds nothing, and an event that made no memory is
-counted only above the cursor. Both are checked inside the writing transaction.
+Events are delivered at least once, but take effect exactly once: a known event id adds nothing, and an event that made
+no memory is counted only if it is above the cursor. Both are checked inside the writing transaction.
 
-A caller can pass the next batch (`ahead`): it is read and sent to the embedder before this batch is committed, so that
-the embedder works during the commit. It is stored by the next call only.
+A caller can pass the next batch too (`ahead`). It is read and sent to the embedder before the current batch is
+committed, so that the embedder works during the commit. Only the next call stores it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 
 Admission = AbstractContextManager[Callable[[], None] | None]
-"""A context held for the whole transaction. If it yields a function, that is called before a new id is stored."""
+"""A context held for the whole transaction. If it yields a function, this is called before a new id is stored."""
 
 
 @dataclass(frozen=True)
 class EncodedEvent:
-    """Decodes an event of the journal. Equal for equal bytes."""
+    """Decodes an event of the journal. Instances with equal bytes are equal."""
 
     data: bytes = field(repr=False)
 
@@ -59,7 +59,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class _Draft:
-    """The memory that an event becomes unless it is a repeat."""
+    """The memory that an event becomes, unless it is a repeat."""
 
     position: int
     record: MemoryRecord
@@ -69,7 +69,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Read:
-    """A decoded event: its outcome, and its sign of a run, if any."""
+    """A decoded event: its outcome, and the sign of a run in it, if any."""
 
     arrival: Arrival
     outcome: _Draft | Dropped | RejectedEvent
@@ -103,8 +103,8 @@ class Intake:
     ) -> IngestReport:
         """Store the memories that events contain, atomically. Durable on return.
 
-        The report lists events that can never become a memory in `rejected`. Prepares the events in `ahead` for the
-        next call, which uses the result if it has exactly these events. Set `is_awaited` if a caller waits. Raises
+        In the report, `rejected` lists events that can never become a memory. The events in `ahead` are prepared for
+        the next call, which uses the result if it gets exactly these events. Set `is_awaited` if a caller waits. Raises
         `StoreError`.
         """
         with self._preparing:
@@ -116,9 +116,9 @@ class Intake:
         return self._commit(prepared)
 
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
-        """Store one memory without an event, or replace the one with its id; return what is stored. Durable on return.
+        """Store a memory without an event, or replace the one with its id; return the stored memory. Durable on return.
 
-        A replaced memory keeps its time unless the record `is_dated`. An identical one stays unchanged.
+        A replaced memory keeps its time unless the record `is_dated`. An identical memory stays unchanged.
         """
         text = embedded_text(record)
         vectors = self._vectors.embed((text,), is_awaited=True)
@@ -193,10 +193,10 @@ class Intake:
         return tally.report()
 
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
-        """Return the new events, and those handled before.
+        """Return the new events, and the events that were handled before.
 
-        An event at or below the cursor was handled before, unless it makes a memory and its id is unknown. Then its
-        number is from another journal, because the former one was lost or the store was moved.
+        An event at or below the cursor was handled before, unless it makes a memory and its id is unknown. In that case
+        its number is from another journal, because the former journal was lost or the store was moved.
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -242,7 +242,7 @@ class _Tally:
 
 
 def _count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
-    """Add to the counts of masked secrets by kind."""
+    """Add the counts of masked secrets of each kind to the store's counters."""
     for kind, number in kinds.items():
         batch.count(f"masked.{kind}", number)
 
@@ -257,13 +257,13 @@ class _Settlement:
         self.progress = _LastProgress(batch)
 
     def settle(self, read: _Read) -> Entry | None:
-        """Store, drop or reject one event; if it is new and has a sign of a run, return that."""
+        """Store, drop or reject one event; return its sign of a run, if it is new and has one."""
         outcome, seq = read.outcome, read.arrival.seq
         is_news, row, record = False, None, None
         if isinstance(outcome, _Draft):
             is_news, row = self._keep(outcome)
             record = None if row is None else outcome.record
-        elif seq is not None and seq <= self._batch.cursor:  # another thread has stored it since
+        elif seq is not None and seq <= self._batch.cursor:  # another thread has stored it in the meantime
             self._tally.duplicates += 1
         elif isinstance(outcome, Dropped):
             is_news = True
@@ -298,7 +298,7 @@ class _Settlement:
 
 
 class _LastProgress:
-    """The last progress text of each of the 64 latest runs or sessions.
+    """The last progress text of each of the latest 64 runs or sessions.
 
     It is kept in the store, not in the process, so that a replay after a crash has the same outcome.
     """

@@ -1,11 +1,11 @@
 """Lists the memories that pass a filter in pages, ordered by time.
 
-A cursor identifies the last memory of a page by its time and row, so memories that are added or removed between two
-pages neither repeat nor hide others. In the order `updated`, a memory that is replaced between them moves to the front,
-before the cursor. Each page is of one view; a memory that is replaced while the page is read is returned in its new
-version at its old place.
+A cursor identifies the last memory of a page by its time and row, so adding or removing memories between two pages does
+not repeat or hide others. In the order `updated`, a memory that is replaced between two pages moves to the front,
+before the cursor. Each page is read from one view. A memory that is replaced while the page is read is returned in its
+new version at its old place.
 
-n = number of slots that pass the filter.
+Shapes: n slots that pass the filter.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from memory_agent.records.memories import ORDERS, MemoryFilter, MemoryPage, Memo
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Rows
 
-_MOST_BYTES = 8 << 20  # of records in a page, which is sent as one message
+_MOST_BYTES = 8 << 20  # of the records in a page, which is sent as one message
 
 
 class _Place(NamedTuple):
-    """A position in an order: `time_us` and `row` of a memory."""
+    """A position in an order, given by the `time_us` and `row` of a memory."""
 
     order: Order
     time_us: int
@@ -54,12 +54,12 @@ def list_page(
     rows, times_us, total = _following(archive, chosen, order, limit + 1, _place_of(after, order))
     records: list[MemoryRecord] = []
     shown = size = 0
-    for record in map(archive.store.record, rows[:limit].tolist()):  # one by one: a large one may take megabytes
+    for record in map(archive.store.record, rows[:limit].tolist()):  # one by one, because a record may have megabytes
         size += 0 if record is None else len(msgspec.msgpack.encode(record))
         if shown and size > _MOST_BYTES:
             break
         shown += 1
-        if record is not None:  # it may have been forgotten since
+        if record is not None:  # it may have been forgotten in the meantime
             records.append(record)
     last = _Place(order, int(times_us[shown - 1]), int(rows[shown - 1])) if shown < len(rows) else None
     return MemoryPage(records=tuple(records), total=total, next_cursor=None if last is None else _cursor_of(last))

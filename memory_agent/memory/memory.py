@@ -1,8 +1,8 @@
-"""One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous, without Ray or a daemon.
+"""One user's memory: opens a folder, ingests, recalls, remembers, forgets. Synchronous, without Ray or a daemon.
 
-Programs embed it, and the daemon serves it, with the same behaviour. One thread may ingest while others recall. In a
-daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async class, because its
-event loop would only wait for the disk.
+A program can embed a memory, or use it through the daemon, with the same behaviour. One thread may ingest while other
+threads recall. In a daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async
+class, because its event loop would only wait for the disk.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from relay.errors import EventTooLargeError
 from relay.log import log
 
 NumberedEvents = Sequence[tuple[int, bytes]]
-"""Encoded events with their numbers in the journal."""
+"""Encoded events, with their numbers in the journal."""
 
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
@@ -72,7 +72,7 @@ _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 class Memory:
     """The memory of one user. Every method raises `StoreError` if the store has failed or is closed.
 
-    In the examples, `memory` is `Memory.open("data/alice")`, and empty.
+    In the examples, `memory` is an empty memory, opened with `Memory.open("data/alice")`.
     """
 
     runs: Runs
@@ -137,22 +137,22 @@ class Memory:
         shared: SharedStore | None = None,
         **keywords: Unpack[SettingsKeywords],
     ) -> Self:
-        """Open the memory in a folder, or create it, and own it until `close`.
+        """Open or create the memory in a folder, and own the folder until `close`.
 
-        `settings` has the format of the daemon's: `load_settings` reads it from a file. A memory uses the tables
-        `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`, `relay.events` and
-        `relay.masking`. Without it the defaults apply, except that no model is downloaded. `keywords` replace one table
-        each; they exist for callers of earlier versions.
+        `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
+        tables `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`,
+        `relay.events` and `relay.masking`. Without it the defaults apply, except that no model is downloaded. Each of
+        the `keywords` replaces one table; they exist for callers of earlier versions.
 
-        `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. The caller closes an
-        `embedder` that it passes; otherwise the memory opens its own when it first needs one. Memories that have
-        expired by the retention rules at `now` (the current time) are erased before this returns, unless `age_now` is
-        false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which the caller
-        closes; without one, nothing can be published, and recalls find no shared items.
+        `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
+        `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
+        expired by the retention rules at `now` (default: the current time) are erased before this returns, unless
+        `age_now` is false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which
+        the caller closes. Without a store, nothing can be published and recalls find no shared items.
 
         Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
-        `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` when the folder and
-        `settings.encryption` disagree.
+        `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` if the folder does not match
+        `settings.encryption`.
 
         >>> with Memory.open("data/alice") as memory:
         ...     record = memory.remember("Staging needs the VPN")
@@ -161,7 +161,7 @@ class Memory:
         1
         """
         if not os.fspath(path):
-            raise InvalidInputError("path", "is empty")  # Path("") would be the current folder
+            raise InvalidInputError("path", "is empty")  # because Path("") is the current folder
         settings = with_keywords(settings or _LIBRARY_SETTINGS, keywords)
         folder = Path(path)
         if is_data_dir(folder):
@@ -181,7 +181,7 @@ class Memory:
             raise
 
     def with_rights(self, rights: Rights) -> Self:
-        """Return this memory for a caller with these rights, which decide the visible shared items.
+        """Return this memory for a caller with these rights, which determine the visible shared items.
 
         >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
         []
@@ -202,9 +202,9 @@ class Memory:
     ) -> IngestReport:
         """Store the memories that events contain. Atomic, and durable on return.
 
-        `seqs` are the events' numbers in a journal: they advance the store's cursor, and events at or below it that
-        made no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become a
-        memory (malformed, too large, in the future) are listed in `rejected` and do not affect the others. The
+        `seqs` are the events' numbers in a journal. They advance the store's cursor, and events at or below the cursor
+        that made no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become
+        a memory (malformed, too large, in the future) are listed in `rejected` and do not affect other events. The
         `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
         match it.
 
@@ -221,9 +221,10 @@ class Memory:
     def ingest_encoded(
         self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None, ahead: NumberedEvents = ()
     ) -> IngestReport:
-        """As `ingest`, for validated events in the journal's format (`relay.event.encode_event`).
+        """Like `ingest`, for validated events in the journal's format (`relay.event.encode_event`).
 
-        `ahead` are the events of the next call. They are embedded while these are committed, and not yet stored.
+        `ahead` are the events of the next call. They are embedded while the current events are committed, but not
+        stored.
 
         >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
         >>> memory.ingest_encoded([one.data for one in entries], seqs=[one.seq for one in entries]).kept
@@ -250,10 +251,10 @@ class Memory:
         now: datetime | None = None,
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
-        """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
+        """Return at most `top_k` memories (5, or the profile's number) that are relevant to `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error: `degraded`
-        names it. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error, but is named
+        in `degraded`. Raises `InvalidInputError` (with the argument's name).
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token", tags=["auth"])
         >>> lunch = memory.remember("Lunch is at noon in the canteen")
@@ -297,13 +298,13 @@ class Memory:
         quality_score: float | None = None,
         now: datetime | None = None,
     ) -> MemoryRecord:
-        """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
+        """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, replaces this user's memory with that id, or stores a new one under it, even if the id was
+        With an `id`, this replaces the user's memory with that id, or stores a new one with it, even if the id was
         forgotten before. A replaced memory keeps its event, its usage and, unless `timestamp` is given, its time;
         `updated_at` is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory
-        changes nothing. Without an `id`, every call adds a memory. `timestamp` is when it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name).
+        changes nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened
+        (default: now). Raises `InvalidInputError` (with the argument's name).
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -342,7 +343,7 @@ class Memory:
             return stored
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`.
+        """Return the memories with these ids, in the same order; unknown ids are omitted. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> [found.text for found in memory.get([record.id, "unknown"])]
@@ -358,7 +359,7 @@ class Memory:
         """Remove memories with their vectors and words; return how many existed. Durable on return.
 
         Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
-        files for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+        files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.forget([record.id]), memory.forget([record.id])
@@ -369,7 +370,7 @@ class Memory:
             return self._forgetting.memories(ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories existed.
+        """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed.
 
         >>> record = memory.remember("Staging needs the VPN", session_id="s-17")
         >>> memory.forget_session("s-17")
@@ -391,11 +392,11 @@ class Memory:
     ) -> FeedbackReport:
         """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
-        The feedback applies to the recall's run; a recall without a run gets a trajectory of its own, which ends here,
-        with quality .8 if memories are named without a quality. `recall_id` may also be the id of a run; then the
-        quality of an ended run is revised. Later feedback replaces earlier feedback. Naming all memories of a recall
-        halves the credit if it showed two or three, and credits none if it showed more. Raises `InvalidInputError`,
-        also if there is no such recall or run.
+        The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
+        feedback; its quality is .8 if memories are named without a quality. `recall_id` may also be the id of a run;
+        the quality of an ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a
+        recall halves the credit if it showed two or three, and gives no credit if it showed more. Raises
+        `InvalidInputError`, also if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -420,7 +421,7 @@ class Memory:
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored without a model; return how many.
 
-        Resumes where it was interrupted. Returns 0 without a model, or if the model has changed.
+        Resumes after an interruption. Returns 0 without a model, or if the model has changed.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:
@@ -435,7 +436,7 @@ class Memory:
             return filled
 
     def fill_in_background(self) -> None:
-        """As `fill_vectors` without a limit, in a thread, which `close` stops. Idempotent.
+        """Like `fill_vectors` without a limit, but in a thread, which `close` stops. Idempotent.
 
         >>> memory.fill_in_background()
         """
@@ -445,7 +446,7 @@ class Memory:
     def reembed(self, progress: Progress | None = None) -> int:
         """Recompute all vectors with the current model, after `model_changed`; return how many.
 
-        Meanwhile recalls use words and the vectors made so far. `progress` is called with (done, total). Raises
+        In the meantime recalls use words and the vectors made so far. `progress` is called with (done, total). Raises
         `ModelError` without a model.
 
         >>> record = memory.remember("Staging needs the VPN")
@@ -459,7 +460,7 @@ class Memory:
             return made
 
     def stats(self) -> MemoryStats:
-        """Return the figures of this user's memory.
+        """Return the statistics of this user's memory.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> stats = memory.stats()
@@ -479,10 +480,10 @@ class Memory:
         """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer if they are large. Storing or forgetting memories between two pages neither repeats nor hides
-        others. A memory that is replaced in the meantime may change its position, so that the pages miss or repeat it;
-        a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, also for a filter with
-        `min_score`.
+        1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
+        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
+        it; a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, including for a filter
+        with `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
         >>> page = memory.list(order="oldest", limit=2)
@@ -498,7 +499,7 @@ class Memory:
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
-        If a model was used, first embeds memories that were stored without one, for about 2 s.
+        If a model was used, this first embeds memories that were stored without a model, for about 2 s.
 
         >>> memory.close()
         >>> memory.recall("users get signed out")
@@ -506,7 +507,7 @@ class Memory:
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
-            self._vectors.close(catch_up=not self._is_hosted)  # a host fills in vectors during upkeep
+            self._vectors.close(catch_up=not self._is_hosted)  # a host does this during upkeep
             self._consolidation.close()
             with self.erasure.noting_age():
                 self._archive.close()
@@ -559,7 +560,7 @@ class Memory:
         return self._pipeline.similar_runs(replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:
-        """Return the text as it would be stored: masked and truncated."""
+        """Return the text as it would be stored, masked and truncated."""
         return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:

@@ -1,7 +1,7 @@
-"""Words in a text that may identify its author, other people, or a machine. Pure.
+"""Finds words in a text that may identify its author, other people or a machine. Pure.
 
-A preview shows them before a text is published, and removes nothing, so a false positive costs a glance. Names of
-people are recognised by their capitals alone ("Ann Lee", "asked Ann"), so names in lower case, and single names at the
+A preview shows these words before a text is published, but removes none, so a false positive does little harm. Names of
+people are recognised only by their capitals ("Ann Lee", "asked Ann"), so names in lower case, and single names at the
 start of a sentence, are missed.
 """
 
@@ -34,7 +34,7 @@ _NOT_NAMES = STOP_WORDS | {name.lower() for name in (*calendar.day_name, *calend
 
 
 def mentions(fields: Mapping[str, str], own_names: Iterable[str] = ()) -> tuple[Mention, ...]:
-    """Return the distinct mentions in the fields, at most 200. `own_names` are the author's, which count as accounts.
+    """Return the distinct mentions in the fields, at most 200. `own_names`, the author's, count as accounts.
 
     >>> [(found.kind, found.text) for found in mentions({"body": "Ann Lee fixed /srv/app/deploy.sh on 10.0.0.7"})]
     [('person', 'Ann Lee'), ('path', '/srv/app/deploy.sh'), ('address', '10.0.0.7')]

@@ -77,7 +77,7 @@ class Sona:
             return ignored
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. The data contains the queries.
+        """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -106,9 +106,9 @@ class Sona:
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
-        """Infer which memories ended runs used, find patterns, train and save the learner; return whether that was new.
+        """Infer which memories ended runs used, find patterns, train and save the learner; return whether this was due.
 
-        Part of a host's upkeep. Reads at most 50 runs per call.
+        This is part of a host's upkeep. A call reads at most 50 runs.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -130,13 +130,13 @@ class Care:
     def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild the columns that recall searches from the records; return the number of memories.
 
-        Meanwhile recalls use the old columns and report that in `degraded`. The new columns include memories that are
-        ingested in the meantime.
+        Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
+        that are ingested in the meantime.
 
-        With `vectors`, drop the vectors of another model and embed all memories again, in the background; return how
-        many wait. `stats().waiting` counts down; meanwhile recalls use words and the vectors made so far. A daemon
-        continues after a restart; an embedded memory, at the next call. Raises `ModelError` without a model,
-        `InvalidInputError`.
+        With `vectors`, this drops the vectors of another model and embeds all memories again, in the background; it
+        returns how many memories wait. `stats().waiting` counts down. Until it is 0, recalls use words and the vectors
+        made so far. After a restart, a daemon continues; an embedded memory continues at the next call. Raises
+        `ModelError` without a model, `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed
@@ -153,9 +153,9 @@ class Care:
             return self._archive.store.counts().memories
 
     def compact(self) -> Compacted:
-        """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
+        """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait.
 
-        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without space for a copy.
+        Raises `DeadlineExceededError` if reads never pause, and `StoreFullError` if there is no space for a copy.
 
         >>> sizes = memory.care.compact()
         >>> sizes.bytes_after <= sizes.bytes_before

@@ -16,14 +16,14 @@ from relay import EventLimits, Masker, validate_id, validate_object
 from relay.errors import MalformedEventError
 
 _MAX_METADATA_DEPTH = 64
-_MOST_METADATA_VALUES = 10_000  # the columns of filters take 12 bytes for each
+_MOST_METADATA_VALUES = 10_000  # each takes 12 bytes in the columns of filters
 _NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
-_MOST_TITLE_CHARS = 1_000  # events: 200, and 32 tags of 64 characters
+_MOST_TITLE_CHARS = 1_000  # for events: 200, and 32 tags of 64 characters
 _MOST_TAGS, _MOST_TAG_CHARS = 100, 200
 
 
 def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
-    """Return the checked record. Its fields may have any type. Raises `InvalidInputError` (with the field's name)."""
+    """Return the validated record. Its fields may have any type. Raises `InvalidInputError` (with the field's name)."""
     check_not_blank("text", record.text)
     if len(record.text) > max_chars:
         raise InvalidInputError("text", f"has {len(record.text)} characters, at most {max_chars} are allowed")
@@ -84,7 +84,7 @@ def _optional_name(field: str, name: object, max_bytes: int) -> str | None:
 
 
 def _past(field: str, moment: object, now: datetime, max_future_s: float) -> datetime:
-    """Return a time with a zone in UTC. It must not precede 1970 or exceed `now` by more than `max_future_s`."""
+    """Return a time with a time zone in UTC. It must be after 1970 and exceed `now` by at most `max_future_s`."""
     checked = check_time(field, moment).astimezone(UTC)
     ahead_s = (checked - now).total_seconds()
     if ahead_s > max_future_s:

@@ -1,8 +1,8 @@
-"""`Memory.runs`: begin, step, end and rate runs, and read them.
+"""`Memory.runs`: begins, steps, ends, rates and reads runs.
 
-Each change is ingested as an event, like those of a conductor; a repeated `event_id` is ignored. `learning` derives
-quality and credit from the events. An event counts however late or often it arrives; a call that contradicts the stored
-run raises an error.
+Each change is ingested as an event, like the events of a conductor; a repeated `event_id` is ignored. `learning`
+derives quality and credit from the events. An event counts however late or often it arrives, whereas a call that
+contradicts the stored run raises an error.
 """
 
 from __future__ import annotations
@@ -70,8 +70,10 @@ class Runs:
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`ingest` stores an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
-        `stored_text` returns a text as it would be stored.
+        """Connect the parts. `ingest` stores an event.
+
+        `find` returns runs similar to a text, given a limit and a minimum relevance. `stored_text` returns a text as it
+        would be stored.
         """
         self._user_id = user_id
         self._archive = archive
@@ -80,7 +82,7 @@ class Runs:
         self._find = find
         self._stored_text = stored_text
         self._in_use = in_use
-        self._changing = threading.Lock()  # from the check of a run until its event is stored
+        self._changing = threading.Lock()  # held from the check of a run until its event is stored
 
     def begin(
         self,
@@ -92,10 +94,10 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. Durable on return.
+        """Begin a run, with a new id unless `run_id` is given. Durable on return.
 
-        Beginning an open run again with the same objective returns it, and adds recalls. Raises `RunEndedError` if the
-        run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
+        Beginning an open run again with the same objective returns the run, and adds recalls. Raises `RunEndedError` if
+        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
@@ -124,7 +126,8 @@ class Runs:
     ) -> Trajectory:
         """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended run.
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
+        ended.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
@@ -183,7 +186,7 @@ class Runs:
         return self._known(name, moment)
 
     def get(self, run_id: str) -> Trajectory | None:
-        """Return the run, or None.
+        """Return the run, or None if there is no such run.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> memory.runs.get("run-7").objective, memory.runs.get("run-8")
@@ -197,7 +200,7 @@ class Runs:
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the text of steps.
+        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the texts of steps.
 
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
@@ -259,7 +262,7 @@ class Runs:
             return self._report(name, named, note)
 
     def _report(self, name: str, named: Sequence[str], note: RecallNote | None) -> FeedbackReport:
-        """Report the effect of feedback on the recall of `note`, or on the run `name`."""
+        """Return the effect of feedback on the recall of `note`, or on the run `name`."""
         with self._archive.store.snapshot() as snapshot:
             known = None if note is None else snapshot.recall_note(name) or note
             run = snapshot.trajectory(name if known is None else known.run_id or known.by_run or name)
@@ -310,7 +313,7 @@ class Runs:
         moment: datetime,
         event_id: str | None,
     ) -> bool:
-        """Whether the run exists with all of these values. Raises as `begin`."""
+        """Whether the run exists with all of these values. Raises the errors of `begin`."""
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             run = _run_at(snapshot, name, moment)
             begin = None if run is None else next((mark for mark in run.marks if mark.role == "begin"), None)
@@ -341,7 +344,7 @@ class Runs:
         return self._stored_text(text).split()
 
     def _settle_recalls(self) -> None:
-        """Write waiting recalls, so that their runs list them."""
+        """Write pending recalls, so that their runs list them."""
         if self._archive.store.has_waiting_notes:
             with self._archive.batch() as batch:
                 self._run_records.enter(batch, ())
@@ -384,7 +387,7 @@ def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
 
 
 def _words(snapshot: Snapshot, mark: Mark) -> list[str] | None:
-    """Return the words of an event's text; None if it became no memory, or its memory was forgotten."""
+    """Return the words of an event's text; None if it did not become a memory, or its memory was forgotten."""
     record = None if mark.row is None else snapshot.record(mark.row)
     return None if record is None else words_of(record, mark).split()
 

@@ -1,8 +1,8 @@
-"""`Memory.shared`: publishes and offers items, and reads the items of other users.
+"""`Memory.shared`: publishes and offers items, and reads items of other users.
 
 A user's content leaves the memory only through `confirm` and `offer`, which send a preview exactly as its author saw
-it. The items are in a separate store (`knowledge`), reached through `SharedStore`; a memory opened without one
-publishes nothing.
+it. The items are in a separate store (`knowledge`), which is accessed through `SharedStore`. A memory that was opened
+without such a store cannot publish.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ from relay.log import log
 
 MOST_FOUND = 100
 _SPARE_ITEMS = 10
-"""Items to request beyond the length of the answer, from which new ones are drawn."""
-_MOST_TITLE_CHARS = 80  # of a title taken from the first line of a memory
+"""Further items to request, beyond the length of the answer, from which new items are drawn."""
+_MOST_TITLE_CHARS = 80  # of a title that is taken from the first line of a memory
 _TIMEOUT_S = 8.0  # below the timeout of clients
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
@@ -117,17 +117,16 @@ class Shared:
         offer: bool = False,
         now: datetime | None = None,
     ) -> PublishPreview:
-        """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
+        """Return exactly what `confirm` would publish. Sends and stores nothing.
 
-        `summary` is the text that is searched and shown, `body` an optional full text, `reference` the location of the
-        original. `memory_id` is a memory of this user that provides title, summary, tags and type unless these are
+        `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
+        the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
         given. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
         `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
         `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
-        `access_policy` is then required, and `replaces` has the former version.
-        With `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, has
-        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
-        also `UnavailableError`.
+        `access_policy` is then required, and `replaces` has the former version. With `offer`, the preview is for
+        `offer` instead of `confirm`: it is a pattern and, if learned from runs, has their steps without counts and
+        dates. Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -159,8 +158,8 @@ class Shared:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, also if the preview or its memory has changed
-        since, and `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, including when the preview or its memory has
+        changed since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
         >>> item = memory.shared.confirm(preview)
@@ -176,11 +175,11 @@ class Shared:
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees it, and no search finds it, until `shared.offers_together` users (5) offer the same words for
-        the same readers. They may differ in spaces, in the case of the first letter of a line and in punctuation at its
-        end. Then upkeep makes an item of them, with the author "5 users" and no names. The item is removed when too few
-        offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`, also if the preview or its memory
-        has changed since, and `UnavailableError`.
+        Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
+        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
+        punctuation at its end. Upkeep then makes an item of the offers, with the author "5 users" and no names. The
+        item is removed when too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
+        including when the preview or its memory has changed since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> memory.shared.offer(preview).proposed_as, memory.shared.search("flaky deploys")
@@ -190,7 +189,7 @@ class Shared:
         return self._ask(Offer(content=shown.content))
 
     def offered(self) -> list[OfferedPattern]:
-        """Return this user's offers, newest first, each with the id of the item made of it and of others' offers.
+        """Return this user's offers, newest first, each with the id of the item that was made from it, if any.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> offer = memory.shared.offer(preview)
@@ -200,9 +199,9 @@ class Shared:
         return self._ask(ListOffers())
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Remove an item of this user with its figures, or withdraw an offer; return a receipt.
+        """Remove an item of this user and its figures, or withdraw an offer; return a receipt.
 
-        No answer contains it after the return.
+        After this returns, no answer contains the item.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.unpublish(item.id).found, memory.shared.unpublish(item.id).found
@@ -213,8 +212,8 @@ class Shared:
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
 
-        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, also for the
-        user's own items and for items that this user cannot see.
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
+        the user's own items and for items that this user cannot see.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.rate(item.id, 1.0)
@@ -307,8 +306,8 @@ class Shared:
     def report(self, until: datetime) -> int:
         """Report the use of shared items by runs until a time, as counts and sums. Part of the upkeep of a host.
 
-        Returns the number of acknowledged reports. Raises `UnavailableError` and the errors of the store; the next call
-        repeats the other reports.
+        Returns the number of acknowledged reports. Raises `UnavailableError` and the errors of the store. The next call
+        sends the other reports again.
 
         >>> memory.shared.report(datetime.now(UTC))
         0
@@ -342,7 +341,7 @@ class Shared:
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
-            of_others=True,  # the caller's own memory has its own items
+            of_others=True,  # the caller's memory already has the caller's own items
             is_marked=False,
         )
         try:
@@ -375,7 +374,7 @@ class Shared:
     def _send(self, report: Report) -> None:
         try:
             self._ask(report)
-        except InvalidInputError as error:  # a retry would be refused again
+        except InvalidInputError as error:  # a retry would fail again
             log.warning("shared.report_refused", field=error.field)
 
     def _keep(self, outbox: Outbox) -> None:
@@ -391,7 +390,7 @@ class Shared:
         return self._store
 
     def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
-        """Return the current version of an item of this user. Unknown items and those of others give the same error."""
+        """Return the current version of an item of this user. Unknown items and items of others give the same error."""
         if is_offer:
             raise InvalidInputError("item_id", "is only for published items: an offer has no versions")
         found = next((item for item in self.published() if item.id == item_id), None)
@@ -407,7 +406,7 @@ class Shared:
         return record
 
     def _confirmed(self, preview: PublishPreview | Mapping[str, Any], *, is_offer: bool) -> PublishPreview:
-        """Return a preview, after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
+        """Return the preview after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
         shown = preview if isinstance(preview, PublishPreview) else converted("preview", preview, PublishPreview)
         if shown.is_offer != is_offer:
             raise InvalidInputError(
@@ -442,12 +441,12 @@ class Shared:
 
 
 def _fail(error: MemoryAgentError, timeout_s: float) -> list[FoundItem]:
-    """Fail as a search that could not begin."""
+    """Raise the error of a search that could not begin."""
     raise error
 
 
 def _excludes_items(filter: MemoryFilter | None) -> bool:
-    """Whether no shared item can match a filter: items of others have no session, run, private label or quality."""
+    """Whether no shared item can match a filter: others' items have no session, run, private label or quality."""
     return filter is not None and (any(getattr(filter, name) for name in _OF_A_USER) or filter.min_quality is not None)
 
 

@@ -1,7 +1,7 @@
-"""Vectors of stored texts: embeds texts, decides which vectors the store accepts, and fills in missing ones.
+"""Embeds texts, decides which vectors the store accepts, and fills in missing vectors.
 
 Texts are embedded outside any lock and transaction, so recalls and writers never wait for the model. Without a model,
-memories are stored and get their vectors later.
+memories are stored without vectors, and get them later.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Progress = Callable[[int, int], None]
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """The vectors of texts, by text, and the model that made them. Empty without a model."""
+    """The vectors of texts, by text, and the model that made them. Empty if there is no model."""
 
     by_text: dict[str, Embedded] = {}
     info: EmbedderInfo | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedded]:
-        """Return `by_text` if its model is that of the store, or the store has none yet; else an empty dict.
+        """Return `by_text` if the store has the same model, or none yet; else an empty dict.
 
-        If the model computes word vectors in a new way, sets the store's words stamp, so that all memories wait for new
-        word vectors. Omits unusable vectors: their memories are stored, and wait.
+        If the model computes word vectors in a new way, this sets the store's words stamp, so that all memories wait
+        for new word vectors. Unusable vectors are omitted: their memories are stored, and wait for new vectors.
         """
         if self.info is None:
             return {}
@@ -64,15 +64,15 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 def _kept_stamp(known: str | None, words_stamp: str) -> str:
-    """Return the words stamp for a store: its own if the two are comparable, else the new one."""
+    """Return the words stamp for a store: the known stamp if the two are comparable, else the new one."""
     return known if known is not None and comparable_words(known, words_stamp) else words_stamp
 
 
 class PendingTexts:
-    """Texts that are being embedded. For one thread."""
+    """Texts that are being embedded. Not thread-safe."""
 
     def __init__(self, texts: Iterable[str], embedder: LazyEmbedder, *, is_awaited: bool) -> None:
-        """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work and time out after 4 s."""
+        """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work, and time out after 4 s."""
         self._texts = list(dict.fromkeys(texts))
         self._embedder = embedder
         self._pending: Pending[list[Embedded]] | None = None
@@ -82,7 +82,7 @@ class PendingTexts:
                 self._pending = embedder.get().begin_passages(self._texts, timeout_s=timeout_s)
 
     def result(self) -> Vectors:
-        """Return the vectors; empty without a model, after an error or after the timeout."""
+        """Return the vectors; empty if there is no model, after an error, or after the timeout."""
         if self._pending is None:
             return Vectors()
         try:
@@ -113,23 +113,23 @@ class MemoryVectors:
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories that lack a vector or word vectors; return how many.
 
-        Commits chunks of 256, so the call may be interrupted and repeated. Returns 0 without a model, with another
-        model than the store's, or while another thread fills in vectors.
+        Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model or a
+        model other than the store's, or while another thread fills in vectors.
         """
         self._embedder.look_again()
         with holding(self._filling, 0.0) as is_held:
             return self._fill_all(limit, progress) if is_held else 0
 
     def fill_in_background(self) -> None:
-        """As `fill` without a limit, in a thread. Idempotent while it runs."""
+        """Like `fill` without a limit, but in a thread. Does nothing while the thread runs."""
         if not self._is_closing and (self._fill_thread is None or not self._fill_thread.is_alive()):
             self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
             self._fill_thread.start()
 
     def begin_reembedding(self) -> int:
-        """Drop all vectors if another model made them; return how many memories wait for new ones.
+        """Drop all vectors if another model made them; return how many memories wait for new vectors.
 
-        `fill` then makes the new ones, also after a crash. Durable on return. Raises `ModelError` without a model.
+        `fill` then makes the new vectors, even after a crash. Durable on return. Raises `ModelError` without a model.
         """
         self._embedder.look_again()
         info = self._embedder.get().info
@@ -151,7 +151,7 @@ class MemoryVectors:
 
     def _catch_up(self) -> None:
         store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
-        with suppress(MemoryAgentError):  # a store without its key must close, too
+        with suppress(MemoryAgentError):  # a store without its key must close too
             if store.counts().pending and (
                 store.state.stamp is None or comparable(store.state.stamp, self._embedder.get().info.stamp)
             ):
@@ -163,7 +163,7 @@ class MemoryVectors:
             self.fill()
 
     def _fill_all(self, limit: int | None, progress: Progress | None) -> int:
-        """Embed waiting memories, each at most once."""
+        """Embed the waiting memories, each at most once."""
         makes_words = self._await_words()
         store, filled, last = self._archive.store, 0, 0
         total = store.counts().pending if limit is None else min(limit, store.counts().pending)
@@ -183,7 +183,7 @@ class MemoryVectors:
         return filled
 
     def _await_words(self) -> bool:
-        """Return whether the embedder makes word vectors; if so, mark the memories that have none as waiting."""
+        """Return whether the embedder makes word vectors; if so, mark the memories without word vectors as waiting."""
         try:
             info = self._embedder.get().info
         except ModelError:
@@ -196,7 +196,7 @@ class MemoryVectors:
         return bool(info.words_stamp)
 
     def _fill(self, rows: Sequence[int]) -> int | None:
-        """Embed the memories in `rows`; return how many were stored, None without the store's model."""
+        """Embed the memories in `rows`; return how many were stored, or None if the model is not the store's."""
         texts = [embedded_text(record) for record in self._archive.store.records(rows) if record is not None]
         vectors = self.embed(texts)
         if vectors.info is None or not comparable(

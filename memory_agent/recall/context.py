@@ -1,21 +1,22 @@
 """Renders runs and memories as a block of text for a prompt, within a token budget.
 
-The block stays data, whatever a memory contains. Headings have only our own words and, for a shared item, the name of
-its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a memory or
-a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the
-block; control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long
-one, which is shortened and marked as shortened: half of BEAM's messages have 1,500 characters, most of a usual block. A
-shortened text begins at the passage that answers the query. At most 1,000 characters of a shared item are shown.
+The block stays data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its version
+and the name of its author, quoted and without characters that separate facts (`sharing`). Each line of a memory or a
+run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so no memory can
+close the block. Control and format characters are removed, so no text is hidden. A memory is shown whole or omitted,
+except a long one, which is shortened and marked as such: half of BEAM's messages have 1,500 characters, most of a usual
+block. A shortened text begins at the passage that answers the query. At most 1,000 characters of a shared item are
+shown.
 
 Tokens are counted by the caller's function, or bounded by `estimate_tokens`. The bound is for WordPiece with the
-uncased vocabulary of BERT, which the bundled model uses. It holds for every text because of what that vocabulary
-contains: frequent words are one piece, and a piece has at least two letters if the pair is in the vocabulary. English
-comes out at 1.6 to 2 times its tokens.
+uncased vocabulary of BERT, which the bundled model uses. It holds for every text, because in this vocabulary frequent
+words are one piece, and a piece has at least two letters if the vocabulary contains the pair. For English, the bound is
+1.6 to 2 times the number of tokens.
 
-Rejected: Markdown fences, which a memory that holds code would close; titles in headings, since a title with a
-quotation mark could continue as a heading; continuing after a memory that does not fit, since more room would then show
-fewer memories; three bytes a token, too few for symbols and Chinese (30,678 tokens for a bound of 20,000); one token a
-character, three times too many in English.
+Rejected: Markdown fences, which a memory with code would close. Titles in headings, since a title with a quotation mark
+could continue as a heading. Continuing after a memory that does not fit, since more room could then show fewer
+memories. Three bytes per token, too low for symbols and Chinese (30,678 tokens for a bound of 20,000). One token per
+character, three times too high for English.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ USUAL_TOKENS = 512
 """The default token budget of a block."""
 
 FAILED_BELOW = 0.2
-"""Quality below which a run is called failed."""
+"""Quality below which a run is shown as failed."""
 _ENDINGS = (
     (0.95, "approved"),
     (0.85, "completed, and a later run built on it"),
@@ -53,27 +54,27 @@ _HOW: dict[Reason | None, str] = {
     "retried": "completed, then retried",
     "later_success": "completed, and a later run built on it",
 }
-_WHOLE_CHARS = 240  # a memory of at most that many is shown whole or left out
-_LEAST_CHARS = 120  # of a longer one, or it is left out
+_WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
+_LEAST_CHARS = 120  # the minimum shown of a longer memory, or it is omitted
 _MOST_SHARED_CHARS = 1_000
-"""Of a text that another user shared: a generated summary has fewer, a body up to 16,000."""
+"""Maximum characters shown of another user's text. A generated summary has fewer, a body up to 16,000."""
 _NEAR_CHARS = 80  # if a line begins at most this far before a passage, it is shown from its beginning
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
 _MOST_CHARS_PER_TOKEN = 32
-"""Longer entries do not fit and are not counted: eight times the mean of English prose."""
+"""Longer entries cannot fit and are not counted. The mean of English prose is an eighth of this."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
-"""Ids that can stand in a heading."""
+"""Ids that may appear in a heading."""
 _END_OF_NAME = re.compile(r" #[0-9a-f]{6}\Z")
 _PLAIN_NAME = re.compile(r"[\w.@+-]+")
 _MOST_NAME_CHARS = 40
 
 
 class Excerpt(NamedTuple):
-    """A part of a text, and a phrase for its length."""
+    """A part of a text, and a phrase that states its length."""
 
     text: str
     length: str
@@ -91,17 +92,17 @@ def context_block(
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" if none fits.
 
-    `heading` is a line above the block, for a reader of several blocks. The runs of `result` come first, in at most
-    half of the tokens if there are memories too. A memory that a line of a run contains is not repeated, nor one with
-    the words of another memory of its run, such as the message that began it. `with_ids` adds each memory's id, for a
-    reader who can fetch more of it. A shared item names its author and its released figures; a long one is shortened to
-    the part that answers the query, unless `is_whole`.
+    `heading` is a line above the block, for a reader of several blocks. The runs of `result` come first, with at most
+    half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
+    memory of its run, such as the message that began the run, has the same words. `with_ids` adds each memory's id, for
+    a reader who can fetch the whole memory. Entries of shared items state the author and the released figures. A long
+    shared item is shortened to the part that answers the query, unless `is_whole`.
 
-    The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
-    last line then gives the number of runs and memories that are left out. `count_tokens`, such as an embedder's,
-    counts each entry once, and the counts are added: exact if tokens end at line ends, as in WordPiece. Without it
-    tokens are estimated (`estimate_tokens`), never too few for the bundled model, up to twice as many in English; for
-    another model, pass its counter. Ages are relative to `now`, by default the present.
+    The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
+    last line then states the number of omitted runs and memories. `count_tokens`, such as an embedder's, counts each
+    entry once, and the counts are added. This is exact if tokens end at line ends, as in WordPiece. Without
+    `count_tokens`, tokens are estimated (`estimate_tokens`): never too low for the bundled model, and up to twice too
+    high for English. For another model, pass its counter. Ages are relative to `now`, by default the current time.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -130,7 +131,7 @@ def context_block(
 
 
 class _Entries:
-    """The entries of a block, appended to those `before` them while there is `room`, in tokens."""
+    """The entries of a block, appended after the entries `before` them as long as there is `room`, in tokens."""
 
     def __init__(self, room: int, count: CountTokens, before: Sequence[str] = ()) -> None:
         self.texts = list(before)
@@ -139,7 +140,7 @@ class _Entries:
         self._count = count
 
     def add(self, entry: str) -> bool:
-        """Add an entry if it fits; return whether it does."""
+        """Add an entry if it fits; return whether it fits."""
         tokens = self._tokens(entry)
         if self.tokens + tokens > self._room:
             return False
@@ -148,7 +149,7 @@ class _Entries:
         return True
 
     def add_part(self, heading: str, memory: RetrievedMemory) -> bool:
-        """Add an entry with as much of a long text as fits; return False, and add nothing, if that is too little."""
+        """Add an entry with as much of a long text as fits; return False and add nothing if that is too little."""
         text, begin = memory.record.text, _beginning(memory)
         rest = text[begin:]
         fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
@@ -165,13 +166,13 @@ class _Entries:
         return bool(best)
 
     def _tokens(self, entry: str) -> int:
-        """Return the tokens of `entry`; of one that is too long to fit, any number that exceeds the room."""
+        """Return the tokens of `entry`, or any number that exceeds the room if the entry is too long to fit."""
         room = self._room - self.tokens
         return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part to show of a long text that another user shared, from its passage on; None for other texts."""
+    """Return the part to show of a long text of another user, from its passage on; None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -180,12 +181,12 @@ def excerpt(memory: RetrievedMemory) -> Excerpt | None:
 
 
 def is_plain_id(id: str) -> bool:
-    """Return whether an id may be shown: callers choose theirs, and one of several words could be an instruction."""
+    """Return whether an id may be shown. Callers choose ids, and an id of several words could be an instruction."""
     return _PLAIN_ID.fullmatch(id) is not None
 
 
 def age(timestamp: datetime, now: datetime) -> str:
-    """Return how far `timestamp` is from `now`, in the largest unit that fits."""
+    """Return the time between `timestamp` and `now` as text, in the largest unit that fits."""
     span = _span(abs(now - timestamp))
     if not span:
         return "just now"
@@ -193,13 +194,13 @@ def age(timestamp: datetime, now: datetime) -> str:
 
 
 def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how long ago a memory was stored, or published if another user shared it."""
+    """Return how long ago a memory was stored or, if another user shared it, published."""
     shared = shared_origin(memory)
     return age(memory.record.timestamp if shared is None else shared.published_at, now)
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return the origin of another user's memory; None for one of the user's own."""
+    """Return the origin of another user's memory; None for the user's own memory."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -209,7 +210,7 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, "" if unknown, and the number of failures if it failed more than once."""
+    """Return how the memory or its run ended, with the number of failures if there were several; "" if unknown."""
     quality = memory.record.quality_score
     if quality is None:
         quality = memory.explanation.get("quality")
@@ -218,11 +219,11 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return who shared a memory or the same text, its version and its figures, as part of a heading; "" if nobody.
+    """Return who shared a memory or its text, the version and the figures, as part of a heading; "" if nobody did.
 
     Author and version are another user's words. They are shortened and have only letters, digits and `-_.'@+`, so that
-    they cannot end the quotation and continue as our facts. They are in quotation marks, except a pseudonym or a number
-    of users (names that nobody can choose) and a single plain word.
+    they cannot end the quotation and continue as facts of ours. They are in quotation marks, except for a single plain
+    word, and a pseudonym or a number of users, which nobody can choose as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -235,19 +236,19 @@ def sharing(memory: RetrievedMemory) -> str:
 
 
 def run_text(run: SimilarRun, now: datetime) -> str:
-    """Return a run as three lines: when it was, what was asked, and what was done and how it ended."""
+    """Return a run as three lines: its time, its request, and its steps with its end."""
     return f"{_run_heading(run, now)}\n{_run_body(run, _shown_steps(run, _MOST_STEPS))}"
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often the memory was seen, when first and last, and its other outcomes; "" if it was seen once."""
+    """Return how often a memory was seen, when first and last, and its other outcomes; "" if it was seen once."""
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
 
 
 def _seen(memory: RetrievedMemory, now: datetime) -> Iterable[str]:
-    """Yield the other occurrences: the first, the last with its ending, and the newest of each other ending."""
+    """Yield the other occurrences: the first, the last with its ending, and the newest with each other ending."""
     own = memory.record
     if memory.first_seen is not None and memory.first_seen < own.timestamp:
         yield f"first {age(memory.first_seen, now)}"
@@ -296,7 +297,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
 
 
 def worth(metrics: QualityMetrics) -> list[str]:
-    """Return the released figures of an item in words. The + is there because counts are rounded down to fives."""
+    """Return the released figures of an item in words. Counts have a +, because they are rounded down."""
     facts = [f"used by {metrics.distinct_users}+ people"] if metrics.distinct_users else []
     if metrics.avg_trajectory_score is not None:
         facts.append(f"mean {_share(metrics.avg_trajectory_score)}")
@@ -310,7 +311,7 @@ def _share(value: float) -> str:
 
 
 def _author(text: str) -> str:
-    """Return an author for a heading: a chosen name in quotation marks and with its unforgeable end, others as is."""
+    """Return an author for a heading: a chosen name is quoted, with its unforgeable suffix; others are unchanged."""
     if is_pseudonym(text) or is_of_many(text):
         return text
     end = _END_OF_NAME.search(text)
@@ -336,13 +337,13 @@ def _left_out(missing: int) -> str:
 
 
 def _is_in_a_run(memory: RetrievedMemory, in_runs: set[str]) -> bool:
-    """Return whether a line of a run contains the memory, and no other run has it."""
+    """Return whether a line of a run contains the memory, and the memory belongs to no other run."""
     runs = {memory.record.run_id, *(origin.run_id for origin in memory.origins)}
     return len(runs) == 1 and bool(in_runs & {memory.record.id, *(origin.id for origin in memory.origins)})
 
 
 def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories without those that repeat the words of an earlier one of the same run."""
+    """Return the memories, without those that repeat the words of an earlier memory of the same run."""
     seen: set[tuple[str | None, str]] = set()
     different = []
     for memory in memories:
@@ -354,9 +355,9 @@ def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
 
 
 def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[set[str], int]:
-    """Add the runs that fit; return the ids of the memories that they contain in full, and how many runs do not fit.
+    """Add the runs that fit; return the ids of the memories shown in full, and the number of other runs.
 
-    A run with too many steps to fit is shown with fewer.
+    A run that does not fit with all steps is shown with fewer.
     """
     contained: set[str] = set()
     missing = len(result.runs)
@@ -393,7 +394,7 @@ def _add_memories(
 
 
 def _common_steps(result: RecallResult) -> str:
-    """Return the entry of the steps that runs have in common, "" without any."""
+    """Return the entry of the steps that runs have in common, or "" if there are none."""
     common = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed took, and no other"))
     lines = []
     for steps, what in common:
@@ -415,14 +416,14 @@ def _run_heading(run: SimilarRun, now: datetime) -> str:
 
 
 def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
-    """Return at most `most` steps, including the last one; None represents the steps left out."""
+    """Return at most `most` steps, including the last one. None represents omitted steps."""
     if not run.more_steps and len(run.steps) <= most:
         return list(run.steps)
     return [*run.steps[: max(most - 1, 0)], None, *run.steps[-1:]] if most else []
 
 
 def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
-    """Return a run as two lines: what was asked; what was done and how it ended."""
+    """Return a run as two lines: its request, and its steps with its end."""
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     shown = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
     done = _joined(shown)
@@ -467,7 +468,7 @@ def _body(memory: RetrievedMemory) -> str:
 
 
 def _titled(memory: RetrievedMemory, text: str) -> str:
-    """Return a text below its title and, for a shared item with a file, the file's name as its author wrote it."""
+    """Return a text below its title and, for a shared item with a file, the file name as its author wrote it."""
     shared = memory.shared
     named = {"title": memory.record.title or ""}
     named["file"] = "" if shared is None or shared.attachment is None else shared.attachment.name
@@ -481,9 +482,9 @@ def _one_line(name: str) -> str:
 
 
 def _beginning(memory: RetrievedMemory) -> int:
-    """Return where the shown part of a long text begins: at its passage, or at the line of it if that begins near.
+    """Return where the shown part of a long text begins: at its passage, or at the beginning of that line if near.
 
-    Earlier if the text ends soon after, but never so early that the least part would end before the passage.
+    It begins earlier if the text ends soon after the passage, but never so early that the minimum part ends before it.
     """
     text = memory.record.text
     at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))
@@ -514,7 +515,7 @@ def _quoted(body: str) -> str:
 
 
 def _words_in(body: str, chars: int) -> str:
-    """Return the whole words in the first `chars` characters; a string that is too long for a word may be cut."""
+    """Return the whole words in the first `chars` characters. A string that is too long to be a word may be cut."""
     kept = body[:chars]
     if not body[chars : chars + 1].isspace():
         end = max(kept.rfind(" "), kept.rfind("\n"))
@@ -529,7 +530,7 @@ _NO_PAIR = {
     "t": "bdgjknqwx", "u": "quv", "v": "fghjklmpqtvwxz", "w": "bfhjmpqvwxz", "x": "bcdefghjklmnopqrsuvwz",
     "y": "bcfghjqvwyz", "z": "bcfgjklmnpqrstvwx",
 }  # fmt: skip
-"""For each letter, the letters that begin a new piece after it, since the vocabulary has no piece with the pair."""
+"""For each letter, the letters that begin a new piece after it, because no piece of the vocabulary has the pair."""
 
 _WHOLE = frozenset(
     """
@@ -553,7 +554,7 @@ _WHOLE = frozenset(
     answer message request response memory process network model page support case group company program government
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""Frequent words that are one piece each."""
+"""Frequent words, each of which is one piece."""
 
 _EDGE = r"[^ \n\t!-/:-@\[-`{-~]"
 _WORD = re.compile(f"(?<!{_EDGE})[a-z]+(?!{_EDGE})")
@@ -564,9 +565,9 @@ _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for lette
 def estimate_tokens(text: str) -> int:
     """Return an upper bound of the tokens of `text`. The bounds of its lines add up to at least the bound of the text.
 
-    A frequent word counts as one, and so does each decomposed character (a Hangul syllable is two or three), except in
-    runs of letters: in these a piece has one letter only if it is the first, the last, or before a pair that the
-    vocabulary lacks; all others have two letters or more.
+    A frequent word counts as one token, and so does each decomposed character (a Hangul syllable has two or three),
+    except in sequences of letters. There, a piece has a single letter only if it is the first, the last, or before a
+    pair that the vocabulary lacks; all other pieces have two letters or more.
     """
     text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
     runs = _LETTERS.findall(text)

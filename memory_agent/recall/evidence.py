@@ -1,8 +1,8 @@
-"""Computes how well memories meet the words of a query, and how likely they bear on it. Pure.
+"""Computes how well memories match the words of a query, and how likely they are relevant to it. Pure.
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with the nearest word of a memory. A
-memory's words are represented by the signs of the model's vectors for its content words (`storage/passages`), and a
-word of the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it has in any
+memory's words are represented by the signs of the model's vectors of its content words (`storage/passages`), and a word
+of the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it contains in any
 inflection counts `_SAME_WORD`.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
@@ -13,18 +13,18 @@ inflection counts `_SAME_WORD`.
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four are used for the relevance. For them, what neighbours add is multiplied by the memory's credit, 0 to 1,
-so that a memory about something else in the same session gains nothing. A memory that follows a question like the
-query, or has the same run as a neighbour, continues it whatever its own words, and is credited in full. If a memory's
-word vectors are unknown, its likeness to a word is 1 if it has the word, else 0. Their rarity is smoothed for stores of
-few memories. Words by which the query names a time are ignored, since a memory need not repeat when it was. The ranking
-does count them: otherwise the nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's
-questions with a time).
+The last four values are used for the relevance. In these, the contribution of neighbours is multiplied by the memory's
+credit, 0 to 1, so that a memory about something else in the same session gains nothing. A memory that follows a
+question like the query, or has the same run as a neighbour, continues that neighbour whatever its own words are, and
+gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the word, else 0.
+The rarities are smoothed for stores with few memories. Words by which the query names a time are ignored, since a
+memory need not repeat its own time. The ranking does count these words. Otherwise the nearness of a time would have
+less weight relative to the other words (4 points of R@10 on LoCoMo's questions with a time).
 
-Long texts have a near word for everything by chance. The discount accounts for that, and the power leaves the few close
+A long text has a near word for every word by chance. The discount accounts for this, and the power keeps the few close
 words of a long report above it.
 
-**Relevance** is how likely a memory bears on the query: a number from 0 to 1 with the same meaning in every mode.
+**Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode.
 
     s_i          = cosine + 1.35 closeness + .4 closest + .35 held^2 - .03 lacked - .3 (G(T) - G(20,000))
     G(T)         = sqrt(2 ln(1 + T / 30))
@@ -32,19 +32,19 @@ words of a long report above it.
     relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
     credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
 
-`lacked` measures how much of the words' rarity is not met, whatever share that is: any text meets much of a long query.
-T is the number of tokens of all memories that may answer. The best of more text is better by chance, by the expected
-maximum of that many normal variables, which grows fast among few memories and slowly among many. One good memory
-vouches for the others of its answer, since evidence often uses other words: judging each memory by itself loses 9
-points of R@10 at the same rate of refusals. It vouches with a logit of 3 at most, or it would admit everything. What
-neighbours and other candidates add is multiplied by the credit of a memory: a store or a session of different things
-has other memories beside the one that answers, and their vectors are far from the query, as those of evidence hardly
-ever are (decision 0014). Without word vectors, without words or without a vector, another line with its own slope and
-centre gives the same measure (`Line`). The mode of a recall selects the candidates and changes nothing here.
+`lacked` measures the unmatched rarity in absolute terms and not as a share, since any text matches much of a long
+query. T is the number of tokens of all memories that may answer. The more text there is, the better its best match is
+by chance: by the expected maximum of that many normal variables, which grows fast at first and slowly later. One good
+memory vouches for the others of its answer, since evidence often uses other words. Judging each memory separately loses
+9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it would admit
+everything. The contribution of neighbours and other candidates is multiplied by the credit of a memory. In a store or a
+session about several topics, unrelated memories are near an answer. Their vectors are far from the query, which is rare
+for evidence (decision 0014). Without word vectors, without words or without a vector, another line with its own slope
+and centre gives the same measure (`Line`). The mode of a recall only selects the candidates and has no effect here.
 
-It is calibrated for the bundled model, between the evidence of questions and the best answers of stores that have no
-evidence (decision 0014). With another model the relevance of memories with a vector is unknown, NaN. It is not the
-probability of being *the* evidence, of which one data set has ten times as much as another.
+The relevance is calibrated for the bundled model, to separate the evidence of questions from the best answers of stores
+without evidence (decision 0014). With another model, the relevance of memories with a vector is unknown (NaN). It is
+not the probability of being *the* evidence, which is ten times as frequent in one data set as in another.
 
 Shapes: q words of the query, n memories.
 """
@@ -72,20 +72,20 @@ _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two similar questions
-_PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
+_PRIOR_MEMORIES = 100  # assumed memories without the words, to smooth the rarity
 
 CALIBRATED_MODEL = "all-MiniLM-L6-v2"
-"""The model that the constants are fitted to; the cosines of E5, for example, are between .7 and .9 for any texts."""
+"""The model that the constants were fitted to. For example, E5 has cosines between .7 and .9 for any two texts."""
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
-_TOKENS_PER_CHANCE = 30.0  # of a text that may resemble a query by chance: about a message
-_LEAST_TOKENS = 16  # of a memory: shorter ones are not discounted
-_SHRINKAGE = 8.0  # of rarity held by chance, in square roots of the query's
+_TOKENS_PER_CHANCE = 30.0  # the size of a text that may resemble a query by chance: about a message
+_LEAST_TOKENS = 16  # shorter memories are not discounted
+_SHRINKAGE = 8.0  # of the rarity that a text matches by chance, in square roots of the query's rarity
 
 
 class Line(NamedTuple):
-    """A logit of a sum of parts: `slope` (sum - `growth` G(T) - `centre`)."""
+    """The logit of a sum of parts: `slope` (sum - `growth` G(T) - `centre`)."""
 
     slope: float
     centre: float
@@ -100,15 +100,15 @@ NO_VECTOR = Line(9.0, -0.08, 0.1)
 _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
-_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines of no credit and of all; a tenth of the evidence of questions has less than .3
-_MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .4 more memories
+_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines with no credit and with full credit; a tenth of the evidence has less than .3
+_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; with 4 an answer has .1 to .4 more memories
 
 
 class Met(NamedTuple):
-    """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
+    """How well memories (n,) match the words of a query, with their own words and with those of their neighbours.
 
-    `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the words
-    of the query except those of a time, 0 without words.
+    `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the words of
+    the query, except words of a time; 0 if there are no words.
     """
 
     own: Scores
@@ -133,10 +133,10 @@ class _Compared(NamedTuple):
 
 
 def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
-    """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter.
+    """Return how well `slots` (n,), and their neighbours that pass the filter, match the query's words.
 
-    `credit` (n,) is the share of what neighbours add that counts for the relevance, `reach` is their number on each
-    side.
+    `credit` (n,) is the share of the neighbours' contribution that counts for the relevance. `reach` is the number of
+    neighbours on each side.
     """
     around = search.view.windows(slots, reach)
     everyone = search.passing(search.view.distinct(around))
@@ -173,9 +173,9 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 
 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
-    """Return which of `slots` (n,) continue a memory `around` them (n, r), of those that are `known` (n, r).
+    """Return which of `slots` (n,) continue one of the `known` (n, r) memories `around` them (n, r).
 
-    A memory that follows a question like the query does, and so does one that has the same run as a neighbour.
+    A memory continues a question like the query if it follows it, and a neighbour if it has the same run.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
@@ -197,23 +197,23 @@ def _compare(search: Search, slots: Slots) -> _Compared:
     words = vector.words if vector is not None and has_words else tuple(search.words)
     if vector is not None and has_words:
         similarities = view.word_bits.similarities(vector.word_vectors, slots)
-        similarities[:, view.words.lengths[slots] == 0] = 0.0  # no words, as in "..." or a lone emoji
+        similarities[:, view.words.lengths[slots] == 0] = 0.0  # no words, as in "..." or a single emoji
     else:
         similarities = np.full((len(words), len(slots)), np.nan)
     return _Compared(words, similarities, view.words.hits(words, slots))
 
 
 def _telling(search: Search, words: tuple[str, ...]) -> Mask:
-    """Return which of `words` (q,) do not belong to a date; all of them if every word does."""
+    """Return which of `words` (q,) do not belong to a date; if all words belong to dates, return all."""
     of_dates = words_of(date.phrase for date in search.dates)
     telling = np.array([word not in of_dates for word in words])
     return telling if telling.any() else ~telling
 
 
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
-    """Return the share (q,) of each word in the inverse document frequency of all, and the smoothed frequency (q,).
+    """Return each word's share (q,) of the total inverse document frequency, and its smoothed frequency (q,).
 
-    The caller's own memories do not count, so that an answer is the same before and after they arrive.
+    The caller's own words do not count, so that an answer is the same before and after they are stored.
     """
     view, own = search.view, search.own.slots
     having = view.words.having(words)
@@ -226,9 +226,9 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
 
 
 def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
-    """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the greatest in the row, (v, q, n).
+    """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the maximum of the row, (v, q, n).
 
-    A place of m stands for no memory; the middle of a row always has one.
+    A place of m means that there is no memory. The middle of a row always has a memory.
     """
     words, count = values[0].shape
     padded = np.full((len(values), words, count + 1), -np.inf)
@@ -242,10 +242,10 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
 
 
 def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: int) -> Scores:
-    """Return the evidence of each memory by itself (n,), as a logit; NaN if unknown.
+    """Return the evidence of each memory without other candidates (n,), as a logit; NaN if unknown.
 
-    `cosines` (n,) are NaN without a vector. `lengths` (n,) are numbers of words, `words` is that of all memories that
-    may answer.
+    `cosines` (n,) are NaN without a vector. `lengths` (n,) are the numbers of words of the memories, and `words` is the
+    number of words of all memories that may answer.
     """
     size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not met.rarity:
@@ -267,14 +267,14 @@ def credit(cosines: Scores) -> Scores:
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, given the `best` evidence, which vouches for all; NaN without evidence."""
+    """Return the relevance (n,), 0 to 1, given the `best` evidence, which vouches for others; NaN without evidence."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found
 
 
 def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
-    """Return the sum without a vector: the share of rarity met, less what a text meets by chance and what it lacks."""
+    """Return the sum without a vector: the matched share of rarity, minus discounts for length and lacked rarity."""
     rarity = met.rarity * (met.held + met.held_nearby) / 2
     tokens = np.maximum(lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
     share = rarity / (met.rarity + _SHRINKAGE * np.sqrt(met.rarity))
@@ -293,7 +293,7 @@ def _logit(line: Line, sums: Scores, size: float) -> Scores:
 
 
 def places_of(slots: Slots, wanted: Slots) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Return (m,) the positions of `wanted` (m,) in `slots` (ascending), and which of them are present."""
+    """Return the positions (m,) of `wanted` (m,) in `slots` (ascending), and which of them are present."""
     if not slots.size:
         return np.zeros(wanted.shape, dtype=np.intp), np.zeros(wanted.shape, dtype=np.bool_)
     places = np.minimum(slots.searchsorted(wanted), slots.size - 1)

@@ -1,7 +1,7 @@
-"""Finds the passage of a memory that shows best why it was found, with the words of the query **marked**. Pure.
+"""Finds the passage that best shows why a memory was found, with the words of the query **marked**. Pure.
 
-The passage is chosen as FTS5's `snippet()` chooses it, but in time linear in the text; SQLite's time grows with the
-square of the hits.
+The passage is the one that `snippet()` of FTS5 would choose. But the time is linear in the text, while the time of
+SQLite is quadratic in the hits.
 
 Words are numbered from 0; a hit is the number of a word that the query shares.
 """
@@ -21,13 +21,13 @@ from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, ste
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
-_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # of a hit whose word is new in the passage, or already in it
+_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # of a hit with a word that is new in the passage, or that is already in it
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
-_ENDS, _SPACE = (".", ":"), " \t\n\r"  # characters that end a sentence, and those that must follow
+_ENDS, _SPACE = (".", ":"), " \t\n\r"  # characters that end a sentence, and characters of which one must follow
 
 
 class _Part(NamedTuple):
-    """A text split into `terms.pieces`, the number of its words, and the stem of each hit, ascending."""
+    """A text, split into `terms.pieces`, with the number of its words, and the stem of each hit, ascending."""
 
     pieces: list[str]
     size: int
@@ -41,23 +41,23 @@ class _Passage(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The number of words of the query by stem, and the first characters of the stems."""
+    """The number of query words for each stem, and the first characters of the stems."""
 
     counts: Counter[str]
     initials: frozenset[str]
 
 
 class Highlight(NamedTuple):
-    """A passage with the words of the query marked, and its offset in the text, 0 for the title or the tags."""
+    """A passage with the words of the query marked, and its offset in the text (0 for the title or the tags)."""
 
     passage: str
     at: int = 0
 
 
 def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> Highlight | None:
-    """Return the best passage of at most 24 words, None if no word is shared.
+    """Return the best passage of at most 24 words, or None if no word is shared.
 
-    `query_words` are the result of `terms.query_words`; a word is shared in any inflection.
+    `query_words` are the result of `terms.query_words`. A word matches in any inflection.
     """
     wanted = _wanted(tuple(query_words))
     best: _Passage | None = None
@@ -75,18 +75,18 @@ def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[
 
 
 def highlight_of(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
-    """Return the best passage of a memory for the `words` of a query, None if no word is shared."""
+    """Return the best passage of a memory for the `words` of a query, or None if no word is shared."""
     return highlight(words, record.title or "", record.text, record.tags)
 
 
 def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
-    """Return a memory with the highlights that its search left out (`Query.is_marked`)."""
+    """Return a memory with the highlights that its search omitted (`Query.is_marked`)."""
     found = None if memory.highlights else highlight_of(memory.record, words)
     return memory if found is None else replace(memory, highlights=(found.passage,), passage_at=found.at)
 
 
 def beginning(text: str) -> Highlight | None:
-    """Return the first 24 words of `text`, between ellipses; None without a word."""
+    """Return the first 24 words of `text`, between ellipses; None if there is no word."""
     split = pieces(text)
     words = split[1 : 2 * _PASSAGE_WORDS]
     end = _ELLIPSIS if len(split) > 2 * _PASSAGE_WORDS + 1 else ""
@@ -108,7 +108,7 @@ def _hits(wanted: _Wanted, words: Sequence[str]) -> dict[int, str]:
 
 
 def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
-    """Compare the passages that begin with a hit, centred, and those that begin with a hit's sentence."""
+    """Return the best of the passages that are centred on a hit or begin with the sentence of a hit."""
     if part.size <= _PASSAGE_WORDS:
         first = next(iter(part.hits))
         return _Passage(_scores(wanted, part.hits, [first])[first][0], 0, part)
@@ -128,7 +128,7 @@ def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
 
 
 def _sentence_starts(part: _Part) -> list[int]:
-    """Return the first word and each word after a full stop or colon and white space, up to the last hit."""
+    """Return the first word, and each word after a full stop or colon and white space, up to the last hit."""
     between = part.pieces[2 : 2 * max(part.hits) + 1 : 2]
     return [0, *(number for number, piece in enumerate(between, 1) if piece != " " and _ends_sentence(piece))]
 
@@ -139,7 +139,7 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the score and the last hit of the passage at each of `starts`, which ascend up to the last hit."""
+    """Return the score and the last hit of the passage at each of `starts`, which are ascending, up to the last hit."""
     numbers = list(hits)
     held = dict.fromkeys(wanted, 0)
     scores = {}

@@ -1,18 +1,17 @@
-"""A recall from query to answer, read forward.
+"""The steps of a recall, in order, from the query to the answer.
 
-    search       the query's words and vector against all memories that pass the filter, without the caller's own words
-    shortlist    the best by each, scored word by word (`candidates`)
-    evaluated    what they gain from their session, how their runs ended, which of them repeat the query, how relevant
-                 they are (`stages`)
-    selected     the relevant ones, with what past use and outcomes add, one of each text; by the baseline, the learned
-                 ranking, or both (`selection`)
-    answer       with passages, counts and reasons
-    shared       with items that others share, if requested
-    runs         with ended runs whose request resembles the query, if requested
-    context      as a block for a prompt, if requested
+    search       match words and vector against all memories that pass the filter, except the caller's own words
+    shortlist    take the best by each criterion, and score them word by word (`candidates`)
+    evaluated    add gains from neighbours, outcomes of runs, former requests and relevance (`stages`)
+    selected     keep relevant memories, one for each text, with the gains by past use and outcomes; ranked by the
+                 baseline, the learned ranking, or both (`selection`)
+    answer       add passages, counts and explanations
+    shared       add items of other users, if requested
+    runs         add ended runs with a request that resembles the query, if requested
+    context      render a block for a prompt, if requested
 
-Recall is advisory and never fails or hangs because a part is unavailable: one that is missing, late or damaged is left
-out and named in `degraded`. The deadline bounds the wait for the embedder, the one part that may be slow.
+Recall is advisory, and never fails or hangs because a part is unavailable. A part that is missing, late or damaged is
+omitted and named in `degraded`. The deadline bounds the wait for the embedder, the only part that may be slow.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
 
 BeginShared = Callable[[Query], PendingItems | None]
-"""Begins to search what others share, if a query asks for it."""
+"""Begins a search of shared items, if the query requests it."""
 
 _FURTHER = 8
-"""Factor on the shortlist while too few of it are different texts."""
+"""Factor by which the shortlist grows while it has too few different texts."""
 _REST_SHARE = 0.1  # of the deadline, reserved for the steps after counting tokens
 _MOST_REST_S = 0.02
 
@@ -71,9 +70,9 @@ class RecallPipeline:
         self._searcher = Searcher(archive, embedder, settings)
 
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
-        """Return the memories that resemble the query, best first, with what others share. Raises only `StoreError`.
+        """Return the memories that match the query, best first, with shared items. Raises only `StoreError`.
 
-        `begin_shared` is called once the query is with the embedder, since both searches wait for its vector.
+        `begin_shared` is called after the query was sent to the embedder, since both searches wait for its vector.
         """
         deadline = Deadline(query.deadline_ms)
         result = RecallResult(recall_id=str(ULID.from_datetime(now)), memories=(), dates=_dates_in(query))
@@ -129,7 +128,7 @@ class RecallPipeline:
 
 
 def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Candidates:
-    """Select by the ranking whose turn it is; interleave both, or answer by one and compare it with the other."""
+    """Select by one ranking, or interleave both rankings, or answer by one and compare it with the other."""
     found = _evaluated(search)
     if advice.adaptation is None or advice.route == "baseline":
         return _by_baseline(found, search)
@@ -143,7 +142,7 @@ def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Can
 
 
 def _evaluated(search: Search) -> Candidates:
-    """Return enough candidates to fill the answer with different memories, evaluated."""
+    """Return evaluated candidates, enough to fill the answer with different memories."""
     top_k = search.query.top_k
     limit = max(search.settings.candidates, examined(top_k))
     while True:
@@ -178,7 +177,7 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
 
 
 class TokenCounter:
-    """Counts tokens for one recall: by the model until it is late, and by the estimate from then on.
+    """Counts tokens for one recall: with the model until it is late, then with the estimate.
 
     `deadline` records the reason.
     """
@@ -202,7 +201,7 @@ class TokenCounter:
         except EmbedderUnavailableError:
             self._deadline.degrade("embedder_timeout")
         except ModelError:
-            pass  # without a model nothing is late
+            pass  # no model: nothing is late
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The checked arguments of a recall, and its deadline.
+"""The validated arguments of a recall, and its deadline.
 
 Checks raise `InvalidInputError` (with the name of the field).
 """
@@ -30,7 +30,7 @@ from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
-"""Different values of one filter field; a list of more is a mistake."""
+"""Maximum different values of one filter field; a longer list is a mistake."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -78,7 +78,7 @@ class Deadline:
         return True
 
     def degrade(self, reason: Reason) -> None:
-        """Record why a part of the recall is missing. Idempotent."""
+        """Record the reason why a part of the recall is missing. Idempotent."""
         if reason not in self.degraded:
             self.degraded.append(reason)
 
@@ -86,18 +86,18 @@ class Deadline:
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A checked recall.
 
-    `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
-    vector, even if those are all; a floor from the settings applies only if there are vectors. Memories of less than
-    `min_relevance` are left out. Times in the text are relative to `reference_time`. `context_tokens` bounds the block
-    for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run` and `by_session` are
-    the calling run and session, `by_event` is the event that causes the recall. `by_trigger`: a trigger causes it, not
-    a caller. `stored_text` is the text as an event with it would be stored, and `present_us` the span, in microseconds
-    since 1970, in which echoes are left out, None for none. `runs` is the number of runs to add. `tiers` are those to
-    search. Without `is_noted` the recall is not logged; without `is_explained` its memories have no explanation and no
-    other occurrences. Without `is_marked` only long texts have highlights, since only the search knows their best
-    passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no figure of an answer
-    reveals that they exist. Figures do reveal those outside `filter`. Memories that match `without` are left out in
-    addition to the filter.
+    `floor` is the minimum raw cosine, or None. A floor from the caller (`insists`) excludes memories without a vector,
+    even if no memory has one; a floor from the settings applies only if there are vectors. Memories with a relevance
+    below `min_relevance` are omitted. Times in the text are relative to `reference_time`. `context_tokens` bounds the
+    block for a prompt, None for no block; `context_heading` is its first line, "" for none. `by_run` and `by_session`
+    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: a trigger caused the
+    recall, not a caller. `stored_text` is the text as it would be stored in an event. `present_us` is the span, in
+    microseconds since 1970, in which echoes are omitted, or None. `runs` is the number of runs to add. `tiers` are the
+    tiers to search. Without `is_noted` the recall is not logged. Without `is_explained` its memories have no
+    explanation and no other occurrences. Without `is_marked` only long texts have highlights, because only the search
+    can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
+    figure of an answer reveals that they exist. In contrast, figures may reveal memories outside `filter`. Memories
+    that match `without` are omitted in addition to the filter.
     """
 
     text: str
@@ -134,7 +134,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryDefaults(NamedTuple):
-    """Settings, the present, and a function that returns a text as an event with it would be stored."""
+    """The settings, the current time, and a function that returns a text as it would be stored in an event."""
 
     settings: RecallSettings
     now: datetime
@@ -150,7 +150,7 @@ def make_query(
     options: RecallOptions,
     usual: QueryDefaults,
 ) -> Query:
-    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
+    """Return the validated query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
     given, settings = check_options(options), usual.settings
     defaults = profile_defaults(given.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
@@ -190,20 +190,21 @@ def _runs(given: RecallOptions, defaults: ProfileDefaults) -> int:
 
 
 def check_now(now: datetime | None) -> datetime:
-    """Return the given time, checked, or the present. Recall reads the wall clock only here."""
+    """Return the given time after validation, or the current time. Recall reads the wall clock only here."""
     return datetime.now(UTC) if now is None else check_time("now", now)
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
-    """Return the span of own words, which ends after `now`: events arrive during the recall, or from a fast clock."""
+    """Return the span of own words. It ends after `now`, since events arrive during the recall or from a fast clock."""
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
-    """Return the filter, given as such or as a mapping of its fields, checked and without duplicate values.
+    """Return the validated filter without duplicate values. It may be given as a mapping of its fields.
 
-    An empty name matches everything. Raises `InvalidInputError`, also for more than 1,000 different values of a field.
+    An empty name matches everything. Raises `InvalidInputError`, including for more than 1,000 different values of a
+    field.
     """
     if filter is None:
         return None
@@ -231,7 +232,7 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
 
 
 def _check_exclusion(exclude: Exclusion) -> Exclusion | None:
-    """Return the exclusion without duplicate and empty names, None if it excludes nothing."""
+    """Return the exclusion without duplicate and empty names, or None if it excludes nothing."""
     if exclude.since is not None and exclude.since.tzinfo is None:
         raise InvalidInputError("filter.exclude.since", "has no time zone")
     lists: dict[str, Any] = {}
@@ -266,7 +267,7 @@ def _with_kinds(filter: MemoryFilter | None, defaults: ProfileDefaults) -> Memor
 
 
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
-    """Return the filter without its floor, None if it has no other condition."""
+    """Return the filter without its floor, or None if it has no other condition."""
     if filter is None:
         return None
     rest = msgspec.structs.replace(filter, min_score=None)
@@ -284,7 +285,7 @@ def _check_query(query: object, most_chars: int) -> str:
 
 
 def _check_floor(field: str, value: float | None, least: float) -> None:
-    """Refuse a floor out of range, such as a percentage for a fraction."""
+    """Raise `InvalidInputError` for a floor out of range, such as a percentage instead of a fraction."""
     if value is None or least <= value <= 1.0:
         return
     reason = f"must be from {least:g} to 1" if isfinite(value) else "must be a finite number"
@@ -292,7 +293,7 @@ def _check_floor(field: str, value: float | None, least: float) -> None:
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults of a profile: the number of memories, their kinds (empty: all), and the runs in its block.
+    """The defaults of a profile: the number of memories, their kinds (empty: all), and the number of runs in its block.
 
     Values that the caller gives take precedence.
     """
@@ -316,5 +317,5 @@ PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
 
 
 def profile_defaults(profile: Profile | None) -> ProfileDefaults:
-    """Return the defaults of a profile, or those without one."""
+    """Return the defaults of a profile, or the defaults without a profile."""
     return NO_PROFILE if profile is None else PROFILE_DEFAULTS[profile]

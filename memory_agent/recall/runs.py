@@ -1,11 +1,11 @@
 """Finds the ended runs whose request resembles a query.
 
-A run is found by the memory that began it, by the user's message before that in the same session, or by the run that
-it retried. So runs need no vectors of their own, and erasure, encryption and rebuilding of memories cover them. A run
-passes a filter if the memory that began it does. The caller's own words are searched here too, since only ended runs
-answer: a request repeated a minute later finds the run that just failed.
+A run is found by the memory that began it, by the user's message before that memory in the same session, or by the run
+that it retried. So runs need no vectors of their own, and erasure, encryption and rebuilding of memories cover runs
+too. A run passes a filter if the memory that began it passes. The caller's own words are searched too, since only ended
+runs can answer: a request that is repeated after a minute finds the run that just failed.
 
-Rejected: finding runs by their steps, which resemble those of any run (same tests, same tools).
+Rejected: finding runs by their steps, which are similar in all runs (same tests, same tools).
 
 Shapes: n = all slots of the view.
 """
@@ -31,17 +31,17 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import StoredTrajectory
 
-_FIRST, _FURTHER = 32, 8  # requests examined first; the factor on that number while there are too few runs
-_MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it
-_REACH = 3  # memories of its session between a message and the begin of the run that it caused
-_CHOSEN_FROM = 3  # times as many runs are examined as an answer has
+_FIRST, _FURTHER = 32, 8  # requests examined first; the factor of growth while there are too few runs
+_MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
+_REACH = 3  # maximum memories of a session between a message and the begin of the run that it caused
+_CHOSEN_FROM = 3  # multiple of the runs of an answer that are examined
 
 
 def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
-    """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
+    """Return at most `top_k` runs of at least the query's minimum relevance, best first; ties go to the newest.
 
-    A run is followed by those that retried it, with its score and relevance. The best evidence in the `answer` to the
-    query vouches for the requests in it, as it does for other memories there.
+    Each run is followed by the runs that retried it, with the same score and relevance. The best evidence in the
+    `answer` to the query vouches for the requests in the answer, as for its other memories.
     """
     search = _among_requests(search)
     limit = _FIRST
@@ -55,10 +55,11 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 
 
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
-    """Add at most as many runs as the query asks for, successes first, and the common steps of three times as many.
+    """Add at most the requested number of runs, successes first, and the common steps of three times as many.
 
-    The best are chosen, but if all of them worked, or none did, the last makes room for the best of the others. Beside
-    a failed run, the last that worked makes room for a retry of the failed one that ended at least as well.
+    The best runs are chosen. But if all of them succeeded, or none did, the best run with the other outcome replaces
+    the last one. If a failed run is among them, its retry replaces the last successful run, provided that it ended at
+    least as well.
     """
     most = search.query.runs
     if not most or search.deadline.expired():
@@ -108,7 +109,7 @@ def _common(steps: Iterable[SharedStep], records_of: Mapping[str, Sequence[str]]
 
 
 def _by_outcome(run: SimilarRun) -> int:
-    """Return 0 for a run that worked or has no known outcome, 1 for one that was retried, 2 for one that failed."""
+    """Return 0 for a run that succeeded or has no known outcome, 1 for a retried run, and 2 for a failed run."""
     return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
@@ -121,9 +122,9 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the selected candidates; if the answer has runs, without those that only repeat what a run was asked.
+    """Return the selected candidates. If the answer has runs, omit candidates that only repeat the request of a run.
 
-    As many of these stay as there is room for beside the others.
+    Such candidates are kept only if the answer would otherwise have free places.
     """
     if not search.query.runs:
         return found
@@ -136,9 +137,9 @@ def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` is only the request of an ended run, which the line of that run shows too.
+    """Return whether the memory in `slot` is just the request of an ended run, which the line of that run shows too.
 
-    A user's message is taken for the request of the run that follows it.
+    A user's message counts as the request of the run that follows it.
     """
     if not IS_REQUEST[search.view.sources[slot]]:
         return False
@@ -148,7 +149,7 @@ def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
 
 
 def _among_requests(search: Search) -> Search:
-    """Return the search narrowed to memories that may be requests, and widened to the caller's own words."""
+    """Return the search, narrowed to memories that may be requests and extended to the caller's own words."""
     view = search.view
     mask = (view.alive if search.mask is None else search.mask).copy()
     mask[search.own.slots] = True
@@ -161,7 +162,7 @@ def _among_requests(search: Search) -> Search:
 
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
-    """Return the best `limit` slots by vector and as many by words, and whether no others can answer."""
+    """Return the best `limit` slots by vector and the best `limit` by words, and whether no other slot can answer."""
     by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
@@ -174,7 +175,7 @@ def _runs(
     search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answer: Candidates | None
 ) -> Iterator[SimilarRun]:
     """Yield at most `top_k` different ended runs that these requests began, best first."""
-    found = scored(search, slots, reach=0)  # another message of its session is no evidence for a run
+    found = scored(search, slots, reach=0)  # other messages of the session are not evidence for a run
     vouching = credit(found.cosines)
     certain = relevance(found.evidence, vouching, -np.inf)
     if answer is not None:
@@ -198,7 +199,7 @@ def _runs(
 
 
 def _attempts(search: Search, snapshot: Snapshot, run: StoredTrajectory) -> Iterator[StoredTrajectory]:
-    """Yield the run and those that retried it and pass the filter, in order of time, at most `_MOST_ATTEMPTS`."""
+    """Yield the run, and the runs that retried it and pass the filter, in order of time, at most `_MOST_ATTEMPTS`."""
     yield run
     for later in map(snapshot.trajectory, _retries(run)[: _MOST_ATTEMPTS - 1]):
         if later is not None and later.begin_row is not None and _passes(search, later.begin_row):

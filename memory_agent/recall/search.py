@@ -1,26 +1,26 @@
-"""Searches all memories by words, vector, time and filter, and leaves out the caller's own words.
+"""Searches all memories by words, vector, time and filter, and excludes the caller's own words.
 
-`Searcher` makes the `Search` that every later stage reads: the checked query, one view of the memories, and what was
-found in it, as arrays over the view's slots. The query is sent to the embedder first, and its words are scored while
-the vector is computed.
+`Searcher` makes the `Search` that every later stage reads: the validated query, one view of the memories, and the
+results as arrays over the view's slots. The query is sent to the embedder first, and its words are scored while the
+vector is computed.
 
-A filter narrows an answer; it is no access control, since a key reads all memories of a user or none. So memories
-outside it still count in the rarity of words, which gives a word the same weight under any filter, and keep their
-places in sessions, where they neither lend a score nor answer. Memories that a caller may not see at all are not in the
-view (`Query.within`).
+A filter narrows an answer. It is not access control, since a key gives access to all memories of a user or to none. So
+memories outside the filter still count in the rarity of words, which gives a word the same weight under any filter.
+They also keep their places in sessions, but neither lend a score nor answer. Memories that a caller may not see at all
+are not in the view (`Query.within`).
 
-Own words are memories that the caller has at hand. A real system publishes a message and then recalls with it; nothing
-resembles a query like itself, and nothing answers it less. These are left out; `RecallResult.excluded` counts them by
-reason:
+Own words are memories that the caller already has. In practice, a caller publishes a message and then recalls with it.
+Nothing is more similar to a query than the query itself, and nothing answers it less. So own words are excluded;
+`RecallResult.excluded` counts them by reason:
 
     event     the memory of the event that causes the recall
     run       memories of the calling run
     session   memories of the calling session from the last minutes (`recall.echo_minutes`)
-    echo      a request of the last minutes with the query's words, of the calling session or of none named
+    echo      a request with the query's words from the last minutes, not in a session other than the calling one
 
-Echoes are left out even if the caller names neither event nor session, and most callers name neither. Only a memory
-made from an event can be an echo, so a memory stored by hand is found by its own text. If the filter selects a run or
-session, its memories stay and only the echo is left out. Older requests in the query's words are not echoes:
+Echoes are excluded even if the caller names neither event nor session, as most callers do. Only a memory made from an
+event can be an echo, so a memory that was stored with `remember` is found by its own text. If the filter selects a run
+or session, its memories are kept and only the echo is excluded. Older requests with the query's words are not echoes:
 `stages.with_former_requests` finds them.
 
 Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query,
@@ -50,19 +50,19 @@ from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
-"""By place in `SOURCES`: whether memories from there may be requests."""
+"""Whether memories from a source may be requests, by the source's place in `SOURCES`."""
 
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
 _LEAST_READ = 0.5
-"""Share of a query's letters that the model reads, below which its vector does not represent its meaning."""
+"""Minimum share of a query's letters that the model reads, for the vector to represent the meaning."""
 
 
 class QueryVector(msgspec.Struct, frozen=True):
     """The vector of a query, `raw` (d,); `stamp` identifies the model.
 
-    `words` are its content words, folded, and `word_vectors` (q, e) their vectors; `words_stamp` identifies how these
-    are made. All three are empty with an embedder that makes none.
+    `words` are its folded content words, `word_vectors` (q, e) are their vectors, and `words_stamp` identifies how
+    these are made. All three are empty if the embedder makes no word vectors.
     """
 
     raw: Embedding
@@ -73,20 +73,20 @@ class QueryVector(msgspec.Struct, frozen=True):
 
 
 class OwnWords(NamedTuple):
-    """The slots (m,) left out, and their number by reason; each counts once, for the first reason that applies."""
+    """The excluded slots (m,), and their number by reason. Each counts once, for the first reason that applies."""
 
     slots: Slots
     counts: dict[str, int]
 
 
 class Search(msgspec.Struct, frozen=True):
-    """One recall over one view; the memories in `store` are those of the view, or newer.
+    """The results of one search over one view. `store` has the memories of the view, or newer ones.
 
-    `mask` (n,) marks the memories that pass the filter, the dates that filter and the floor, except `own` words and
-    those that match `Query.without`; None if all pass. A memory that does not pass has a `bm25` (n,) of 0, as if it
-    shared no word, and no cosine. `cosines` is None if no memory that passes has one. `is_filtered`: more than own
-    words and `Query.without` is left out. `dates` are all dates that the query names, `boosting` those that raise a
-    score.
+    `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
+    and memories that match `Query.without`; None if all pass. A memory that does not pass has a `bm25` (n,) of 0, as if
+    it shared no word, and no cosine. `cosines` is None if no passing memory has a cosine. `is_filtered`: more memories
+    are excluded than own words and `Query.without`. `dates` are all dates that the query names, and `boosting` the
+    dates that raise a score.
     """
 
     query: Query
@@ -106,11 +106,11 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether vectors, words and neighbours all count."""
+        """Whether the score uses vectors, words and neighbours."""
         return self.query.mode == "hybrid" and self.cosines is not None
 
     def passing(self, slots: Slots) -> Slots:
-        """Return those of `slots` that pass the filter."""
+        """Return the slots that pass the filter."""
         return slots if self.mask is None else slots[self.mask[slots]]
 
     def with_all_cosines(self) -> Search:
@@ -132,7 +132,7 @@ class Searcher:
         self._settings = settings
 
     def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
-        """Send a query to the embedder if its vector is needed; None otherwise, or with the reason in `deadline`."""
+        """Send a query to the embedder; return None if its vector is not needed, or with the reason in `deadline`."""
         if not query.needs_vector:
             return None
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
@@ -162,7 +162,7 @@ class Searcher:
         bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
         vector = None if pending is None else self.vector_of(pending, view.stamp, deadline)
         _note_pending(vector, view, deadline)
-        if vector is None and query.mode == "vector":  # words rather than nothing
+        if vector is None and query.mode == "vector":  # search by words instead of returning nothing
             bm25 = view.words.scores(words)
         if bm25 is None:
             bm25 = np.zeros(view.count)
@@ -188,9 +188,9 @@ class Searcher:
         )
 
     def vector_of(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
-        """Wait for the vector of a query and return it, or None with the reason in `deadline`.
+        """Wait for the vector of a query and return it, or return None with the reason in `deadline`.
 
-        `stored` identifies the embedder of the vectors that are searched, "" without any.
+        `stored` identifies the embedder of the searched vectors, "" if there are none.
         """
         try:
             with failing_as_model_error():
@@ -240,7 +240,7 @@ def _without(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
 def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside: Slots, limit: int) -> Cosines | None:
     """Return the cosines of memories that pass `mask` (n,), except the slots `aside`.
 
-    These are not part of the mask, because a search with a mask cannot use the approximate index.
+    The slots `aside` are not part of the mask, because a search with a mask cannot use the approximate index.
     """
     if vector is None or not view.vectors.count:
         return None
@@ -252,7 +252,7 @@ def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside:
 def _reaching_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
     """Narrow the mask to memories whose raw cosine reaches the floor.
 
-    Without cosines no memory passes a floor that the caller set, and every memory passes one from the settings.
+    If there are no cosines, no memory passes a floor of the caller, and every memory passes a floor of the settings.
     """
     if query.floor is None:
         return mask
@@ -284,7 +284,7 @@ def _reasons(query: Query, view: View, store: Store) -> Iterator[tuple[str, Slot
     if query.by_run is not None and query.by_run != filter.run_id:
         with store.snapshot() as snapshot:
             run = next(snapshot.runs_named(query.by_run), None)
-        slots = view.of_run(query.by_run)  # if the id was used again, only those of the last run
+        slots = view.of_run(query.by_run)  # if the id was used again, only the slots of the last run
         yield "run", slots if run is None else slots[view.times_us[slots] >= run.since_us]
     if query.present_us is None:
         return

@@ -1,14 +1,15 @@
-"""Selects the memories of an answer: one of each text, and one of the former requests that ask the same.
+"""Selects the memories of an answer: one for each text, and one for the former requests that repeat the query.
 
-Memories with one fingerprint (`storage/terms`) are folded into the best of them, their leader. Rejected by measurement
-(decision 0016): folding by closeness, which folds "succeeded" with "failed".
+Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. Rejected by
+measurement (decision 0016): folding by similarity, which folds "succeeded" with "failed".
 
-That a query was asked before, and how the run went, is worth one place: of several former requests (`stages`) the best
-keeps it and the others are folded into it, which makes room for answers. They return if there is nothing else to show.
+A former request shows that the query was asked before and how the run went, which is worth one place. So the best of
+several former requests (`stages`) keeps its place, and the others are folded into it to make room for answers. They are
+kept if there is nothing else to show.
 
-What a run then uses of an answer shows which ranking is better, the baseline or the learned one. If both may rank,
-their answers are interleaved by team draft (`sona/interleaving`); before that, the baseline answers and is compared
-with the other (`sona/comparison`). `learning/learner` decides which of them may rank.
+The memories that a run then uses show whether the baseline or the learned ranking is better. If both rankings are
+enabled, their answers are interleaved by team draft (`sona/interleaving`). Before that, the baseline answers, and is
+compared with the learned ranking (`sona/comparison`). `learning/learner` decides which rankings are enabled.
 
 Shapes: n candidates, p leaders.
 """
@@ -26,14 +27,14 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NO_ARM
 from sona import Arm, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}
-"""The name of each ranking; None if only the baseline answered, or for a memory that both contributed."""
+"""The name of each ranking. None means that only the baseline answered, or that both rankings contributed a memory."""
 _NUMBERS = {arm: number for number, arm in ARMS.items()}
 _SPARE = 25
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 
 def examined(top_k: int) -> int:
-    """Return how many leaders to examine for `top_k` answers, since some are folded or moved."""
+    """Return the number of leaders to examine for `top_k` answers, since some are folded or moved."""
     return top_k + max(_SPARE, top_k // 2)
 
 
@@ -43,7 +44,7 @@ def has_enough(found: Candidates, wanted: int) -> bool:
 
 
 def selected(found: Candidates, search: Search) -> Candidates:
-    """Return the leaders, best first, with former requests folded if there are others; more than the answer needs."""
+    """Return the leaders, best first, more than the answer needs. Folds former requests if there are other leaders."""
     top_k = search.query.top_k
     different = _different(found)
     size = min(int(different.searchsorted(examined(top_k))) + 1, different.size)
@@ -60,14 +61,14 @@ def selected(found: Candidates, search: Search) -> Candidates:
 
 
 def _different(found: Candidates) -> Places:
-    """Return how many of the leaders up to each (p,) are different; of former requests only the first counts."""
+    """Return the number of different leaders up to each leader (p,). Of former requests only the first counts."""
     requests = np.cumsum(found.requests[found.leaders] > 0)
     different: Places = np.arange(1, requests.size + 1) - np.maximum(requests - 1, 0)
     return different
 
 
 def _copies(found: Candidates) -> dict[int, Slots]:
-    """Return the slots of the other candidates with a leader's text, best first, by the leader's place."""
+    """Return, by the leader's place, the slots of the other candidates with the leader's text, best first."""
     is_copy = np.ones(found.slots.shape, dtype=np.bool_)
     is_copy[found.leaders] = False
     (places,) = is_copy.nonzero()
@@ -82,7 +83,7 @@ def _copies(found: Candidates) -> dict[int, Slots]:
 
 
 def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candidates:
-    """Fold the last `spare` of the former requests, which are at the places `asking`, into the best one."""
+    """Fold the last `spare` of the former requests, which have the places `asking`, into the best one."""
     best = int(asking[leaders.requests[asking].argmin()])
     gone = asking[asking != best][-spare:]
     slots = [part for place in gone.tolist() for part in (leaders.slots[place : place + 1], leaders.copies[place])]
@@ -94,7 +95,7 @@ def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candid
 
 
 def shifted(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
-    """Return the answer of the learned ranking: best first with what the adapted query adds to each."""
+    """Return the answer of the learned ranking: best first, including what the adapted query adds."""
     shift = shifts(search.view.vectors.vectors(found.slots), past_use)
     found = replace(found, shift=shift, arms=np.full(found.slots.shape, LEARNED))
     return found.take(np.argsort(-found.scores, kind="stable"))
@@ -111,7 +112,7 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 
 
 def compared(baseline: Candidates, learned: Candidates) -> Candidates:
-    """Return the baseline with the rank of each memory in the learned ranking; all beyond its end have the same."""
+    """Return the baseline with the rank of each memory in the learned ranking; all beyond its end share one rank."""
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1
     found = [ranks.get(fingerprint, beyond) for fingerprint in baseline.fingerprints.tolist()]

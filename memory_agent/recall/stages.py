@@ -1,46 +1,48 @@
 """The stages between the shortlist and the selection, in order; each takes candidates and returns candidates.
 
-**Neighbours.** Context: the words of a question are often spread over a few turns, so a memory gains by how well they
-are met here or beside it (`evidence`). Answers: what answers a question often follows where it was asked before. If the
-query asks, a memory that asks lends what it scores above the next best to the memory that follows it, and ranks below
-it. Both count less the longer the answer, since a long text needs no help to be found. Rejected by measurement
-(decision 0013): lending to both sides, and lending by every candidate.
+**Neighbours.** Context: the words of a question are often spread over a few turns. So a memory gains by how well the
+memory and its neighbours match them (`evidence`). Answers: an answer often follows an earlier instance of the question.
+If the query is a question, a memory that asks a question lends the score by which it exceeds the floor to the memory
+that follows it, and ranks below that memory. Both gains are smaller for longer memories, since a long text needs no
+help to be found. Rejected by measurement (decision 0013): lending to both sides, and lending by every candidate.
 
-**Former requests.** Nothing resembles a query like the same request made before, and nothing answers it less. A memory
-is such a request if its cosine with the query is at least `REQUEST_COSINE` (without vectors: if it has the same words),
-and it is the begin of a run with nothing but its objective, or a user's message in which every telling word is one of
-the query or of such a begin. An informative message has other words, so no answer is taken for a question. Of several
-requests, the one whose run went best is numbered 1: it represents the others (`selection`). What the caller itself just
-wrote is no candidate at all (`search.OwnWords`). Rejected (decision 0016): a lower score, which depends on how many
-there are; the cosine alone, which takes answers for questions.
+**Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing answers it less.
+A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE` (without
+vectors: it has the same words). And it is the begin of a run with only an objective, or a user's message in which every
+content word occurs in the query or in such a begin. An informative message has other words, so no answer is mistaken
+for a question. Of several requests, the one with the best run is numbered 1 and represents the others (`selection`).
+What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision 0016): lowering the score,
+which depends on the number of requests; using only the cosine, which mistakes answers for questions.
 
-**Relevance** and qualities come next, and **past use** if the learner may rank:
+**Relevance** and qualities come next, then **past use** if the learner is enabled:
 
     association = scale * (w_a * reach * own + w_r * min(support, 1) + w_p * lift)
     shift       = scale * w_s * <memory, direction>                                                  (`selection`)
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
-`reach` is the likeness of the request to one for which a run used the memory. `support` adds up over all such runs from
-a cosine of .5 on (`sona/association`). `lift` is how much better than usual the runs went that used it. `own` is the
-memory's score as a share of the best. A used memory gains only as far as it also answers this query, unless runs used
-it repeatedly for the same request; so frequently used memories do not displace better answers (decision 0020). What
-learning adds is measured in the spread of the scores, so it moves a memory past as many others whether they are near or
-far, in any query and after a change of the ranking. It is about 1 in LoCoMo. Leaders that stand out do not widen it:
-they would be overtaken the more easily the better they match (decision 0020). Each part is bounded, so no score rises
-by more than their sum. Candidates are those of the query itself: searching with the moved query too finds some that
-never reach the first five (decision 0020). `learning/learner` decides whether the learner may rank.
+`reach` is the similarity of the request to a request for which a run used the memory. `support` is the sum over all
+such runs with a cosine of at least .5 (`sona/association`). `lift` is how much better than usual the runs that used the
+memory went. `own` is the memory's score as a share of the best. A used memory gains only as far as it also answers this
+query, unless runs used it repeatedly for the same request. So frequently used memories do not displace better answers
+(decision 0020). The gain is relative to the spread of the scores, so that it moves a memory past the same number of
+others, whatever their distances, in any query and after a change of the ranking. The scale is about 1 in LoCoMo.
+Outstanding leaders do not widen the spread; otherwise they would be overtaken more easily the better they match
+(decision 0020). Each part is bounded, so no score rises by more than their sum. Only the query itself selects
+candidates: also searching with the adapted query finds memories that never reach the first five (decision 0020).
+`learning/learner` decides whether the learner is enabled.
 
-**Outcome.** Of about equally good memories, those whose runs worked come first, in either ranking:
+**Outcome.** Of about equally good memories, those of successful runs come first, in either ranking:
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
-`quality` is how the memory itself went, else its run; so it follows each revision: a retry, a later approval, feedback.
-A user's message has the quality of the run it began. Without a quality a memory neither gains nor loses. Former
-requests do not set `best`: nothing scores like the query's own words, and beside them all answers would be far below
-the best. A memory a tenth below the best gains or loses half as much, one at .6 a twentieth: a success passes a failure
-that scores up to some 30 % more, and a clearly better match stays first. It needs no learning and no gate, since it
-decides between memories that are about equally relevant and brings none in (decision 0021). Rejected by measurement: a
-weight that ignores the scale of the scores, which differs from query to query; lower powers, which cost relevance.
+`quality` is the quality of the memory itself, else of its run. So it follows each revision, such as a retry, a later
+approval or feedback. A user's message has the quality of the run that it began. A memory without a quality neither
+gains nor loses. Former requests do not count for `best`: nothing scores as high as the query's own words, so all
+answers would be far below the best. A memory a tenth below the best gains or loses half as much, and a memory at .6 of
+the best a twentieth. So a success passes a failure that scores up to about 30 % more, and a clearly better match stays
+first. This needs no learning and no gate, since it only decides between memories that are about equally relevant and
+adds none (decision 0021). Rejected by measurement: a weight that ignores the scale of the scores, which differs between
+queries; lower powers, which reduce relevance.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -67,18 +69,18 @@ from memory_agent.storage.view import View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8
-"""Cosine from which a request counts as the query in other words (decision 0017)."""
+"""Minimum cosine of a request that counts as the query in other words (decision 0017)."""
 SAME_COSINE = 0.9
-"""Cosine from which it counts as the same request; the run of a merely similar one may have succeeded elsewhere."""
+"""Minimum cosine of the same request. The run of a merely similar request may have succeeded at something else."""
 
 _FLOOR = 20
-"""The best candidates that may lend; the score of the next best is the floor."""
+"""Maximum candidates that may lend, the best ones; the score of the next best is the floor."""
 _WHOLE_TOKENS = 64
-"""Tokens of an answer up to which it counts in full."""
+"""Tokens of an answer up to which it gains in full."""
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
-_LONGER_CHARS = 60  # allowed beyond twice the query; longer texts are too different and are not examined
+_LONGER_CHARS = 60  # allowed beyond twice the query; longer texts are too different to be examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
 _MOST_RECURRING = 16
@@ -88,20 +90,20 @@ _SPREADS, _LEAST = 2.5, 0.1
 
 _NEUTRAL = 0.5
 _STEEPNESS = 6
-_RUN_REACH = 2  # memories of the session after a message among which its run begins: there may be a reply before it
+_RUN_REACH = 2  # the run of a message begins within this many memories of its session: a reply may precede it
 _BEGINS_WITHIN_US = 600_000_000
 _MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
 
 
 def evaluated(found: Candidates, search: Search) -> Candidates:
-    """Take candidates through the stages that need no advice of the learner."""
+    """Apply the stages that need no advice of the learner."""
     for stage in (with_neighbours, with_qualities, with_former_requests, with_relevance):
         found = stage(found, search)
     return found
 
 
 def with_neighbours(found: Candidates, search: Search) -> Candidates:
-    """Add what the candidates gain from each other."""
+    """Add what the candidates gain from their neighbours."""
     if not search.is_hybrid:
         return found
     found = replace(found, context=search.settings.context_words * found.near)
@@ -125,7 +127,7 @@ def _with_answers(found: Candidates, search: Search) -> Candidates:
 
 
 def _above_floor(scores: Scores) -> Scores:
-    """Return by how much each score (n,) exceeds the floor, 0 if it does not."""
+    """Return by how much each score (n,) exceeds the floor; 0 if it does not."""
     place = max(scores.size - _FLOOR - 1, 0)
     floor = float(np.partition(scores, place)[place]) if scores.size else 0.0
     above: Scores = np.maximum(scores - floor, 0.0)
@@ -133,7 +135,7 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add how each memory went, else its run, else the run that a user's message began; NaN if unknown."""
+    """Add the quality of each memory, else of its run, else of the run that a user's message began; NaN if unknown."""
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -145,7 +147,7 @@ def with_qualities(found: Candidates, search: Search) -> Candidates:
 
 
 def _begun_by(view: View, messages: Slots) -> Slots:
-    """Return the first plan (m,) after each message and before the user's next message, -1 for none."""
+    """Return the first plan (m,) after each message and before the user's next message; -1 if there is none."""
     found: Slots = np.full(messages.shape, -1, dtype=np.int64)
     is_open = np.ones(messages.shape, dtype=np.bool_)
     for after in view.windows(messages, _RUN_REACH)[:, _RUN_REACH + 1 :].T:
@@ -158,7 +160,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, the best one 1; none if the filter selects users' messages alone."""
+    """Number the former requests, from 1 for the best. Numbers none if the filter selects only users' messages."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found
@@ -179,7 +181,7 @@ def with_former_requests(found: Candidates, search: Search) -> Candidates:
 
 
 class _Alike(NamedTuple):
-    """A candidate that may be the query in other words: its place and record, and whether it asks just the same."""
+    """A candidate that may be the query in other words: its place and record, and whether it is the same request."""
 
     place: int
     record: MemoryRecord
@@ -187,7 +189,7 @@ class _Alike(NamedTuple):
 
 
 def _alike(found: Candidates, search: Search) -> list[_Alike]:
-    """Return the candidates that resemble the query as a request in other words does."""
+    """Return the candidates that are similar enough to the query to be requests in other words."""
     (places,) = IS_REQUEST[search.view.sources[found.slots]].nonzero()
     is_same = np.zeros(places.shape, dtype=np.bool_)
     if search.vector is not None:
@@ -210,7 +212,7 @@ def _alike(found: Candidates, search: Search) -> list[_Alike]:
 
 
 def is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
-    """Return whether a memory is the begin of a run and has nothing but the objective."""
+    """Return whether a memory is the begin of a run and has only the objective."""
     run = None if record.source == "user_input" else snapshot.run_of(record)
     if run is None or run.begin_row is None or run.begin_row != snapshot.row_of_id(record.id):
         return False
@@ -223,13 +225,13 @@ def _telling(text: str) -> frozenset[str]:
 
 
 def _adds_nothing(text: str, telling: frozenset[str], known: set[str]) -> bool:
-    """Return whether all telling words of a text, and half of all its words, are among these."""
+    """Return whether all content words of a text are in `telling`, and at least half of all its words in `known`."""
     words = text.casefold().split()
     return 2 * sum(word in known for word in words) >= len(words) and _telling(text) <= telling
 
 
 def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, bool, float, float, int]:
-    """Return the sort key of a request: no numbers beyond the query's, the same request, its outcome, its time."""
+    """Return the sort key of a request: no numbers beyond those of the query, same request, outcome, time."""
     others = _telling(one.record.text) - _telling(search.query.text)
     has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
     outcome = float(np.nan_to_num(found.qualities[one.place], nan=-1.0))
@@ -239,8 +241,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence among the answers vouches for the others; a former request, which resembles the query anyway,
-    vouches for nothing. If a time is all that the query asks for, any memory of that time answers it.
+    The best evidence among the answers vouches for the others. A former request, which is similar to the query anyway,
+    does not vouch. If the query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -250,13 +252,13 @@ def with_relevance(found: Candidates, search: Search) -> Candidates:
 
 
 def without_irrelevant(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates without those of too little relevance, except those that past use vouches for."""
+    """Return the candidates with sufficient relevance, and the candidates that past use vouches for."""
     is_irrelevant = (found.relevance < search.query.min_relevance) & ~found.vouched
     return found.take(~is_irrelevant) if is_irrelevant.any() else found
 
 
 class PastUse(NamedTuple):
-    """What the learner advises for a query, the weights of its parts, and what a weight of 1 adds (`scale_of`)."""
+    """The learner's advice for a query, the weights of its parts, and what a weight of 1 adds (`scale_of`)."""
 
     adaptation: Adaptation
     settings: LearningSettings
@@ -264,9 +266,9 @@ class PastUse(NamedTuple):
 
 
 def scale_of(totals: Scores) -> float:
-    """Return what a weight of 1 adds, given the scores of answers (p,), best first, one of each text.
+    """Return what a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
-    Of equal scores, which past use decides between, it is a tenth of the best.
+    If all scores are equal, so that past use decides between them, it is a tenth of the best.
     """
     if not totals.size:
         return 0.0
@@ -276,10 +278,10 @@ def scale_of(totals: Scores) -> float:
 
 
 def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
-    """Add the memories that runs used repeatedly for such a request, and evaluate all candidates again.
+    """Add the memories that runs used repeatedly for similar requests, and evaluate all candidates again.
 
-    At most 16, the best supported ones, that pass the filter and have a vector. A memory that one run used once is
-    either a candidate anyway or no answer.
+    Adds at most 16, the best supported ones, that pass the filter and have a vector. A memory that was used only once
+    is either a candidate anyway or not an answer.
     """
     reached = past_use.adaptation.reached
     (supported,) = (reached.support * past_use.settings.recurrence >= _WORTH_READING).nonzero()
@@ -298,7 +300,7 @@ def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Cand
 
 
 def with_past_use(found: Candidates, past_use: PastUse) -> Candidates:
-    """Add what candidates gain from past use, and which of them are vouched for by it."""
+    """Add what candidates gain from past use, and mark those that it vouches for."""
     adaptation, settings, scale = past_use
     reached = adaptation.reached
     places, is_used = places_of(reached.memories, found.rows)
@@ -328,7 +330,7 @@ def _own(totals: Scores, places: npt.NDArray[np.intp]) -> Scores:
 
 
 def with_outcomes(found: Candidates, search: Search) -> Candidates:
-    """Add what candidates with qualities gain or lose by them in a hybrid recall."""
+    """Add what candidates gain or lose by their qualities in a hybrid recall."""
     if search.query.mode != "hybrid":
         return found
     totals = found.total

@@ -1,4 +1,4 @@
-"""Checks of arguments, made by the client before it sends a request, and again by the memory.
+"""Checks of arguments, done by the client before it sends a request, and again by the memory.
 
 None means the default; any other value is checked, including `0` and `""`. The checks raise `InvalidInputError` (with
 the argument's name).
@@ -25,7 +25,7 @@ MOST_LISTED = 1_000
 MOST_SIMILAR_RUNS = 50
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
-"""A day. Clocks and sockets support little more."""
+"""One day. Clocks and sockets do not support much more."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 
@@ -42,7 +42,7 @@ class RecallOptions(TypedDict, total=False):
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
-    `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best in any case.
+    `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best memories in any case.
     `runs`: also return at most that many ended runs with a request that resembles the query, first in the block
     (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
     `tiers`: `local` is the user's own memory (the default), `global` the items that users share.
@@ -98,7 +98,7 @@ def check_share(field: str, value: object) -> float:
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
-    """Return the options that are set. An unknown option is an error."""
+    """Return the options that are set. Raises `InvalidInputError` for an unknown option."""
     for name in options:
         if name not in _CHECKS:
             raise InvalidInputError(name, "recall has no such option" + _hint(name))
@@ -114,7 +114,7 @@ def _hint(name: str) -> str:
 
 
 def check_mode(mode: object) -> Mode | None:
-    """Return the mode; None means the mode of the settings."""
+    """Return the mode; None stands for the mode of the settings."""
     return None if mode is None else check_choice("mode", mode, MODES)
 
 
@@ -127,7 +127,7 @@ def check_deadline_ms(deadline_ms: object) -> float:
 
 
 def check_choice(field: str, value: object, choices: Sequence[Word]) -> Word:
-    """Return the value, which must be one of the words."""
+    """Return the value, which must be one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
     return cast(Word, value)
@@ -154,7 +154,7 @@ def check_time(field: str, value: object) -> datetime:
 
 
 def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Struct:
-    """Return the struct with these fields. Raises `InvalidInputError` with the path of the wrong one below `field`."""
+    """Return the struct with these fields. Raises `InvalidInputError` (with the path below `field`)."""
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
@@ -163,7 +163,7 @@ def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Str
 
 
 def located(message: str, wanted: Any) -> tuple[str, str]:
-    """Return the field and the reason of a message of msgspec, "reason - at `$.field`", for a value of type `wanted`.
+    """Return the field and the reason in a message of msgspec, "reason - at `$.field`", for a value of type `wanted`.
 
     If a field is unknown, the returned field includes its name. The reason lists the valid fields or words.
 
@@ -185,7 +185,7 @@ def located(message: str, wanted: Any) -> tuple[str, str]:
 
 
 def _choices(wanted: Any, path: str) -> tuple[list[str], list[str]]:
-    """Return the names of the fields and the words that are valid at a path such as `filter.kinds[0]` of a type."""
+    """Return the names of the fields and the words that are valid at a path of a type, such as `filter.kinds[0]`."""
     found = [_described(wanted)]
     for step in _STEP.findall(path):
         found = [inner for type_ in found for inner in _inside(type_, step)]
@@ -207,7 +207,7 @@ def _options(type_: Type) -> Sequence[Type]:
 
 
 def _inside(type_: Type, step: str) -> Iterator[Type]:
-    """Yield the types of a field or, for a step in brackets, the types of an element or a value."""
+    """Yield the types of a field or, for a step in brackets, the types of an element or value."""
     for option in _options(type_):
         if isinstance(option, StructType):
             yield from (field.type for field in option.fields if field.encode_name == step)

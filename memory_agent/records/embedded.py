@@ -1,4 +1,4 @@
-"""The vectors of a text and of a query, and the text of a memory that is embedded.
+"""Defines the vectors of a text and of a query, and the text that is embedded for a memory.
 
 Shapes: p passages of a text, w words stored for it, q words of a query, d dimensions of a passage, e dimensions of a
 word (the first 256 of d), b = e / 8 bytes of a word.
@@ -14,16 +14,16 @@ from memory_agent.records.memories import MemoryRecord
 
 Embedding = npt.NDArray[np.float32]
 WORD_DIMENSIONS = 256
-"""Dimensions of word vectors. All 384 of the default model are no better."""
+"""Dimensions of word vectors. Using all 384 dimensions of the default model is not better."""
 
 
 class Embedded(msgspec.Struct, frozen=True, eq=False):
     """The vectors of one text.
 
     `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. The first passage is the beginning
-    of the text, or the whole text if it fits the model's window. `spans` (p, 2) int32: the first and the end character
-    of each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w is 0
-    if the embedder makes none. `length`: the tokens of the text before truncation, 0 if unknown.
+    of the text, or the whole text if that fits the model's window. `spans` (p, 2) int32: the offsets of the begin and
+    end of each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w
+    is 0 if the embedder makes none. `length`: the tokens of the text before truncation, 0 if unknown.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -37,9 +37,9 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
     def is_sound(self, ndim: int, word_bytes: int | None) -> bool:
-        """Whether the arrays have the shapes of a model with `ndim` dimensions, and no vector is zero or not finite.
+        """Whether the arrays have the shapes of a model with `ndim` dimensions, and all vectors are finite and nonzero.
 
-        Without `word_bytes` the words are not checked.
+        If `word_bytes` is None, the words are not checked.
         """
         has_shape = self.vectors.ndim == 2 and self.vectors.shape == (len(self.spans), ndim) and len(self.spans) > 0
         if not has_shape or word_bytes not in (None, self.word_bits.shape[1]):
@@ -75,33 +75,33 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
 
 def word_bytes(ndim: int) -> int:
-    """Return the bytes of the signs of a word vector, for a model with `ndim` dimensions."""
+    """Return the number of bytes of the signs of a word vector, for a model with `ndim` dimensions."""
     return -(-min(ndim, WORD_DIMENSIONS) // 8)
 
 
 def of_vector(text: str, vector: Embedding) -> Embedded:
-    """Return an `Embedded` with the (d,) `vector` as its only passage and no words, for embedders without words."""
+    """Return an `Embedded` with one passage, `vector` (d,), and no words, for embedders without word vectors."""
     spans = np.array([[0, len(text)]], dtype=np.int32)
     return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, word_bytes(len(vector))), np.uint8))
 
 
 def query_of_vector(vector: Embedding) -> EmbeddedQuery:
-    """Return an `EmbeddedQuery` with the (d,) `vector` and no words, for embedders without words."""
+    """Return an `EmbeddedQuery` with the (d,) `vector` and no words, for embedders without word vectors."""
     return EmbeddedQuery(vector, (), np.zeros((0, min(len(vector), WORD_DIMENSIONS)), np.float16))
 
 
 def embedded_text(record: MemoryRecord) -> str:
-    """Return the text that is embedded for a memory: title, text and tags, each on a line.
+    """Return the text that is embedded for a memory: title, text and tags, on separate lines.
 
-    Omits a title that the text contains. Without title and tags, it is exactly the record's text. `span_in_text`
-    converts spans of this text into spans of the record's text.
+    A title that the text contains is omitted. Without title and tags, the result is exactly the record's text.
+    `span_in_text` converts spans of this text into spans of the record's text.
     """
     parts = (_added_title(record), record.text, ", ".join(record.tags))
     return "\n".join(part for part in parts if part)
 
 
 def span_in_text(record: MemoryRecord, begin: int, end: int) -> tuple[int, int]:
-    """Return the part of `record.text` in characters `begin` to `end` of `embedded_text`, as a span; may be empty."""
+    """Return the span of `record.text` that is in characters `begin` to `end` of `embedded_text`; it may be empty."""
     title = _added_title(record)
     shift = len(title) + 1 if title else 0
     first, last = (min(max(place - shift, 0), len(record.text)) for place in (begin, end))

@@ -58,9 +58,10 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
-    `quality_score` (0 to 1, or None) states how the episode ended, `utility` whether recalling it helped. `embedding`
-    is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any name that the
-    caller chose. `phase` is the phase of the work. `updated_at` is when `remember` last replaced it, None before.
+    `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
+    `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
+    name that the caller chose. `phase` is the phase of the work. `updated_at` is the time at which `remember` last
+    replaced it, or None.
     """
 
     id: str
@@ -88,9 +89,9 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Memories to exclude: those that match any field. `events` are the ids of their events, `records` their own ids.
+    """Memories to exclude: those that match any field. `events` are ids of events, `records` are ids of memories.
 
-    `since` excludes memories of that time and later.
+    `since` excludes memories from that time on.
     """
 
     events: Annotated[tuple[str, ...], means("Not from this event.")] = ()
@@ -105,10 +106,10 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Unset fields are not serialised, because an older daemon rejects fields that it does not know.
 
-    `in_channel` matches memories of this channel and memories without a channel: those of one project, and those of
-    all. `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories
-    without a quality. `min_score` is the minimum raw cosine; it excludes memories without a vector. `exclude` must not
-    match.
+    `in_channel` matches memories of this channel and memories without a channel, that is, of one project and of no
+    particular project. `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes
+    memories without a quality. `min_score` is the minimum raw cosine; it excludes memories without a vector. `exclude`
+    must not match.
 
     `metadata` maps a path to a value, or to several values of which one must match (`memory_agent.records.metadata`).
     """
@@ -154,7 +155,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query and the time range it names: `since` inclusive, `until` exclusive, None if open."""
+    """A phrase of the query and the time range that it names: `since` inclusive, `until` exclusive, None if open."""
 
     phrase: str
     since: datetime | None = None
@@ -165,13 +166,13 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
     `relevance` is the probability, 0 to 1, that the memory is relevant to the query, on the same scale in every mode.
-    None if it is unknown: without a calibration for the model, or without a vector or words to judge by. `learned` is
-    the part of `sona_score` that learning added, 0 if learning did not find the memory.
+    It is None if unknown: the model has no calibration, or there is no vector and there are no words to judge by.
+    `learned` is the part of `sona_score` that learning added; it is 0 if learning did not find the memory.
 
-    Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
-    `last_seen`. `origins` are the newest of them, at most eight, without `record` itself. `failed` counts the failed
-    runs of these duplicates, or of the earlier requests that this one represents. `shared` is the origin of a memory of
-    the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
+    Duplicates with the same kind and title are merged: `count` of these pass the filter, from `first_seen` to
+    `last_seen`. `origins` are the newest duplicates, at most eight, without `record` itself. `failed` counts the failed
+    runs of these duplicates, or of the earlier requests that this memory represents. `shared` is the origin of a memory
+    in the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
     """
 
     record: MemoryRecord
@@ -200,7 +201,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
     the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
     with a request that resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
-    several successful runs of similar requests have in common, in order; `failed_steps` are steps of failed runs only.
+    several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
+    took.
     """
 
     recall_id: str
@@ -244,7 +246,7 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
-    `waiting` memories lack a vector, or word vectors that the model makes; `model` embeds them in the background.
+    `waiting` memories lack a vector, or word vectors if the model makes them. `model` embeds them in the background.
     """
 
     user_id: str

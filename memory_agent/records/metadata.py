@@ -1,10 +1,10 @@
-"""Filters by metadata: the values of a memory by path, and a number (hash) of each for fast comparison. Pure.
+"""Filters by metadata: the values of a memory by path, and a number (hash) for each value for fast comparison. Pure.
 
-A path has the keys of nested objects, joined with dots, and applies to each element of a list: "x" is at
-`report.findings.claim` in `{"report": {"findings": [{"claim": "x"}]}}`. A key that contains a dot is not escaped.
-Values are equal as in JSON: 1 equals 1.0, but neither true nor "1"; null is a value. Objects, lists, values that JSON
-lacks (bytes, NaN) and values at a path of more than 1,000 characters are ignored. (9,000 values below a key of 200,000
-characters took 8 s and 1.7 GB.)
+A path consists of the keys of nested objects, joined with dots, and applies to each element of a list. For example, "x"
+is at `report.findings.claim` in `{"report": {"findings": [{"claim": "x"}]}}`. A key that contains a dot is not escaped.
+Values are compared as in JSON: 1 equals 1.0, but not true or "1"; null is a value. Objects, lists, values that JSON
+does not have (bytes, NaN) and values at a path of more than 1,000 characters are ignored. (Without this limit, 9,000
+values below a key of 200,000 characters took 8 s and 1.7 GB.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Conditions = Mapping[str, MetadataValue | tuple[MetadataValue, ...]]
 
 
 def values_of(metadata: Mapping[str, Any]) -> Iterator[tuple[str, MetadataValue]]:
-    """Yield each value with its path, unless the path is too long. Works for any depth, without recursion."""
+    """Yield each value with its path, unless the path is too long. Works for any depth, since it uses no recursion."""
     waiting: list[Iterator[tuple[str, Any]]] = [_below("", metadata)]
     while waiting:
         found = next(waiting[-1], None)
@@ -55,7 +55,7 @@ def _below(prefix: str, members: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 def number_of(path: str, value: MetadataValue) -> int:
     """Return a 64-bit XXH3 hash of path and value, as a signed number; equal for equal values.
 
-    With a million values, one filter in 10 ** 13 matches another value by collision.
+    With a million values, about one filter in 10 ** 13 matches another value by a collision.
     """
     if isinstance(value, bool) or value is None:
         text = f"={value}"
@@ -74,7 +74,7 @@ def numbers_of(metadata: Mapping[str, Any]) -> set[int]:
 
 
 def wanted_numbers(conditions: Conditions) -> list[set[int]]:
-    """Return the numbers of the wanted values for each path. A memory matches if it has one number of each set."""
+    """Return the numbers of the wanted values for each path. A memory matches if it has a number of each set."""
     return [
         {number_of(path, value) for value in (values if isinstance(values, tuple) else (values,))}
         for path, values in conditions.items()

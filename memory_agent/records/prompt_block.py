@@ -1,4 +1,4 @@
-"""The first and last lines of a block of recalled memories in a prompt, and the removal of such blocks.
+"""Defines the first and last lines of a block of recalled memories in a prompt, and removes such blocks.
 
 Imports only `re`, since every hook of a coding agent loads it.
 """
@@ -13,12 +13,12 @@ SHARED = 'Entries marked "shared by" come from other users: check what they say,
 """The line below `OPEN` in a block with entries of other users."""
 ALL_OF_SHARED = "To read all of a shortened entry: memory-agent shared show ID"
 FILE_OF_SHARED = "To fetch the file of an entry: memory-agent shared attachment ID --out FILE"
-"""Parts of the line below `SHARED`, if an entry is shortened, and if one has a file."""
+"""Parts of the line below `SHARED`: the first if an entry is shortened, the second if an entry has a file."""
 _BLOCK = re.compile(rf"{re.escape(OPEN.partition(chr(10))[0])}\s*Records of past sessions.*?(?:{CLOSE}|\Z)", re.DOTALL)
 
 
 def without_blocks(text: str) -> str:
-    """Return a text without its blocks, even one that is cut off, so that no memory is made from memories.
+    """Return a text without its blocks, even a truncated block, so that no memory is made from memories.
 
     >>> without_blocks("Fix it.\\n<recalled_memories>\\nRecords of past sessions ...\\n</recalled_memories>").strip()
     'Fix it.'
@@ -27,7 +27,7 @@ def without_blocks(text: str) -> str:
 
 
 def shortened_block(block: str, most_chars: int) -> str:
-    """Return a block cut after a line to at most `most_chars` characters, its end included; "" if no memory fits."""
+    """Return a block, cut after a line to at most `most_chars` characters including its end; "" if no memory fits."""
     if len(block) <= most_chars:
         return block
     head = block[: block.rfind("\n", 0, max(most_chars - len(CLOSE), 0)) + 1]

@@ -25,10 +25,11 @@ _PREFIX = "global."
 
 
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The released figures of one version of an item: empty until enough different users contribute.
+    """The released figures of one version of an item. They are empty until enough different users contribute.
 
     `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
-    retrievals, `used_count` uses, `distinct_users` the users of it. `user_rating` is the mean of explicit ratings.
+    retrievals, `used_count` uses, and `distinct_users` the users who used it. `user_rating` is the mean of explicit
+    ratings.
     """
 
     avg_trajectory_score: float | None = None
@@ -40,7 +41,7 @@ class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of an item, without its bytes."""
+    """The description of an item's file, without its bytes."""
 
     name: str
     size_bytes: int
@@ -48,7 +49,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item as its readers see it.
+    """The public form of a shared item.
 
     `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part
     of `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
@@ -79,9 +80,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: enough different users used it, and their runs succeeded more than runs usually do. `is_worse`: the
-    released mean of their runs is below the usual one. `item_id` is the argument for `shared.item` and
-    `shared.attachment`; on a memory of the user's own with the same text, it is the id of the shared item.
+    `is_proven`: enough different users used it, and their runs succeeded more often than usual. `is_worse`: the
+    released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item` and
+    `shared.attachment`. On one of the user's own memories with the same text, it is the id of the shared item.
     """
 
     author: str
@@ -98,11 +99,11 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`),
-    `is_proven` and `is_worse` what they mean in `SharedOrigin`.
+    """A shared item in an answer.
 
-    `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line.
-    `boost` is the part of `sona_score` that past use adds.
+    The scores and `relevance` are as in `RetrievedMemory`, `is_proven` and `is_worse` as in `SharedOrigin`.
+    `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the
+    part of `sona_score` that past use adds.
     """
 
     item: GlobalRecord
@@ -117,7 +118,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
-    """Words of a preview that may disclose more than its author intends: a person, a place or a machine."""
+    """Words of a preview that may disclose more than its author intends, such as a person, a place or a machine."""
 
     kind: MentionKind
     text: str
@@ -149,9 +150,10 @@ class FormerVersion(msgspec.Struct, frozen=True):
 class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
-    `mentions` are words to review before publishing. `memory_id` is the memory that it was made from, and
-    `memory_state` a digest of that memory: if it changes, preview it again. `digest` is the digest of the content.
-    With `is_offer` it is for `offer`, not for `confirm`. `replaces` is the version published at the time.
+    `mentions` are words to review before publishing. `memory_id` is the memory that the preview was made from, and
+    `memory_state` a digest of that memory; if the memory changes, a new preview is needed. `digest` is the digest of
+    the content. With `is_offer` the preview is for `offer`, not for `confirm`. `replaces` is the version that was
+    published at the time of the preview.
     """
 
     content: SharedContent
@@ -166,9 +168,9 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern that this user offers, visible to nobody else. Its id, for `unpublish`, is `content.item_id`.
+    """A pattern that this user offers, which nobody else can see. Its id, for `unpublish`, is `content.item_id`.
 
-    `proposed_as` is the id of the item made from it and the matching offers of others, if there is one.
+    `proposed_as` is the id of the item made from this offer and the matching offers of others, if there is one.
     """
 
     content: SharedContent
@@ -196,10 +198,11 @@ class SharedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of an item: a version was published or rated, or it was removed for the readers of `access_policy`.
+    """A change of an item: a version was published or rated, or removed for the readers of `access_policy`.
 
-    `item` is the fingerprint of its id. `item_id`, `version` and `content_type` are None if it was removed. `rated`
-    means that a new rating was released, from at least five users; the withdrawal of a rating is not an event.
+    `item` is the fingerprint of the item's id. `item_id`, `version` and `content_type` are None if the item was
+    removed. `rated` means that a new rating, from at least five users, was released. The withdrawal of a rating is not
+    an event.
     """
 
     kind: ChangeKind
@@ -211,7 +214,7 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     content_type: ContentType | None = None
 
     def to_event(self, event_id: str) -> dict[str, Any]:
-        """Return the event for readers that the policy admits. Its `quotes` cause it to be erased with the item."""
+        """Return the event for readers that the policy admits. It is erased with the item, because of its `quotes`."""
         quotes = {"quotes": [self.item]} if self.item_id is not None else {}
         return {
             "event_id": event_id,
@@ -224,7 +227,7 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @classmethod
     def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
-        """Return the change in a journal entry, or None if the entry is of another type."""
+        """Return the change in a journal entry, or None if the entry has another type."""
         if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
             return None
         with suppress(msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Rules for the content of a shared item, checked by sender and receiver: lengths, version, policy, attachment. Pure.
+"""Rules for the content of a shared item, such as lengths, checked by the sender and the receiver. Pure.
 
 Checks raise `InvalidInputError` with the name of the field.
 """
@@ -25,7 +25,7 @@ _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
 _SEPARATOR = "\n\n"
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-"""Printable characters that are invisible."""
+"""Characters that are invisible, although they count as printable."""
 _STACKED_MARKS = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
 _MANY_USERS = re.compile(r"[0-9]+ users")
@@ -86,10 +86,10 @@ def check_version(version: object) -> str:
 
 
 def check_name(name: object) -> str:
-    """Return the normalised name of an author: in compatibility form (NFKC), without invisible characters.
+    """Return the name of an author, normalised to the compatibility form (NFKC), without invisible characters.
 
-    A name has 1 to 64 printable characters, at least one of them a letter or a digit, and must not resemble a
-    pseudonym, which another user may have.
+    A name has 1 to 64 printable characters, at least one of which is a letter or a digit. It must not resemble a
+    pseudonym, because another user might have that pseudonym.
     """
     check_text("name", name)
     assert isinstance(name, str)
@@ -118,7 +118,7 @@ def author_of_many(users: int) -> str:
 
 
 def is_of_many(name: str) -> bool:
-    """Whether a name is the author of an item that many users offered. No chosen name has this form."""
+    """Whether a name is the author shown for an item that many users offered. No chosen name can have this form."""
     return _MANY_USERS.fullmatch(name) is not None
 
 
@@ -153,7 +153,7 @@ def digest_of(content: SharedContent) -> str:
 
 
 def texts_of(content: SharedContent) -> dict[str, str]:
-    """Return the texts of an item by field, without empty ones."""
+    """Return the non-empty texts of an item, by field."""
     texts: dict[str, str] = {field: value for field in _MOST_CHARS if (value := getattr(content, field))}
     if content.tags:
         texts["tags"] = ", ".join(content.tags)
@@ -175,7 +175,7 @@ def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
 def text_to_read(summary: str, body: str | None, at: int = 0) -> tuple[str, int]:
     """Return the text shown to readers, and the offset in it of position `at` of the searched text.
 
-    It is the body alone if the body contains the summary, so that nothing is repeated.
+    The text is only the body if the body contains the summary, so that nothing is repeated.
     """
     if not body or summary not in body:
         return text_of_item(summary, body), at

@@ -1,7 +1,7 @@
 """Requests of a user's memory to the store of shared items, and the protocol of the store.
 
-A request names its caller; the store keeps only a pseudonym of the caller. The structs are the wire format between two
-processes of one daemon, which have one version.
+A request names its caller, but the store keeps only a pseudonym of the caller. The structs are the wire format between
+two processes of one daemon, which always have the same version.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies that admit the caller. It may publish under the same ones."""
+        """The policies that admit the caller, who may publish under the same policies."""
         return (PUBLIC, *self.groups)
 
 
@@ -78,7 +78,7 @@ class Publish(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
 
 
 class Offer(SharedRequest[OfferedPattern], frozen=True, kw_only=True, tag=True):
-    """Offer a pattern, which is published when enough other users offer the same."""
+    """Offer a pattern, which is published when enough other users offer the same pattern."""
 
     result = OfferedPattern
 
@@ -116,7 +116,7 @@ class ListOwn(SharedRequest[list[GlobalRecord]], frozen=True, kw_only=True, tag=
 
 
 class ShowItem(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
-    """Return an item by its id, as readers see it."""
+    """Return the public form of an item, by its id."""
 
     result = GlobalRecord
 
@@ -146,7 +146,7 @@ class SetName(SharedRequest[str], frozen=True, kw_only=True, tag=True):
 
 
 class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items, offers and ratings a user has in the store."""
+    """The numbers of items, offers and ratings that a user has in the store."""
 
     items: int = 0
     offers: int = 0
@@ -154,7 +154,7 @@ class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForgetUser(SharedRequest[SharedPart], frozen=True, kw_only=True, tag=True):
-    """Remove a user's items, offers, name, ratings and statistics, or only count them with `dry_run`."""
+    """Remove a user's items, offers, name, ratings and statistics; with `dry_run`, only count them."""
 
     result = SharedPart
 
@@ -165,7 +165,7 @@ class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag
     """Search the items that the caller may see. The request is not stored.
 
     `filter` has only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's own
-    items. Without `is_marked` the caller adds highlights to the items that it shows (`Query.is_marked`).
+    items. Without `is_marked`, the caller adds highlights to the items that it shows (`Query.is_marked`).
     """
 
     result = list[FoundItem]
@@ -183,10 +183,10 @@ class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one version since the last report: retrievals, uses, and the sum of the qualities of the uses.
+    """The use of one version since the last report: retrievals, uses, and the sum of the uses' qualities.
 
-    Each quality is 0 to 1, so `quality` is at most `uses`. Uses may exceed retrievals: a run may end in a later
-    report than its recall.
+    Each quality is from 0 to 1, so `quality` is at most `uses`. Uses may exceed retrievals, because the end of a run
+    may be in a later report than its recall.
     """
 
     item_id: str
@@ -197,10 +197,11 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
-    """One user's report: counts and sums. `number` is at least 1 and increases with each report of a user, with gaps.
+    """One user's report: counts and sums. `number` is at least 1, and increases with each report of a user.
 
-    A report counts once, and never after one with a higher number. So a sender repeats a report unchanged, with its
-    number, until it is acknowledged, and only then sends the next. The result is the number of items that counted.
+    A report counts once, and never after a report with a higher number. So a sender repeats a report unchanged, with
+    its number, until it is acknowledged, and only then sends the next report. The result is the number of items that
+    counted.
     """
 
     result = int
@@ -210,9 +211,9 @@ class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
 
 
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes not yet published to followers, with the ids of their events; `through` is the number of the last entry.
+    """Changes that followers have not received yet, with the ids of their events. `through` is the last entry's number.
 
-    `has_more` means that the log had further entries.
+    `has_more`: the log has further entries.
     """
 
     changes: tuple[tuple[str, SharedChange], ...] = ()
@@ -221,14 +222,15 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events to publish, in order, after the `outdated` ones are erased."""
+        """The events to publish, in order, after the `outdated` events are erased."""
         return [change.to_event(event_id) for event_id, change in self.changes]
 
     @property
     def outdated(self) -> Erasable | None:
-        """The earlier journal events of removed items, or None without such items.
+        """The earlier journal events of removed items, or None if there are no such items.
 
-        Excludes the events of these changes: after a crash the journal may have them already, and rejects repeats.
+        This excludes the events of these changes: after a crash the journal may already have them, and it rejects
+        repeats.
         """
         gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
         kept_ids = frozenset(event_id for event_id, _ in self.changes)
@@ -238,7 +240,7 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 class ReadLog(SharedRequest[PendingChanges], frozen=True, kw_only=True, tag=True):
     """Delete the entries of the publish log up to number `after`, and return the next changes for followers.
 
-    Only the daemon sends this request; no key admits it.
+    Only the daemon can send this request; no key permits it.
     """
 
     result = PendingChanges
@@ -265,11 +267,11 @@ AnySharedRequest = (
 
 
 PendingItems = Callable[[float], list[FoundItem]]
-"""Waits for the items of a search in progress, at most the given seconds. Raises `MemoryAgentError`."""
+"""Returns the items of a search in progress; waits at most the given seconds. Raises `MemoryAgentError`."""
 
 
 class SharedStore(Protocol):
-    """The interface of a user's memory to the shared items of a deployment."""
+    """The interface through which a user's memory accesses the shared items of a deployment."""
 
     def ask(self, caller: Caller, ask: SharedRequest[Answer], timeout_s: float) -> Answer:
         """Return the answer, of the type `ask.result`. Raises `MemoryAgentError`."""

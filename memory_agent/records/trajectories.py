@@ -1,4 +1,4 @@
-"""Public data types of runs and learning: a run, its steps, outcome and used memories, and the state of the learner.
+"""Public data types of runs and learning: runs with their steps, outcomes and used memories, and the learner's state.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 if it was named, .5 if inferred, or named with all others shown."""
+    """A memory that a run used. `credit` is 1 if it was named, .5 if it was inferred or named with all others shown."""
 
     record_id: str
     how: Attribution
@@ -52,11 +52,11 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, from its request to its end. `id` is the id of the run, or of a recall with feedback but without a run.
+    """One run, from its request to its end. `id` is the id of the run, or of a recall that has feedback but no run.
 
-    `quality` is None until the run ends, then the quality of the last revision. A cancelled run (`is_cancelled`) has
-    neither outcome nor quality, unless it was rated. `conclusions` are the events that
-    ended or rated it, in order; their memories have the summary, the error or the comment.
+    `quality` is None until the run ends, and then the quality of the last revision. A cancelled run (`is_cancelled`)
+    has neither outcome nor quality, unless it was rated. `conclusions` are the events that ended or rated it, in order;
+    their memories have the summary, the error or the comment.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of text from a memory of a run. With `is_whole` it is nearly all of the memory."""
+    """One line of text from a memory of a run. `is_whole`: the line has nearly the whole memory."""
 
     text: str
     record_id: str
@@ -89,8 +89,8 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     `score` (the raw cosine) and `relevance` (as in `RetrievedMemory`) refer to the request, to the user's message
     before it, or to the run that it retried. `steps` are at most 32, in order: the first and the last ones, with
     `more_steps` omitted between them. Steps without text, and steps with a forgotten memory, are not counted. `because`
-    is the text at the end of the run, or of its rating; `reason` is the reason of its `quality`. `recalled` are the
-    memories that its recalls showed, `used` the memories that it used.
+    is the text of the run's end or rating, and `reason` is the reason for its `quality`. `recalled` are the memories
+    that its recalls showed, `used` the memories that it used.
     """
 
     id: str
@@ -123,7 +123,7 @@ class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of feedback: the trajectory, the memories credited, and why others were not."""
+    """The effect of feedback: the trajectory, the credited memories, and why other memories were not credited."""
 
     trajectory_id: str
     credited: tuple[str, ...] = ()
@@ -134,8 +134,9 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence on which the gate decides.
 
-    `won` and `lost` count comparisons of the learned arm with the baseline, in `on` interleaved recalls; `evidence` and
-    `harm` are the wealth of the bets for and against it. `evidence` >= `threshold` turns it on, `harm` >= 20 off.
+    `won` and `lost` count comparisons of the learned arm with the baseline; in the state `on` these are interleaved
+    recalls. `evidence` and `harm` are the wealth of the bets for and against the learned arm. `evidence` >= `threshold`
+    turns it on, and `harm` >= 20 turns it off.
     """
 
     state: GateState
@@ -148,10 +149,10 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the learner. `mode` is the setting; `served` counts recalls by the arm that ranked them.
+    """The state of the learner. `mode` is the setting, and `served` counts recalls by the arm that ranked them.
 
-    `gain` is the share of decided contests won by the learned arm, minus 1/2, with its 95 % interval; None before the
-    first. `consolidated_at` is None before the first consolidation.
+    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval; None before the
+    first contest. `consolidated_at` is None before the first consolidation.
     """
 
     user_id: str

@@ -16,7 +16,7 @@ RECALLED = "memory.recalled"
 
 
 class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory of a block: `score` is its raw cosine, `relevance` as in `RetrievedMemory`; None where unknown."""
+    """A memory in a block. `score` is its raw cosine, `relevance` as in `RetrievedMemory`; None if unknown."""
 
     id: str
     score: float | None = None
@@ -26,8 +26,9 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Memories for one role about one event. `text` is meant for a prompt, "" if no memory is relevant.
 
-    `run_id` and `session_id` are those of the event, `trigger` is the row of the table, `degraded` is as in
-    `RecallResult`. `quotes` are the ids of all memories that the text quotes or dates: erasing one erases the block.
+    `run_id` and `session_id` are those of the event, `trigger` is the row of the table, and `degraded` is as in
+    `RecallResult`. `quotes` are the ids of all memories whose text or time the block shows; erasing one of them erases
+    the block.
     """
 
     trigger: str
@@ -42,7 +43,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     quotes: tuple[str, ...] = ()
 
     def to_event(self, user_id: str) -> dict[str, Any]:
-        """Return this user's event with the block. Its id is derived from the cause, so a cause has one block."""
+        """Return this user's event with the block. Its id is derived from the cause, so each cause has one block."""
         digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
         return {
             "event_id": f"recalled-{digest}",
@@ -64,7 +65,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Selects the blocks to follow by role, run and session; None selects any."""
+    """Selects the blocks to follow by role, run and session; None matches any."""
 
     role: str | None = None
     run: str | None = None

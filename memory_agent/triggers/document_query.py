@@ -1,9 +1,9 @@
 """Makes the query of a document without a language model.
 
-The query has the title, the headings and the sentences nearest to the centroid of all (extractive summarization; Radev
-et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who adds a section wants
-memories about that section. The work is bounded for any length: of a megabyte, some 50 sentences spread over the text
-are embedded.
+The query has the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
+summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who
+adds a section wants memories about that section. The work is bounded for any length: for a megabyte, about 50 sentences
+spread over the text are embedded.
 
 Shapes: n sentences, d dimensions.
 """
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from memory_agent.records.embedded import Embedding
 
 EmbedTexts = Callable[[Sequence[str]], Embedding | None]
-"""Returns the vectors (n, d) of texts, None without a model."""
+"""Returns the vectors (n, d) of texts, or None without a model."""
 Hashes = npt.NDArray[np.int64]
 
 _MOST_CHARS = 2_000_000
@@ -35,7 +35,7 @@ _LEAST_CHARS = 20
 _SENTENCE_CHARS = 300
 _HEADING_CHARS = 120
 _QUERY_CHARS = 1_500
-"""About as much of a query as the model reads: 256 tokens of 4 to 6 characters."""
+"""Maximum characters of a query, about as many as the model reads: 256 tokens of 4 to 6 characters."""
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
@@ -43,7 +43,7 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The sentences of the last revision of each document, for the 16 documents that changed last. Thread-safe.
+    """The sentences of the last revision of each of the 16 documents that changed last. Thread-safe.
 
     Keeps a hash of 8 bytes per sentence, for at most 20,000 sentences of a document.
     """
@@ -55,7 +55,7 @@ class Revisions:
     def changed(self, document: str, sentences: Sequence[str]) -> list[int]:
         """Return the positions of sentences that the last revision lacked, and store this revision.
 
-        There are none in the first revision.
+        Returns an empty list for the first revision.
         """
         hashes = np.array([hash(sentence) for sentence in sentences], dtype=np.int64)
         with self._guard:
@@ -69,7 +69,7 @@ class Revisions:
 def document_query(title: str, text: str, document: str, revisions: Revisions, embed: EmbedTexts) -> str:
     """Return the query of a document's text, at most 1,500 characters; "" if the text has no usable sentence.
 
-    `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model
+    `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model,
     the first sentences replace the central ones.
     """
     text = text[:_MOST_CHARS]
@@ -87,7 +87,7 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
 def split_sentences(text: str) -> list[str]:
     """Return the distinct sentences and list items of a text, at most 20,000, each on one line.
 
-    A sentence of more than 300 characters, such as code, is split after every 300.
+    A sentence of more than 300 characters, such as code, is split after every 300 characters.
     """
     found: dict[str, None] = {}
     for part in _END.split(text):
@@ -102,13 +102,13 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _headings(text: str) -> list[str]:
-    """Return the first headings of Markdown."""
+    """Return the first headings of a Markdown text."""
     found = (match["marked"] or match["underlined"] for match in _HEADING.finditer(text))
     return [heading.strip()[:_HEADING_CHARS] for heading, _ in zip(found, range(_HEADINGS), strict=False)]
 
 
 def _to_embed(sentences: int, changed: Sequence[int]) -> list[int]:
-    """Return the positions of the sentences to embed, in order. At most two thirds of them are changed ones."""
+    """Return the positions of the sentences to embed, in order. At most two thirds of them are changed sentences."""
     new = _spread(changed, 2 * _MOST_EMBEDDED // 3)
     rest = _spread(sorted(set(range(sentences)).difference(changed)), _MOST_EMBEDDED - len(new))
     return sorted([*new, *rest])
@@ -131,7 +131,7 @@ def _nearest(mask: npt.NDArray[np.bool_], vectors: Embedding | None, most: int) 
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """Return the distinct parts, one per line, as many as fit."""
+    """Return as many distinct parts as fit, one per line."""
     lines: list[str] = []
     room = _QUERY_CHARS
     for part in dict.fromkeys(filter(None, parts)):

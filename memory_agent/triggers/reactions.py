@@ -1,4 +1,4 @@
-"""Reacts to events with blocks: makes a query of an event, recalls, and renders the block."""
+"""Reacts to events with blocks: makes a query from an event, recalls, and renders the block."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Triggers:
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`stored_text` returns a text as an event with it would be stored."""
+        """`stored_text` returns a text as it would be stored in an event."""
         self._settings = settings
         self._recall = recall
         self._reader = reader
@@ -53,9 +53,9 @@ class Triggers:
     def react(self, event: bytes, trigger: str, deadline_ms: float, *, now: datetime | None = None) -> Block | None:
         """Return the block that `trigger` prescribes for an encoded event; None for an event without usable text.
 
-        The event need not have been ingested. The answer omits the event itself, its run and the latest events of its
-        session. The recall is attributed to a run only if feedback or an event of the run names its id, since it is
-        unknown whether anybody read the block. Raises `InvalidInputError` for an unknown trigger.
+        The event need not be ingested yet. The answer omits the event itself, its run, and the latest events of its
+        session. The recall is attributed to a run only if feedback or an event of the run names the recall's id, since
+        it is unknown whether anybody read the block. Raises `InvalidInputError` for an unknown trigger.
 
         >>> record = memory.remember("The deploy to staging hangs while the VPN is off")
         >>> block = memory.triggers.react(encode_event(events[1]), "message", deadline_ms=1000.0)  # "The deploy hangs"
@@ -113,7 +113,7 @@ class Triggers:
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
         """Return the vectors of a document's sentences; None without a model or while another document is embedded.
 
-        So at most one thread of the host waits for an embedder that hangs.
+        So at most one thread of the host waits for a hanging embedder.
         """
         if not self._embedding.acquire(blocking=False):
             return None
@@ -143,7 +143,7 @@ def _block(cause: Event, trigger: str, row: Trigger, query: Query, result: Recal
 
 
 def _quotes(result: RecallResult) -> Iterator[str]:
-    """Yield the ids of all memories that the block of an answer may quote or date."""
+    """Yield the ids of all memories whose text or time the block of an answer may show."""
     for found in result.memories:
         yield found.record.id
         yield from (other.id for other in found.origins)

@@ -1,4 +1,4 @@
-"""Reads the table of triggers: the event types that cause a recall, its query, and the role that the block is for.
+"""Reads the table of triggers: which event types cause a recall, with which query, and for which role.
 
 The table is data: `triggers.toml` beside this file, overlaid by the user's own file.
 """
@@ -31,7 +31,7 @@ _DOCUMENT_CHARS = 256
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: event types, and the recall that they cause. `triggers.toml` documents the fields."""
+    """A row of the table: event types, and the recall that they cause. `triggers.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     role: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
@@ -63,7 +63,7 @@ class TriggerTable:
         self._by_type = rows_by_type(rows, layers)
         self._names = {row: name for name, row in rows.items()}
         self.rows = rows
-        """The triggers by name, disabled ones included."""
+        """The triggers by name, including disabled ones."""
         self._documents = {
             name: _parsed(layers, f"trigger.{name}.debounce_by", row.debounce_by)
             for name, row in rows.items()
@@ -87,7 +87,7 @@ class TriggerTable:
     def document_of(self, cause: Event, trigger: str) -> str | None:
         """Return the id of an event's document: its name, else its session, at most 256 characters.
 
-        None if the event has neither, or if the trigger has no `debounce_by`.
+        Returns None if the event has neither, or if the trigger has no `debounce_by`.
         """
         part = self._documents.get(trigger)
         if part is None or not isinstance(cause.payload, dict):

@@ -1,10 +1,10 @@
-"""Finds dates in a query: "last week", "on Monday", "in March 2023" become spans of time, without a language model.
+"""Finds dates in a query, such as "last week" or "in March 2023", and converts them to spans, without a language model.
 
-Recall is about the past: an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun, and
-"Monday" never means today; an explicit future ("next week") stays in the future. Days begin in the time zone of the
-reference time. A false positive costs more than a miss, so doubtful phrases are ignored. Supports English, and numeric
-dates. `readings` decides which `phrases` are times, and `windows` does the arithmetic; they are imported with the first
-query that has a time word.
+Recall is about the past. So an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun,
+and "Monday" never means today. An explicit future ("next week") stays in the future. Days begin in the time zone of the
+reference time. A false positive is worse than a miss, so doubtful phrases are ignored. Supports English phrases and
+numeric dates. `readings` decides which `phrases` are times, and `windows` does the arithmetic. These modules are
+imported for the first query that has a time word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 
 MOST_CHARS = 4_000
-"""Characters of a query that are searched for dates, to bound the time."""
+"""Maximum characters of a query that are searched for dates, to bound the time."""
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
 """The pattern of a year."""
 _DAY = timedelta(days=1)
@@ -32,7 +32,7 @@ _ASKING_FOR_ANYTHING = """
     went work d ll m re s t ve
 """
 _ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
-"""Stems of words that ask for anything at all: "what happened", "recap what we talked about"."""
+"""Stems of words in queries that ask for anything at all: "what happened", "recap what we talked about"."""
 _TRIGGERS = frozenset(
     """
     yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade
@@ -46,7 +46,7 @@ _TRIGGERS = frozenset(
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 _FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
-"""Letters that patterns match as ASCII ones when they ignore case, and that the tables of words lack."""
+"""Letters that case-insensitive patterns match as ASCII letters, but that are not in the tables of words."""
 _AGES = (
     ("year", timedelta(days=365), timedelta(days=730)),
     ("month", timedelta(days=365) / 12, timedelta(days=60)),
@@ -55,7 +55,7 @@ _AGES = (
     ("hour", timedelta(hours=1), timedelta(hours=1)),
     ("minute", timedelta(minutes=1), timedelta.min),
 )
-"""The units of an age, the length of each, and the least age that is expressed in it."""
+"""The units of an age, the length of each, and the minimum age that is expressed in the unit."""
 _ROUNDED = frozenset({"year", "month", "week"})
 """Units that are rounded to the nearest; others are rounded down."""
 
@@ -63,7 +63,7 @@ _ROUNDED = frozenset({"year", "month", "week"})
 class DateSpan(msgspec.Struct, frozen=True):
     """A span of time that a query names: `since` inclusive, `until` exclusive, in UTC. At most one is open (None).
 
-    `phrase` is the words as written, preposition included: `query[start:end]`.
+    `phrase` has the words as written, including the preposition: `query[start:end]`.
     """
 
     phrase: str
@@ -101,7 +101,7 @@ def words_of(phrases: Iterable[str]) -> frozenset[str]:
 
 
 def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
-    """Whether dates, by their phrases, are all that the `words` of a query ask for: "what did we do last week?"."""
+    """Whether the `words` of a query ask for nothing but dates with these phrases: "what did we do last week?"."""
     of_dates = words_of(phrases)
     others = [word for word in words if word not in STOP_WORDS and word not in of_dates]
     return bool(of_dates) and _ANYTHING.issuperset(stems(others))
@@ -110,7 +110,7 @@ def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
     """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`.
 
-    Whole days are shown as dates, the last one included; other times to the minute. An open side is left out.
+    Whole days are shown as dates, including the last day; other times are shown to the minute. An open side is omitted.
     """
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))
     in_days = all(time is None or (time.hour, time.minute, time.second) == (0, 0, 0) for time in (since, until))
@@ -122,12 +122,12 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
 
 
 def age_of(elapsed: timedelta) -> tuple[int, str]:
-    """Return an age in the largest unit that fits: 20 days are 3 weeks, 11 days and 20 hours 11 days."""
+    """Return an age in the largest unit that fits: 20 days give 3 weeks, and 11 days and 20 hours give 11 days."""
     return next(((elapsed + _early(unit, length)) // length, unit) for unit, length, least in _AGES if elapsed >= least)
 
 
 def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
-    """Return the least age that `age_of` gives as `number` units, and the least one above; None if there is none."""
+    """Return the bounds of the ages that `age_of` returns as `number` units, the upper one exclusive, or None."""
     for known, length, least in _AGES:
         if known == unit and age_of(number * length) == (number, unit):
             begin = number * length - _early(unit, length)
@@ -136,7 +136,7 @@ def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
 
 
 def _early(unit: str, length: timedelta) -> timedelta:
-    """Return how long before its end a unit is counted as complete."""
+    """Return how long before its end a unit counts as complete."""
     return length / 2 if unit in _ROUNDED else timedelta(0)
 
 

@@ -1,8 +1,8 @@
-"""Finds English time phrases with their modifiers, and the span of each: "three days ago", "since early March".
+"""Finds English time phrases with their modifiers, such as "three days ago" or "since early March", and their spans.
 
-Tuned for few false positives: "may" is a verb and "2000" a number unless the context shows otherwise. So a bare month,
-year, weekday, season, quarter or weekend is weak: it counts only in a suitable context (`readings`). Numeric dates are
-found in any language.
+The rules are tuned for few false positives: "may" is a verb and "2000" a number unless the context shows otherwise. So
+a bare month, year, weekday, season, quarter or weekend is a weak phrase, which counts only in a suitable context
+(`readings`). Numeric dates are found in any language.
 
 A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
 whitespace from being scanned twice.
@@ -30,7 +30,7 @@ BEGIN = r"(?<!\w)"
 END = r"(?!\w)"
 NUMBER_BEGINS = r"(?<![\w.,:/$€£#=@+-])"
 NUMBER_ENDS = r"(?![\w/%°-]|[.,:][0-9])"
-"""Exclude characters that make the figures an identifier, version, path, price or part of a longer number."""
+"""Excludes characters that make the digits an identifier, version, path, price or part of a longer number."""
 
 NUMBER = (
     r"(?:[0-9]{1,4}|an? couple(?: of)?|an? few|couple(?: of)?|few|several|an?|one|two|three|four|five|six|seven|eight|"
@@ -41,7 +41,7 @@ UNIT = (
     r"(?:(?<=[0-9])|(?<=[0-9]\s))[hdwy])"
 )
 OF_THEM = r"(?: |(?<=[0-9]))"
-"""What is between a number and its unit: "two days", "2d"."""
+"""Matches the text between a number and its unit: "two days", "2d"."""
 WHICH = r"(?P<which>(?:this )?(?:last|past)|previous|this(?: coming)?|current|next)"
 NO_OWNER = (
     r"(?<!the\s)(?<!an\s)(?<!a\s)(?<!his\s)(?<!her\s)(?<!its\s)(?<!my\s)(?<!our\s)(?<!your\s)(?<!their\s)(?<!['’]s\s)"
@@ -68,7 +68,7 @@ _NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty":
     )
 }
 _FEW = (2, 5)
-"""The least and the greatest number that "a few" and "several" mean."""
+"""The minimum and maximum that "a few" and "several" mean."""
 _UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
 _WEEKDAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -79,7 +79,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the smallest and the largest value that a number in figures or words may mean."""
+    """Return the minimum and maximum that a number in digits or words may mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -101,7 +101,7 @@ def weekday_of(text: str) -> int:
 
 
 def which_of(text: str | None) -> str:
-    """Return `last`, `this` or `next`, as the words mean; empty without such a word."""
+    """Return the meaning of the words, `last`, `this` or `next`; empty without such a word."""
     word = text.lower().split()[-1] if text else ""
     return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)
 
@@ -119,7 +119,7 @@ _NO_HOLIDAY = (
 _NOT_OF = r"(?! of\b)"
 _NO_NAME = r"(?!\.\w|['’]s\b)"
 _NO_STAMP = rf"(?! [0-9:]{{5,8}} (?:[a-z]{{3,4}} )?{FOUR_FIGURES})"
-"""Excludes `Jun 9 10:18:14 2021`, in which the year comes last."""
+"""Excludes `Jun 9 10:18:14 2021`, in which the year follows the time."""
 _TO = r"(?:\s?[-–—]\s?| (?:to|and|until|till|through|thru) )"
 _ORDINALS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": -1}
 _ORDINAL = "|".join(_ORDINALS)
@@ -130,9 +130,9 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that phrases of a kind allow.
 
-    `prepositions` make a bare phrase a time; a kind without any is always a time. `floats`: without a year of its own,
-    the phrase takes the year of the range that it begins. `is_day`: it may have a time of day; `is_long`: it may be
-    reduced to a part ("early March").
+    `prepositions` make a bare phrase a time; a kind without prepositions is always a time. `floats`: a phrase without a
+    year takes the year of the range that it begins. `is_day`: the phrase may have a time of day. `is_long`: the phrase
+    may be reduced to a part ("early March").
     """
 
     prepositions: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ _KINDS = {
 
 
 class Rule(NamedTuple):
-    """One kind of phrase. `read` returns two spans for an ambiguous one: "05/07/2023"."""
+    """One kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -175,13 +175,13 @@ def is_dated(match: Match) -> bool:
 
 
 def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
-    """Return the time `number` units before (`sign` -1) or after the calendar's moment."""
+    """Return the time that is `number` units before (`sign` -1) or after the calendar's moment."""
     near, far = (calendar.shifted([(n, unit_of(unit))], sign) for n in count(number))
     return Span(min(near.since, far.since), max(near.until, far.until))
 
 
 def with_ages(match: Match, calendar: Calendar, span: Span) -> Span:
-    """Extend the span of "n units ago" to every time whose age is shown as n units in a block (`age_of`)."""
+    """Extend the span of "n units ago" to all times whose age a block shows as n units (`age_of`)."""
     now = calendar.now.astimezone(UTC)
     for number in count(match["number"]) if match["number"] and not match["and_number"] else ():
         if ages := ages_of(number, unit_of(match["unit"])):
@@ -279,7 +279,7 @@ def _iso(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _figures(match: Match, calendar: Calendar) -> list[Span]:
-    """Return the readings as day/month and month/day that exist and differ; past ones are preferred."""
+    """Return the distinct valid readings as day/month and month/day; past readings are preferred."""
     orders = (False, True) if match["separator"] else (True,)
     spans = sorted({calendar.date(match["text"], day_first) for day_first in orders})
     return [span for span in spans if span.since <= calendar.now] or spans
@@ -382,17 +382,17 @@ RULES = (
         "figures", rf"{NUMBER_BEGINS}(?<!version\s)(?<!release\s)(?P<text>{_FIGURES}){NUMBER_ENDS}(?!\.\w)", _figures
     ),
 )
-"""If two match the same words, the earlier one is used."""
+"""The rules, in order of precedence: if two match the same words, the earlier one is used."""
 
 
 REACH = 48
-"""The most characters of one word or group before a phrase."""
+"""Maximum characters of one word or group before a phrase."""
 MOST_PHRASES = 32
-"""The most phrases of a query, to bound the time."""
+"""Maximum phrases of a query, to bound the time."""
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip
-"""The part of a span that a modifier selects, from 0, and the number of equal parts."""
+"""The number of the part that a modifier selects, from 0, and the number of equal parts of the span."""
 _SIGNS = {"before": -1, "of": 0, "after": 1}
 
 _BEFORE = compiled(
@@ -418,7 +418,7 @@ _AFTER = compiled(
 class Phrase(NamedTuple):
     """A phrase with its modifiers: `groups` before it, nearest first, and a time of day `after` it.
 
-    `lead` is the preposition before the groups. The groups begin at `inner_start`, the lead at `start`.
+    `lead` is the preposition before the groups. The groups begin at `inner_start`, and the lead at `start`.
     """
 
     rule: Rule
@@ -441,7 +441,7 @@ class Phrase(NamedTuple):
 
     @property
     def preposition(self) -> str:
-        """The lead in lower case with single spaces; empty without one."""
+        """The lead in lower case with single spaces; empty if there is no lead."""
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property
@@ -450,12 +450,12 @@ class Phrase(NamedTuple):
 
     @property
     def is_weak(self) -> bool:
-        """Whether it is a time only in a suitable context."""
+        """Whether the phrase is a time only in a suitable context."""
         return not self.groups and bool(self.kind.prepositions) and not _is_fixed(self.match)
 
     @property
     def floats(self) -> bool:
-        """Whether its year is that of the range that it begins: "from March to May 2023"."""
+        """Whether the phrase takes its year from the range that it begins: "from March to May 2023"."""
         return self.kind.floats and not _is_fixed(self.match)
 
     def spans(self, calendar: Calendar) -> list[Span]:
@@ -466,7 +466,7 @@ class Phrase(NamedTuple):
         return spans
 
     def windows(self, calendar: Calendar) -> tuple[Window, ...]:
-        """Return the spans as its preposition extends them: all time since, or all time before."""
+        """Return the spans, extended by the preposition to all time since or all time before."""
         return tuple(self._directed(span, calendar) for span in self.spans(calendar))
 
     def _directed(self, span: Span, calendar: Calendar) -> Window:
@@ -487,7 +487,7 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order; of overlapping ones the first, and of those with the same begin the longest."""
+    """Return the phrases in text order. Of overlapping phrases, the first counts; with equal begins, the longest."""
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []
@@ -522,7 +522,7 @@ def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
 
 
 def _applied(group: Match, span: Span) -> Span:
-    """Return the part of the span, or the span next to it, that a modifier selects."""
+    """Return the part of the span, or the adjacent span, that a modifier selects."""
     words = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
     if "part" in words:
         return windows.part_of_day(span, words["part"])
@@ -536,7 +536,7 @@ def _applied(group: Match, span: Span) -> Span:
 
 
 def _beside(words: dict[str, str], span: Span) -> Span:
-    """Return the span of "the week before", "two days after" or "the Sunday before" the given one."""
+    """Return the span of "the week before", "two days after" or "the Sunday before" the given span."""
     sign = _SIGNS[words["way"]]
     seen = Calendar(span.since if sign <= 0 else span.until - timedelta(days=1))
     if "number" in words:

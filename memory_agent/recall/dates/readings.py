@@ -1,8 +1,8 @@
 """Decides which phrases of a text are times, and combines them: "from March to May 2023".
 
 A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition, and a month only if the next words
-do not make it a verb, name or number. Phrases joined to a time by "and", "or" or a comma count too: "in March, April
-and May 2025". An excluded time ("not last week") is ignored, since the query is about all other times.
+do not make it a verb, name or number. Phrases that are joined to a time by "and", "or" or a comma count too: "in March,
+April and May 2025". An excluded time ("not last week") is ignored, since the query is about all other times.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from memory_agent.recall.dates.windows import Calendar, Window
 _HOMONYMS = word_set("may march mar dec oct sep fall spring")
 """Months and seasons that are also other words, if they do not begin with a capital letter."""
 _FIGURES_FOLLOW = word_set("mar dec oct sep")
-"""Those that a number may follow in their other sense: "oct 17" is 15."""
+"""Homonyms that a number may follow in their other sense: "oct 17" is 15."""
 _NAMES = word_set("april may june august")
 """Months that are also people's names: "before June left"."""
 _INSIDE = word_set("in during throughout")
 """Prepositions that do not precede a person's name."""
 _WEEKDAY_CHARS = 6
-"""The length of the shortest weekday that is not abbreviated."""
+"""The length of the shortest weekday name that is not abbreviated."""
 
 _CLAUSE_ENDS = compiled(r"\s*(?:\Z|[?!.,;:)\]\"'”’…](?!\w)|[-–—]\s)")
 _GOES_ON = compiled(
     r"\s+(?:and|or|but|when|what|who|where|how|which|why|we|i|you|he|she|they|it|the|our|my|your|his|her|their|did|was|"
     r"were|is|are|has|had|does|with|for|by|at|on|about|because|as|already|again|then|so|too)\b"
 )
-"""Words that may follow a time, but hardly a verb or a number."""
+"""Words that often follow a time, but rarely a verb or a number."""
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _NAMES_A_DAY = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
-"""Before a bare weekday: then it is a word for a day, not a time."""
+"""The text before a bare weekday that is a word for a day and not a time."""
 _LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
 _AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
 _LEFT_OUT = compiled(
@@ -42,19 +42,21 @@ _LEFT_OUT = compiled(
     r"rather than|instead of|outside(?: of)?|besides|without|ignoring|ignore|skip(?:ping)?|"
     r"(?:all|any|everything|anything|every day|any day) but)|(?P<short>n['’]t)) \Z"
 )
-"""Before a time that is excluded. The short form excludes a time only with a preposition: "weren't in March", but not
-"why didn't yesterday's build pass"."""
+"""The text before an excluded time. The short form excludes only a time with a preposition, as in "weren't in March",
+
+but not "why didn't yesterday's build pass".
+"""
 _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?:the )?")
 
 
 class Reading(NamedTuple):
-    """The possible windows of the phrase from `start` to `end` in the text."""
+    """A time in the text, from `start` to `end`, with its possible windows."""
 
     start: int
     end: int
     windows: tuple[Window, ...]
     has_lead: bool
-    """Whether it begins with a preposition."""
+    """Whether the phrase begins with a preposition."""
 
 
 def read(text: str, now: datetime) -> list[Reading]:
@@ -83,9 +85,9 @@ def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int
 
 
 def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
-    """Return the first phrase and the phrases that continue its list: of the same kind, without modifiers."""
+    """Return the first phrase and the phrases that continue its list, which have the same kind and no modifiers."""
     lead, count = phrases[0].lead, 1
-    if lead is not None and lead["direction"]:  # "since March and April" is no list
+    if lead is not None and lead["direction"]:  # "since March and April" is not a list
         return phrases[:1]
     while count < len(phrases) and _continues(text, phrases[count - 1], phrases[count]):
         if _is_range_ahead(text, phrases[count : count + 2]):
@@ -105,9 +107,9 @@ def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
 
 
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
-    """Return the times of a list: a phrase after one that counts also counts, and a year at the end applies to all.
+    """Return the times of a list. A phrase after one that counts also counts, and a year at the end applies to all.
 
-    A year in the middle does not, since the year of the phrases after it is unknown.
+    A year in the middle does not apply to all, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -125,7 +127,7 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
 
 def _begin(reading: Reading) -> datetime:
     since = reading.windows[0].since
-    assert since is not None  # only a direction opens a window, and a list has none
+    assert since is not None  # only a direction opens a window, and a list has no direction
     return since
 
 
@@ -145,7 +147,7 @@ def _is_homonym(phrase: Phrase) -> bool:
 
 
 def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
-    """Whether the time is excluded ("not last week"), or joined to the excluded one `before` it."""
+    """Whether the time is excluded ("not last week"), or joined to the excluded time `before` it."""
     if before is not None and _AND.fullmatch(text, before.end, reading.start):
         return True
     words = _LEFT_OUT.search(text, max(0, reading.start - REACH), reading.start)
@@ -153,7 +155,7 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names. `counts`: a list makes it a time even if it is weak."""
+    """Return the time that one phrase names. `counts`: its list makes the phrase a time even if it is weak."""
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
@@ -162,7 +164,7 @@ def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False)
 
 
 def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
-    """Return the range from one phrase to the other; a start without a year is the latest before the end."""
+    """Return the range from one phrase to the other. A start without a year is the latest one before the end."""
     if len(pair) < 2 or not _is_range(text, *pair) or _is_doubtful(text, pair[1]):
         return None
     first, last = pair

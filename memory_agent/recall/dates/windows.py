@@ -1,9 +1,9 @@
 """Calendar arithmetic: spans of time relative to a moment, in its time zone.
 
-`dateutil` parses and counts; this module decides the width of a span, and which Monday or May is meant: the latest that
-has begun, since recall is about the past. Weeks begin on Monday; seasons are those of the northern hemisphere. All
-methods raise `ValueError` or `OverflowError` for a date that does not exist. Rejected by measurement (decision 0015):
-`dateparser`, which takes .25 s and 14 MB to load, and 1 ms per phrase.
+`dateutil` parses and calculates. This module decides the width of a span, and which Monday or May is meant: the latest
+that has begun, since recall is about the past. Weeks begin on Monday, and seasons are those of the northern hemisphere.
+All methods raise `ValueError` or `OverflowError` for a date that does not exist. Rejected by measurement (decision
+0015): `dateparser`, which takes .25 s and 14 MB to load, and 1 ms per phrase.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _LEEWAY = {
     "year": relativedelta(months=6),
     "decade": relativedelta(years=5),
 }
-"""How far off "n units ago" may be, either way: half a unit, counted from the moment, not from the calendar's borders.
-"A week ago", said on a Monday, may mean the Saturday before last; minutes are usually rounded to five."""
+"""Tolerance of "n units ago" in both directions: half a unit, counted from the moment, not from calendar borders.
+
+"A week ago", said on a Monday, may mean the Saturday before last. Minutes are usually rounded to five.
+"""
 _PARTS_OF_DAY = {
     "morning": (relativedelta(hour=4), relativedelta(hour=12)),
     "afternoon": (relativedelta(hour=12), relativedelta(hour=18)),
@@ -50,13 +52,13 @@ _PARTS_OF_DAY = {
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _DAYS_OF_MONTH = 30.4
 _MOST_MONTHS_IN_DAYS = 9
-"""Longer spans are cut at the borders of months."""
+"""Maximum months of a span that is divided by days; longer spans are divided at the borders of months."""
 _MOST_YEARS_BACK = 8
-"""The most years to the next 29 February."""
+"""Maximum years between two days of 29 February."""
 
 
 class Window(NamedTuple):
-    """A span of time: `since` inclusive, `until` exclusive, both with a time zone; None is open."""
+    """A span of time: `since` inclusive, `until` exclusive, both with a time zone; None means open."""
 
     since: datetime | None
     until: datetime | None
@@ -70,7 +72,7 @@ class Span(NamedTuple):
 
     @property
     def days(self) -> int:
-        """Whole days."""
+        """The number of whole days."""
         return (self.until - self.since).days
 
 
@@ -78,7 +80,7 @@ class Calendar:
     """Spans of time relative to a moment."""
 
     def __init__(self, now: datetime) -> None:
-        """`now` has a time zone; it decides when days begin."""
+        """The time zone of `now` decides when days begin."""
         self.now = now
         self.today = now.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
 
@@ -87,12 +89,12 @@ class Calendar:
         return self.unit("day", offset)
 
     def unit(self, unit: str, offset: int = 0) -> Span:
-        """Return the calendar day, weekend (of this calendar week), week, month, quarter or year that contains now."""
+        """Return a calendar unit relative to now: day, weekend (of the calendar week), week, month, quarter or year."""
         start = self._start(unit) + offset * _STEPS[unit]
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the time these units before (`sign` -1) or after now, as wide as the smallest unit."""
+        """Return the time that is these units before (`sign` -1) or after now, as wide as the smallest unit."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
@@ -105,7 +107,7 @@ class Calendar:
         return Span(moment - _LEEWAY[unit], moment + _LEEWAY[unit] + _DAY)
 
     def running(self, number: int, unit: str, sign: int) -> Span:
-        """Return the last (`sign` -1) or next `number` units, including today (for hours: the current minute)."""
+        """Return the last (`sign` -1) or next `number` units, including today or, for hours, the current minute."""
         if unit in ("minute", "hour"):
             now = self.now.astimezone(UTC).replace(second=0, microsecond=0)
             end = now + sign * number * _STEPS[unit]
@@ -114,7 +116,7 @@ class Calendar:
         return Span(min(self.today, end), max(self.today, end) + _DAY)
 
     def weekday(self, number: int, which: str | None) -> Span:
-        """Return Monday (0) to Sunday: the latest before today, `this` calendar week's, or the `next` after today."""
+        """Return a weekday (0: Monday): the latest before today, `this` calendar week's, or the `next` after today."""
         if which == "this":
             return _day_of(self._start("week") + number * _DAY)
         if which == "next":
@@ -122,13 +124,14 @@ class Calendar:
         return _day_of(self.today + relativedelta(days=-1, weekday=weekday(number)(-1)))
 
     def weekday_of_week(self, number: int, offset: int) -> Span:
-        """Return Monday (0) to Sunday of the calendar week `offset` weeks from now."""
+        """Return a weekday, Monday (0) to Sunday, of the calendar week `offset` weeks from now."""
         return _day_of(self.unit("week", offset).since + number * _DAY)
 
     def recurring(self, in_year: Callable[[int], Span], year: int | None, which: str | None) -> Span:
         """Return the occurrence of a yearly span in `year`, if given.
 
-        Otherwise by `which`: the `last` that ended, `this` year's, the `next` to begin, or the latest that has begun.
+        Without a year, `which` selects the `last` that ended, `this` year's, or the `next` to begin; the default is the
+        latest that has begun.
         """
         if year is not None or which == "this":
             return in_year(self.today.year if year is None else year)
@@ -197,7 +200,7 @@ def part_of_day(day: Span, name: str) -> Span:
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
     """Return the hour of a day ("3pm"), or 15 minutes either side of a time with minutes ("15:30").
 
-    With `begin`, the span from there to the clock time.
+    With `begin`, return the span from that time to the clock time.
     """
     moment = parse(clock, default=day.since)
     if begin is not None:
@@ -208,7 +211,7 @@ def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
 
 
 def share(span: Span, place: int, parts: int) -> Span:
-    """Return one of the equal `parts` of a span, counted from 0; a year is divided by months, others by days."""
+    """Return one of the equal `parts` of a span, counted from 0. A year is divided by months, other spans by days."""
     return Span(_cut(span, place, parts), _cut(span, place + 1, parts))
 
 
@@ -219,7 +222,7 @@ def week_of(span: Span, number: int) -> Span:
 
 
 def next_to(span: Span, unit: str, sign: int) -> Span:
-    """Return the unit right before (`sign` -1) or after a span; 0: the calendar unit in which the span begins."""
+    """Return the unit directly before (`sign` -1) or after a span; 0: the calendar unit in which the span begins."""
     if not sign:
         return Calendar(span.since).unit(unit)
     if unit == "weekend":
