@@ -60,10 +60,10 @@ class AsyncRunsMethods:
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. Durable on return.
+        """Begin a run, with a new id unless `run_id` is given. Durable on return.
 
-        Beginning an open run again with the same objective returns it, and adds recalls. Raises `RunEndedError` if the
-        run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
+        Beginning an open run again with the same objective returns the run, and adds recalls. Raises `RunEndedError` if
+        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
         """
         return await self._ask(
             "runs.begin",
@@ -79,7 +79,8 @@ class AsyncRunsMethods:
     ) -> Trajectory:
         """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended run.
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
+        ended.
         """
         return await self._ask("runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
 
@@ -110,11 +111,11 @@ class AsyncRunsMethods:
         )
 
     async def get(self, run_id: str) -> Trajectory | None:
-        """Return the run, or None."""
+        """Return the run, or None if there is no such run."""
         return await self._ask("runs.get", run_id=run_id)
 
     async def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the text of steps.
+        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the texts of steps.
 
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
@@ -144,7 +145,7 @@ class AsyncSonaMethods:
         return await self._ask("sona.reset")
 
     async def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. The data contains the queries."""
+        """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries."""
         return await self._ask("sona.export")
 
     async def load(self, data: bytes) -> int:
@@ -179,17 +180,16 @@ class AsyncSharedMethods:
         attachment_name: str | None = None,
         offer: bool = False,
     ) -> PublishPreview:
-        """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
+        """Return exactly what `confirm` would publish. Sends and stores nothing.
 
-        `summary` is the text that is searched and shown, `body` an optional full text, `reference` the location of the
-        original. `memory_id` is a memory of this user that provides title, summary, tags and type unless these are
+        `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
+        the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
         given. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
         `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
         `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
-        `access_policy` is then required, and `replaces` has the former version.
-        With `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, has
-        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
-        also `UnavailableError`.
+        `access_policy` is then required, and `replaces` has the former version. With `offer`, the preview is for
+        `offer` instead of `confirm`: it is a pattern and, if learned from runs, has their steps without counts and
+        dates. Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
         """
         return await self._ask(
             "shared.preview",
@@ -213,38 +213,38 @@ class AsyncSharedMethods:
     ) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, also if the preview or its memory has changed
-        since, and `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, including when the preview or its memory has
+        changed since, and `UnavailableError`.
         """
         return await self._ask("shared.confirm", preview=preview, attachment=attachment)
 
     async def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees it, and no search finds it, until `shared.offers_together` users (5) offer the same words for
-        the same readers. They may differ in spaces, in the case of the first letter of a line and in punctuation at its
-        end. Then upkeep makes an item of them, with the author "5 users" and no names. The item is removed when too few
-        offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`, also if the preview or its memory
-        has changed since, and `UnavailableError`.
+        Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
+        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
+        punctuation at its end. Upkeep then makes an item of the offers, with the author "5 users" and no names. The
+        item is removed when too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
+        including when the preview or its memory has changed since, and `UnavailableError`.
         """
         return await self._ask("shared.offer", preview=preview)
 
     async def offered(self) -> list[OfferedPattern]:
-        """Return this user's offers, newest first, each with the id of the item made of it and of others' offers."""
+        """Return this user's offers, newest first, each with the id of the item that was made from it, if any."""
         return await self._ask("shared.offered")
 
     async def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Remove an item of this user with its figures, or withdraw an offer; return a receipt.
+        """Remove an item of this user and its figures, or withdraw an offer; return a receipt.
 
-        No answer contains it after the return.
+        After this returns, no answer contains the item.
         """
         return await self._ask("shared.unpublish", item_id=item_id)
 
     async def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
 
-        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, also for the
-        user's own items and for items that this user cannot see.
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
+        the user's own items and for items that this user cannot see.
         """
         return await self._ask("shared.rate", item_id=item_id, rating=rating, version=version)
 
@@ -308,26 +308,26 @@ class AsyncCareMethods:
     async def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild the columns that recall searches from the records; return the number of memories.
 
-        Meanwhile recalls use the old columns and report that in `degraded`. The new columns include memories that are
-        ingested in the meantime.
+        Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
+        that are ingested in the meantime.
 
-        With `vectors`, drop the vectors of another model and embed all memories again, in the background; return how
-        many wait. `stats().waiting` counts down; meanwhile recalls use words and the vectors made so far. A daemon
-        continues after a restart; an embedded memory, at the next call. Raises `ModelError` without a model,
-        `InvalidInputError`.
+        With `vectors`, this drops the vectors of another model and embeds all memories again, in the background; it
+        returns how many memories wait. `stats().waiting` counts down. Until it is 0, recalls use words and the vectors
+        made so far. After a restart, a daemon continues; an embedded memory continues at the next call. Raises
+        `ModelError` without a model, `InvalidInputError`.
         """
         return await self._ask("care.rebuild", vectors=vectors)
 
     async def compact(self) -> Compacted:
-        """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
+        """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait.
 
-        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without space for a copy.
+        Raises `DeadlineExceededError` if reads never pause, and `StoreFullError` if there is no space for a copy.
         """
         return await self._ask("care.compact")
 
 
 class AsyncErasureMethods:
-    """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -342,23 +342,24 @@ class AsyncErasureMethods:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. Slower than `forget`: compacts and saves the columns (.1 s per
-        10,000 memories) and copies the record file. The next opening completes an erasure that a crash interrupted.
-        `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
-        daemon's folder leaves that to the daemon's next start, as the receipt states. Raises `InvalidInputError`.
+        Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
+        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next
+        opening completes it. With `dry_run`, only the receipt is returned. A daemon also erases the events from its
+        journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
+        states. Raises `InvalidInputError`.
         """
         return await self._ask(
             "erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run
         )
 
     async def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase memories that have expired by a retention rule, as `erase`; the receipt counts them in `by_rule`."""
+        """Erase memories that have expired by a retention rule, like `erase`; the receipt counts them in `by_rule`."""
         return await self._ask("erasure.erase_expired", dry_run=dry_run)
 
     async def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Meanwhile requests wait; then an empty memory answers them, which also gets events published in between.
+        Requests wait during the erasure. Then an empty memory answers them, and gets the events published meanwhile.
         """
         return await self._ask("erasure.erase_user", dry_run=dry_run)
 
@@ -383,10 +384,10 @@ class AsyncMemoryMethods:
         deadline_ms: float | None = None,
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
-        """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
+        """Return at most `top_k` memories (5, or the profile's number) that are relevant to `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error: `degraded`
-        names it. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error, but is named
+        in `degraded`. Raises `InvalidInputError` (with the argument's name).
         """
         return await self._ask(
             "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options
@@ -412,13 +413,13 @@ class AsyncMemoryMethods:
         timestamp: datetime | None = None,
         quality_score: float | None = None,
     ) -> MemoryRecord:
-        """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
+        """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, replaces this user's memory with that id, or stores a new one under it, even if the id was
+        With an `id`, this replaces the user's memory with that id, or stores a new one with it, even if the id was
         forgotten before. A replaced memory keeps its event, its usage and, unless `timestamp` is given, its time;
         `updated_at` is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory
-        changes nothing. Without an `id`, every call adds a memory. `timestamp` is when it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name).
+        changes nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened
+        (default: now). Raises `InvalidInputError` (with the argument's name).
         """
         return await self._ask(
             "remember",
@@ -441,19 +442,19 @@ class AsyncMemoryMethods:
         )
 
     async def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`."""
+        """Return the memories with these ids, in the same order; unknown ids are omitted. Raises `InvalidInputError`."""
         return await self._ask("get", ids=ids, with_embedding=with_embedding)
 
     async def forget(self, ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many existed. Durable on return.
 
         Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
-        files for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+        files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
         """
         return await self._ask("forget", ids=ids)
 
     async def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories existed."""
+        """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed."""
         return await self._ask("forget_session", session_id=session_id)
 
     async def feedback(
@@ -467,18 +468,18 @@ class AsyncMemoryMethods:
     ) -> FeedbackReport:
         """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
-        The feedback applies to the recall's run; a recall without a run gets a trajectory of its own, which ends here,
-        with quality .8 if memories are named without a quality. `recall_id` may also be the id of a run; then the
-        quality of an ended run is revised. Later feedback replaces earlier feedback. Naming all memories of a recall
-        halves the credit if it showed two or three, and credits none if it showed more. Raises `InvalidInputError`,
-        also if there is no such recall or run.
+        The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
+        feedback; its quality is .8 if memories are named without a quality. `recall_id` may also be the id of a run;
+        the quality of an ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a
+        recall halves the credit if it showed two or three, and gives no credit if it showed more. Raises
+        `InvalidInputError`, also if there is no such recall or run.
         """
         return await self._ask(
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
         )
 
     async def stats(self) -> MemoryStats:
-        """Return the figures of this user's memory."""
+        """Return the statistics of this user's memory."""
         return await self._ask("stats")
 
     async def status(self) -> DaemonStatus:
@@ -490,7 +491,7 @@ class AsyncMemoryMethods:
         return await self._ask("address")
 
     async def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Return when every user's events up to a journal number are recallable or in quarantine.
+        """Wait until every user's events up to a journal number are recallable or in quarantine.
 
         `through` maps users to journal numbers. Raises `DeadlineExceededError`.
         """
@@ -512,7 +513,7 @@ class AsyncMemoryMethods:
         return await self._ask("retry_quarantined", ids=ids)
 
     async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`."""
+        """Delete quarantined events; all of them without `ids`. Return their number. Raises `InvalidInputError`."""
         return await self._ask("drop_quarantined", ids=ids)
 
     async def list(
@@ -525,9 +526,9 @@ class AsyncMemoryMethods:
         """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer if they are large. Storing or forgetting memories between two pages neither repeats nor hides
-        others. A memory that is replaced in the meantime may change its position, so that the pages miss or repeat it;
-        a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, also for a filter with
-        `min_score`.
+        1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
+        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
+        it; a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, including for a filter
+        with `min_score`.
         """
         return await self._ask("list", filter=filter, order=order, limit=limit, after=after)
