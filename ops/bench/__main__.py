@@ -96,9 +96,9 @@ def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str
     lines = [
         "# Bench results",
         "",
-        f"{now:%Y-%m-%d}, by `make bench`, all in one run. Medians, with the least and the most of the turns in",
-        "brackets; memory is proportional (PSS). Targets are those of the design; ratios hold on other machines,",
-        "absolute figures do not.",
+        f"{now:%Y-%m-%d}, by `make bench`, all in one run. Figures are medians, with the minimum and maximum",
+        "of the turns in brackets. Memory is proportional (PSS). Targets are from the design. Ratios hold on other",
+        "machines; absolute figures do not.",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",

@@ -148,11 +148,13 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
         "",
         f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; at `recall.min_relevance` {least:g}.",
         "",
-        "- AUC: how often the best memory of an own question is more relevant than that of another store's question.",
-        "- Kept: the share of recall at 10 that stays. Refused: questions of other stores with an empty answer.",
-        "  Shown: of ten memories, those that an own question gets.",
-        "- Error: between relevance and the share that is evidence, in ten bins. Slope and offset are those of the",
-        "  logits that fit best: 1 and 0 where nothing needs to change. Left out: fitted on the other data sets.",
+        "- AUC is how often the best memory for an own question is more relevant than the best memory for another",
+        "  store's question.",
+        "- Kept is the remaining share of recall at 10. Refused is the share of other stores' questions with an empty",
+        "  answer. Shown is the number of memories, of ten, in the answer to an own question.",
+        "- Error is the difference between relevance and the share of evidence, in ten bins. Slope and offset are the",
+        '  best fit of the logits, 1 and 0 if relevance is calibrated. "Left out" is the error with a fit on the other',
+        "  data sets.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]
@@ -193,9 +195,9 @@ def _sizes(small: Sequence[Measured], least: float) -> list[str]:
         "",
         "## By the size of the store, hybrid",
         "",
-        "Stores dealt from the data sets (`ops/bench/store_sizes.py`). Missing: questions whose evidence was not",
-        "dealt, with an empty answer. Strange: own questions whose answer shows memories of other conversations, chats",
-        "or projects, of those with any among the ten.",
+        "The stores are sampled from the data sets (`ops/bench/store_sizes.py`). Missing is the share of questions",
+        "without sampled evidence that get an empty answer. Strange is the share of own questions whose answer shows",
+        "memories of other conversations, chats or projects, of the questions with such memories among the ten.",
     ]
     for mixture in MIXTURES:
         head = (
