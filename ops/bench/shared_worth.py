@@ -421,9 +421,9 @@ def _scores(reader: _Reader) -> Iterator[str]:
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 
     yield "## The order of a search\n"
-    yield "The figures are the numbers of 100 searches of the items alone in which the first item helps, or is the one that"
-    yield f"keys praise. The product uses the order *{AS_RELEASED}*. *At once* means before any user except the keys has"
-    yield "reported.\n"
+    yield "The figures are the numbers of 100 searches of the items alone in which the first item helps, or is the one"
+    yield f"that keys praise. The product uses the order *{AS_RELEASED}*. *At once* means before any user except the"
+    yield "keys has reported.\n"
     keys = f"{SIX} at once: helps | praised | at the end: helps | praised | {BURYING} at once: praised"
     yield f"| | loop: helps | helpful proven: helps | {keys} |"
     yield "|---" * 8 + "|"
