@@ -236,7 +236,7 @@ def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
 
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
-    """Return for each turn the rate with the most hosts over that with the fewest."""
+    """Return, for each turn, the rate with the most hosts divided by the rate with the fewest."""
     few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
     return spread([more / less for less, more in zip(few, many, strict=True)])
 

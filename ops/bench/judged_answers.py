@@ -57,7 +57,7 @@ class Judged(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """By bin, the predicted and observed relevance and the share of memories; and the mean error."""
+    """The predicted and observed relevance and the share of memories in each bin, and the mean error."""
 
     said: Array
     seen: Array
@@ -82,7 +82,7 @@ class Measured:
         return [answer for answer in self.answers[line] if not answer.evidence]
 
     def kept(self, line: str, least: float) -> float:
-        """Return the share of recall at 10 that reaches `least`."""
+        """Return the share of recall at 10 from memories with a relevance of at least `least`."""
         parts = [(part.relevance[part.is_evidence], min(part.evidence, TOP_K)) for part in self.own(line)]
         found = sum(len(relevance) / evidence for relevance, evidence in parts)
         return sum(float((relevance >= least).sum()) / evidence for relevance, evidence in parts) / max(found, 1e-9)
@@ -96,13 +96,13 @@ class Measured:
         return float(np.mean([(answer.relevance >= least).sum() for answer in self.own(line)]))
 
     def strange(self, line: str, least: float) -> float:
-        """Return the share of own questions with memories of unrelated stores in which one reaches the threshold."""
+        """Return the share of own questions in whose answer a memory of an unrelated store reaches the threshold."""
         parts = [(part.relevance, part.is_strange) for part in self.own(line) if part.is_strange is not None]
         reached = [bool((relevance[strange] >= least).any()) for relevance, strange in parts if strange.any()]
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return how often the best memory of an own question is more relevant than that of another store's."""
+        """Return how often the best memory for an own question is more relevant than for another store's question."""
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 

@@ -1,8 +1,9 @@
 """Measures the cost of learning: an update, relearning, the state, and the time that learning adds to a recall.
 
 Updates are measured on the learner alone, with the model's dimensions and the number of runs in the design. Recalls
-query a filled store after 512 runs have used it, with learning off, on, and in a trial, which compares both rankings,
-in alternating blocks; times are compared in pairs, per question. Run alone: `python -m ops.bench.learning`.
+query a filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares
+both rankings. Blocks alternate, and times are compared in pairs, per question. Run alone: `python -m
+ops.bench.learning`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MODES = ("off", "on", "auto")
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning, alone and in recalls of the filled `store`, which is not changed."""
+    """Return the cost of learning, separately and in recalls of the filled `store`, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),

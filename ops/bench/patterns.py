@@ -1,10 +1,10 @@
-"""Whether patterns find the tasks again: 100 real runs of an airline agent, 25 tasks of four trials each.
+"""Measures whether patterns group runs by task, on 100 real runs of an airline agent (25 tasks, four trials each).
 
-The request of a run is its customer's first message, often just "I would like to change my flight"; or all that the
-customer wants, as a conductor that states its objective would put it. Thresholds were chosen on tasks of even number. A
-pattern is pure when all its runs are of one task; but tasks 8 and 9 and some others differ in little more than a
-customer's name, so an impure pattern need not be wrong. Then, whether the steps that runs share tell success from
-failure (`shared_steps`).
+The request of a run is either the customer's first message, often just "I would like to change my flight", or
+everything that the customer wants, as a conductor would state its objective. Thresholds were chosen on tasks with even
+numbers. A pattern is pure if all its runs are of one task. An impure pattern is not always wrong, since tasks 8 and 9
+and some others differ in little more than the customer's name. The second part measures whether the steps that runs
+share distinguish success from failure (`shared_steps`).
 
     python -m ops.bench.patterns AIRLINE_FILE SWE_FILE      five minutes; writes ops/bench/patterns.md
 """

@@ -1,14 +1,14 @@
-"""Measures the relevance threshold: what it keeps of answers to a store's own questions, and refuses of others'.
+"""Measures which answers the relevance threshold keeps for a store's own questions and refuses for others.
 
-Each store is asked its own questions and as many of other stores of the data set, through `Memory`, without a
+Each store is asked its own questions and as many questions of other stores of the data set, through `Memory`, without a
 threshold. A question of another store should get an empty answer ("refused"), and the evidence of an own question
-should stay ("kept", a share of recall at 10). Data sets have equal weight, and so have own questions and others. Then
-small stores are sampled from all sets (`store_sizes`).
+should stay ("kept", a share of recall at 10). Data sets have equal weight, and so do own questions and other questions.
+Then small stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 
 FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`, or some of them. Runs of a software-engineering agent
-are cut into a store for each project, or each issue of a single one.
+are divided into a store for each project, or for each issue of a single project.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def separate(dataset: Dataset) -> Dataset:
 
 
 def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answered]:
-    """Ask each store its own questions and as many of other stores, drawn with a fixed seed."""
+    """Ask each store its own questions and as many questions of other stores, drawn with a fixed seed."""
     plan, random = prepared.plan, np.random.default_rng(_SEED)
     embedder = prepared.embedder if line.words else WithoutWords(prepared.embedder)
     open_memory = opener(plan.settings, prepared.data_dir, embedder)
