@@ -33,7 +33,7 @@ _ROLES = (
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """The role of a process, and its memory in bytes."""
+    """The role of one process, and its memory in bytes."""
 
     role: str
     pid: int

@@ -74,7 +74,7 @@ _MARKS = {True: "yes", False: "NO", None: ""}
 
 
 def main(now: datetime) -> int:
-    """Measure and print; write the results of a full run, dated `now`. Return 1 if a part failed; it is left out."""
+    """Measure and print; write the results of a full run, dated `now`. Return 1 if a part failed, without its rows."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # prevents background work
     options = _parse()
     started_s = time.monotonic()

@@ -30,7 +30,7 @@ from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""The most time of a recall in units of one embedding, by memories; at 10,000, .5 is for the words of texts."""
+"""The time limit of a recall in embeddings, by number of memories; at 10,000, .5 is for the words of texts."""
 TARGET_CALLS = 3_000
 
 _TURNS = 6

@@ -47,7 +47,7 @@ Tell = Callable[[str], None]
 
 
 class MixedVectors(PassageEmbedder):
-    """Mixes two of the model's vectors (.6 and .4) and noise, with the words of the first. Deterministic."""
+    """Mixes two of the model's vectors (.6 and .4) with noise; the words are those of the first. Deterministic."""
 
     def __init__(self, model: Embedder) -> None:
         """Embed the passages to mix. The caller closes `model`."""
@@ -116,7 +116,7 @@ class Growth:
 
 @contextmanager
 def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iterator[Growth]:
-    """Grow a memory to 10 % more than the last of `sizes`, and yield its folders at each size; removed afterwards."""
+    """Grow a memory to 10 % more than the last of `sizes`, and yield its folders at each size; remove them later."""
     model = open_embedder(EmbedderSettings(allow_download=False, bulk_niceness=0))
     try:
         with tempfile.TemporaryDirectory(prefix="bench-grown-") as folder:

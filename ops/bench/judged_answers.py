@@ -132,7 +132,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Ask a store one of its own questions or one of another store; `strangers` are items of unrelated stores."""
+    """Ask a store one of its own or of another store's questions; `strangers` are items of unrelated stores."""
     result = memory.recall(
         question.text,
         TOP_K,

@@ -76,7 +76,7 @@ def same_words(users: Mapping[str, set[int]]) -> str:
 
 
 def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> str:
-    """Return how many groups a cosine makes, and how many different statements it confuses."""
+    """Return the number of groups at a cosine threshold, and the number of statements it confuses."""
     texts, by = list(users), list(users.values())
     blocks = (vectors[start : start + _BLOCK] @ vectors.T >= least for start in range(0, len(texts), _BLOCK))
     near = [np.flatnonzero(row) for block in blocks for row in block]
@@ -101,7 +101,7 @@ def _claims(text: str) -> tuple[frozenset[str], bool]:
 
 
 def of_patterns(runs: Sequence[PastRun]) -> str:
-    """Return how many patterns users learn from the runs that each gets, and how many groups these make."""
+    """Return the number of patterns that users learn from their runs, and the number of groups they form."""
     groups: defaultdict[object, set[int]] = defaultdict(set)
     learned = 0
     for user in range(_USERS):

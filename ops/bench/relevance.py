@@ -58,7 +58,7 @@ LINES = (
 
 
 def measure(which: Set, dataset: Dataset, stores: Path | None, embeddings: Embeddings, progress: Progress) -> Measured:
-    """Ingest a data set once, add its embeddings, and ask all questions in all ways. The memories stay in `stores`."""
+    """Ingest a data set once, add its embeddings, and ask all questions with each kind of recall. Keep the `stores`."""
     plan = Plan(
         dataset=dataset,
         settings=Settings(),

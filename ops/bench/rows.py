@@ -148,7 +148,7 @@ def load_rows(figures: Figures) -> Iterator[Row]:
 
 
 def hosts_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a call to a host and of a recall through RPC, and recalls and ingest by number of hosts."""
+    """Yield the cost of a host call and of a recall through RPC, and recall and ingest rates by number of hosts."""
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
     yield Row("hosts, empty call at the socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
     over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]

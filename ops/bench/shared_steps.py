@@ -72,7 +72,7 @@ def _row(name: str, groups: Sequence[Group], least: float, rng: np.random.Genera
 
 
 def _shares(runs: Sequence[RunSteps], least: float) -> Shares:
-    """Return (n, n): the share of steps that each pair of n runs has in the same order; NaN on the diagonal."""
+    """Return the share of steps that each pair of n runs has in the same order, (n, n), NaN on the diagonal."""
     found = np.full((len(runs), len(runs)), np.nan)
     for one, run in enumerate(runs):
         for other in range(one):
@@ -86,7 +86,7 @@ def _mean_share(shares: Sequence[Shares]) -> float:
 
 
 def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return how much more steps two successful runs share than a successful and a failed one: the mean over groups,
+    """Return how many more steps two successful runs share than a successful and a failed run: the mean over groups,
     weighted by runs.
     """
     pairs = zip(shares, worked, strict=True)

@@ -1,10 +1,10 @@
-"""Samples small stores from data sets, to check that relevance means the same in a store of any size.
+"""Samples small stores from data sets, to check that relevance has the same meaning in stores of any size.
 
 There are three kinds. "a part" has memories of one conversation, chat or project, including the evidence of some of its
-questions. "apart" has such evidence among memories of other stores of all data sets, without sessions. "one session" is
-the same in a single session, as of a user who talks about many things. Each store is asked the questions whose evidence
-it has, as many that it cannot answer, and questions of its own conversation whose evidence was not sampled ("missing";
-other memories answer some of them).
+questions. "apart" has such evidence mixed with memories of other stores of all data sets, without sessions. "one
+session" is the same in a single session, like the session of a user who talks about many topics. Each store is asked
+the questions whose evidence it has, as many questions that it cannot answer, and questions of its own conversation
+whose evidence was not sampled ("missing"; other memories answer some of them).
 
 Embeddings are taken from the whole stores, so sampling embeds nothing.
 """
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _SEED = 1
 _USER = "dealt"
-_EVIDENCE_SHARE = 0.6  # of a store at most, unless a single question has more
+_EVIDENCE_SHARE = 0.6  # maximum per store, unless a single question has more
 _MOST_STRANGE = 6  # other stores that memories are taken from
 _BATCH = 64
 
@@ -73,7 +73,7 @@ class Dealt(NamedTuple):
 
 
 class Embeddings:
-    """Embedded texts by text."""
+    """The embeddings of texts."""
 
     def __init__(self) -> None:
         self.of: dict[str, Embedded] = {}
@@ -164,7 +164,7 @@ def _mixed(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store filled up from other stores; its unanswerable questions are of further stores."""
+    """Sample a store that is filled up from other stores; its unanswerable questions are from yet other stores."""
     rest = [(of, other) for of, dataset in datasets.items() for other in dataset.histories if other is not history]
     rest = _drawn(rest, len(rest), random)
     used, unused = rest[: min(_MOST_STRANGE, len(rest) // 2)], rest[min(_MOST_STRANGE, len(rest) // 2) :]

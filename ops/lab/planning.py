@@ -1,9 +1,9 @@
 """Measures whether a planner that recalls past runs gets runs of its own task, and successful ones.
 
-Half of each task's trials are past: replayed one after the other, each recalls first, is published as events and gets
-its reward as feedback. The other half only ask, with the user's first message. An answer is read as runs, each at the
-rank of its best memory. Two splits: by `trial`, all tasks were learned from; by `task`, every past run is in the
-memory, but only half of the tasks were learned from, and the other half ask.
+Half of each task's trials are past runs. They are replayed one after another: each recalls first, is published as
+events, and gets its reward as feedback. The other half only recall, with the user's first message. An answer is read as
+runs, each at the rank of its best memory. There are two splits. With `trial`, all tasks are learned from. With `task`,
+every past run is in the memory, but only half of the tasks are learned from, and the other half are tested.
 
 The recorded runs used no memory, so the reward is the only feedback. Some arms also get what a planner might have
 cited: the first shown memory of a run of the same task, or with 20 % probability another one.
@@ -86,7 +86,7 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """The averages of one arm over all requests, or over mixed tasks; differences are to similarity alone."""
+    """The averages of one arm over all requests, or over mixed tasks; differences are to ranking by similarity only."""
 
     arm: str
     held: Held

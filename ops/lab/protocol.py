@@ -40,7 +40,7 @@ _EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class Protocol:
-    """What to measure, and how: `conversations`, airline `runs`, or both."""
+    """The inputs and parameters of a measurement: `conversations`, airline `runs`, or both."""
 
     settings: Settings
     conversations: Dataset | None
@@ -52,7 +52,7 @@ class Protocol:
 
     @property
     def histories(self) -> list[History]:
-        """The conversations, each as a user, with the questions that count."""
+        """The conversations, each as one user, with the questions that are measured."""
         dataset = self.conversations
         if dataset is None:
             return []
@@ -141,7 +141,7 @@ def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:
 
 @contextmanager
 def _setup(protocol: Protocol, events: Mapping[str, Events], progress: Progress) -> Iterator[Setup]:
-    """Yield the stores of these events, by user; removed afterwards."""
+    """Yield the stores of these events, by user; remove them afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         own = open_embedder(protocol.settings.embedder)
         try:
@@ -166,7 +166,7 @@ Result = TypeVar("Result")
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 _setups: list[Setup] = []
-"""In a worker process: the one setup of its jobs."""
+"""The setup of all jobs in a worker process."""
 
 
 @dataclass(frozen=True)

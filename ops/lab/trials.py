@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[CourseJob]:
-    """Return the courses to run, over histories that have only the questions that count."""
+    """Return the courses to run, over histories that contain only the measured questions."""
     arms = tuple(arms)
     return [
         CourseJob(seed, split, place, history, arm)

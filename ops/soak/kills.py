@@ -35,7 +35,7 @@ def kills() -> dict[str, Any]:
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait at most `within_s` until nothing is left of a family of processes; return what remains."""
+    """Wait at most `within_s` until no process or file of a family is left; return what remains."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
@@ -43,7 +43,7 @@ def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
 
 
 def works(client: MemoryClient) -> bool:
-    """Return whether a memory can be stored and found again."""
+    """Return whether a memory can be stored and then recalled."""
     try:
         kept = client.remember(_TEXT)
         return any(one.record.id == kept.id for one in client.recall(_TEXT, deadline_ms=10_000.0, top_k=50).memories)
