@@ -188,7 +188,7 @@ def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
 
 
 def keeping_request(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score as the learner does when it has no request."""
+    """Score as the learner does if it has no request."""
     by_place = {one.row: one.score for one in weigh(output, "", case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 

@@ -107,7 +107,7 @@ class Measured:
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories. Questions have equal weight; those of own and of other stores sum to 1 each."""
+        """Return the judged memories. Own questions have a total weight of 1, and so do other questions."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}

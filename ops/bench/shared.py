@@ -1,8 +1,8 @@
 """Measures searches of shared items, compared with recalls of as many own memories, and the cost of the shared tier.
 
 Users of a daemon have the memories of a grown store; the shared store has the same texts as items. The same questions
-are asked alternately of the own memories, of the items, and of both. The extra time of an answer with both tiers is the
-cost for users who ask for the shared tier.
+are asked alternately of the own memories, of the items, and of both. The additional time of a recall from both tiers is
+the cost for users who request the shared tier.
 
 The cost for other users is measured in two ways: own recalls alternate with recalls of another daemon without shared
 items; and own recalls run while another user, in a separate process, recalls continuously from own memories or from

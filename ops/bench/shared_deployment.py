@@ -35,7 +35,7 @@ _NEVER = 1 << 30
 class Agent(NamedTuple):
     """How an agent reads an answer, and how often its run succeeds. All values are assumptions, without data.
 
-    It continues with a probability of `reads_on` after each memory that it does not use. It uses a memory that helps
+    After each memory that it does not use, it continues with a probability of `reads_on`. It uses a memory that helps
     with a probability of `believes`, and another one with `mistakes`. The run then succeeds with a probability of
     `helped` or `misled`, or of `alone` if it used no memory.
     """

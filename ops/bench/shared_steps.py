@@ -131,7 +131,7 @@ def groups_of_patterns(runs: Sequence[PastRun], embedder: Embedder) -> list[Grou
 
 
 def groups_of_repositories(file: Path, embedder: Embedder) -> list[Group]:
-    """Return the runs on the issues of each repository as groups. A step is one thought of the agent."""
+    """Return the runs on the issues of each repository as groups; a step is a thought of the agent."""
     runs: list[Mapping[str, Any]] = json.loads(file.read_bytes())
     told = [[step["thought"].strip()[:_STEP_CHARS] for step in run["steps"] if step["thought"].strip()] for run in runs]
     kept = [tuple(one if len(one) <= MOST_STEPS else [*one[: MOST_STEPS - 1], one[-1]]) for one in told]

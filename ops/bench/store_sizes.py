@@ -41,7 +41,7 @@ _BATCH = 64
 
 
 class Size(NamedTuple):
-    """A size: the memories of a store, the number of such stores, and the most own questions of each."""
+    """A size: the memories per store, the number of such stores, and the maximum of own questions per store."""
 
     memories: int
     stores: int
@@ -63,7 +63,7 @@ MIXTURES = (Mixture("a part", False), Mixture("apart", True), Mixture("one sessi
 
 
 class Dealt(NamedTuple):
-    """A small store: its items, the questions that it answers and others, and the ids of items of other stores."""
+    """A small store: its items, questions that it answers and others, and ids of items from other stores."""
 
     items: tuple[Item, ...]
     own: tuple[Question, ...]
@@ -100,7 +100,7 @@ class Embeddings:
 def ask_small_stores(
     datasets: Mapping[str, Dataset], embeddings: Embeddings, progress: Progress, sizes: Sequence[Size]
 ) -> list[Measured]:
-    """Sample and ask small stores of each data set. Answers are by kind and size: "apart 10", "apart 10 missing"."""
+    """Sample and ask small stores of each data set. Answers have names such as "apart 10", "apart 10 missing"."""
     model = open_embedder(Settings().embedder)
     embedder = CachingEmbedder(model, embeddings.of)
     try:

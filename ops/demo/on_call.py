@@ -1,6 +1,6 @@
 """The learning scene: carol's agent recalls before it plans, and reports which memories it used and how the run ended.
 
-The demo does not set the learner's gate: it opens by its own evidence.
+The demo does not set the learner's gate, which opens by its own evidence.
 """
 
 from __future__ import annotations

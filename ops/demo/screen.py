@@ -94,7 +94,7 @@ class Screen:
         rows = [_figures(memory, now) for memory in result.memories]
         widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
         if max(len(_line(cells, widths)) for cells in (_HEADER, *rows)) > self.console.width - _INDENT:
-            widths = [0] * len(_HEADER)  # wrapped lines instead of columns
+            widths = [0] * len(_HEADER)  # print wrapped lines instead of columns
         if rows:
             self._print(Text(_line(_HEADER, widths), style="dim"))
         for row, memory in zip(rows, result.memories, strict=True):

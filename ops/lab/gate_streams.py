@@ -35,7 +35,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """The course of the gate in one stream.
 
     `tried_at` and `opened_at` are the recalls after which the learner was first on trial and first on, None if never.
-    The other fields are values at the end.
+    The other fields are the values at the end of the stream.
     """
 
     signal: Signal

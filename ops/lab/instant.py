@@ -51,7 +51,7 @@ class InstantJob:
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One question asked with and without the instant layer; `is_repeated`: it shares evidence with a taught one."""
+    """One question with and without the instant layer; `is_repeated` if it shares evidence with a taught one."""
 
     state: State
     signal: Signal

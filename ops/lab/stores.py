@@ -63,9 +63,9 @@ def copied(folder: Path, user_id: str) -> Iterator[Path]:
 
 
 class CachingEmbedder(PassageEmbedder):
-    """Embeds each text once and caches what was made of it. Not thread-safe.
+    """Embeds each text once and caches the embedding. Not thread-safe.
 
-    Takes a third of the time, since stores share texts.
+    This takes a third of the time, since stores share texts.
     """
 
     def __init__(self, embedder: Embedder, known: Mapping[str, Embedded] | None = None) -> None:

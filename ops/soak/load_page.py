@@ -1,4 +1,4 @@
-"""Formats the figures of a burst as the page `ops/bench/load.md`. Pure."""
+"""Formats the figures of a burst as `ops/bench/load.md`. Pure."""
 
 from __future__ import annotations
 

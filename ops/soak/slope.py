@@ -20,9 +20,9 @@ class Slope(NamedTuple):
 
 
 def slope_of(times_s: Sequence[float], values: Sequence[float]) -> Slope:
-    """Fit a line through the means of 12 blocks, since neighbouring samples are not independent; at least 24 samples.
+    """Fit a line through the means of 12 blocks, since neighbouring samples are not independent.
 
-    Raises `ValueError` for fewer.
+    Raises `ValueError` for fewer than 24 samples.
     """
     if len(times_s) < 2 * _BLOCKS:
         raise ValueError(f"{len(times_s)} samples are too few")
