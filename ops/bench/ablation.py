@@ -240,7 +240,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         "|---|---|---|---|---|---|---|---|---|"
     )
     text = [
-        "# What each part of the ranking brings",
+        "# Contribution of each part of the ranking",
         "",
         f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; figures in %.",
         "",

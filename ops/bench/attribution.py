@@ -275,7 +275,7 @@ def _row(name: str, cells: Sequence[str]) -> str:
 def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str:
     """Return the figures as Markdown."""
     head = [
-        "# What a run used, by its own words",
+        "# Attribution from a run's words",
         "",
         f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}; LoCoMo, conversations 0 to 4, categories 1",
         "to 4; `memory_agent/learning/attribution.py` on answers of the shipped recall. Precision is the share of the",

@@ -230,10 +230,11 @@ def page(figures: Figures, now: datetime) -> str:
     """Return the figures as Markdown."""
     machine = describe_machine()
     lines = [
-        "# What encryption costs",
+        "# Cost of encryption",
         "",
-        f"{now.date().isoformat()}, `python -m ops.bench.encryption`, {machine['processor']}, {machine['cores']}",
-        f"cores, load {load_per_core()} a core at the end. Figures are medians of {ROUNDS} rounds (least to most),",
+        f"Measured on {now.date().isoformat()} with `python -m ops.bench.encryption` on an {machine['processor']} with",
+        f"{machine['cores']} cores; the load at the end was {load_per_core()} per core.",
+        f"Figures are medians of {ROUNDS} rounds (least to most),",
         f"alternating plain and encrypted, with {MEMORIES:,} memories of one user and events of 1 KB.",
         "",
         "| figure | plain | encrypted | encrypted / plain |",

@@ -50,7 +50,7 @@ _FIGURES = {"succeeded_1": "succeeded first", "succeeded_3": "among three", "sam
             "same_task_3": "among three", "worked_1": "both first"}  # fmt: skip
 
 _HEAD = """\
-# What outcomes change
+# Effect of outcomes on the ranking
 
 Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Recalls use the real `Memory` with
 learning off. All runs of a file are in one user's memory. The request of each run is recalled without the run's own

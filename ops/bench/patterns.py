@@ -89,7 +89,7 @@ def _tells_failure(record: MemoryRecord) -> bool:
 def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
     """Return the figures as Markdown."""
     head = [
-        "# Whether patterns find the tasks again",
+        "# Do patterns group runs by task?",
         "",
         f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}; 100 runs of an airline agent, 25 tasks, four",
         "trials each; `memory_agent/learning/patterns.py` as shipped. Purity is the share of the runs in patterns",
@@ -103,7 +103,7 @@ def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
 
 
 _HEAD_OF_STEPS = (
-    "## Whether shared steps tell success from failure",
+    "## Do shared steps distinguish success from failure?",
     "",
     "Two runs share the steps on a longest common subsequence. Two steps are the same if their similarity reaches the",
     "threshold (shipped: .6). *Shared* is the mean share of shared steps. *Difference* is how much more two successful",

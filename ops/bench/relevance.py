@@ -144,7 +144,7 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
     """Return the tables as Markdown."""
     least = RecallSettings().min_relevance
     text = [
-        "# What relevance lets through",
+        "# Effect of the relevance threshold",
         "",
         f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; at `recall.min_relevance` {least:g}.",
         "",

@@ -330,7 +330,7 @@ def _by_world(reader: _Reader) -> Iterator[str]:
 
 def _worse(reader: _Reader) -> Iterator[str]:
     worlds = [world.name for world in reader.measured.worlds]
-    yield "## What went worse than usual comes after new items\n"
+    yield "## Items that are worse than usual come after new items\n"
     yield "The table shows the difference in success with and without this rule, after the last epoch.\n"
     yield f"| | all | {' | '.join(worlds)} | without it, over the loop off |"
     yield "|---" * (len(worlds) + 3) + "|"

@@ -24,8 +24,9 @@ def load_page(figures: dict[str, Any], today: date) -> str:
         [
             "# A burst",
             "",
-            f"{today.isoformat()}, `python -m ops.soak burst --events {figures['events']} --page`,",
-            f"{machine['processor']}, {machine['cores']} cores, load {load_per_core()} a core at the end.",
+            f"Measured on {today.isoformat()} with `python -m ops.soak burst --events {figures['events']} --page`",
+            f"on an {machine['processor']} with {machine['cores']} cores; the load at the end was {load_per_core()} per",
+            "core.",
             "All events are published at once, as fast as they are acknowledged. Meanwhile, one client recalls",
             "continuously, 50 ms after each answer. Every event was acknowledged, is in the journal once and became a",
             "memory. Every recall was answered, and no process was left running.",
