@@ -96,9 +96,9 @@ def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str
     lines = [
         "# Bench results",
         "",
-        f"Measured on {now:%Y-%m-%d} by `make bench`, all in one run. Figures are medians, with the minimum",
-        "and maximum of the turns in brackets. Memory is proportional (PSS). Targets are from the design. Ratios hold on other",
-        "machines; absolute figures do not.",
+        f"Measured on {now:%Y-%m-%d} by `make bench`, all in one run. Figures are medians, with the",
+        "minimum and maximum of the turns in brackets. Memory is proportional (PSS). Targets are from the design.",
+        "Ratios hold on other machines; absolute figures do not.",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",

@@ -199,7 +199,7 @@ def cosine(_output: str, case: Case, _store: CountedTexts) -> list[float]:
 
 
 def place(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score by recall rank alone, equivalent to crediting the first memories."""
+    """Score only by recall rank, which is equivalent to crediting the first memories."""
     return [1.0 / (at + 1) for at in range(len(case.texts))]
 
 
@@ -277,8 +277,9 @@ def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str
     head = [
         "# Attribution from a run's words",
         "",
-        f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}; LoCoMo, conversations 0 to 4, categories 1",
-        "to 4; `memory_agent/learning/attribution.py` on answers of the shipped recall. Precision is the share of the",
+        f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}. It applies",
+        "`memory_agent/learning/attribution.py` to answers of the shipped recall on LoCoMo, conversations 0 to 4,",
+        "categories 1 to 4. Precision is the share of the",
         "named memories that were used. Found is the share of the used memories shown that are named. The threshold",
         f"was chosen on conversations 0 to 2; unless stated otherwise, it is {THRESHOLD:g}.",
         "",

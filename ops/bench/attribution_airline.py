@@ -1,8 +1,8 @@
 """Measures false attributions on 100 real runs of an airline agent, which name records although they have seen none.
 
-A run's messages are its output; it is shown records of earlier runs of its own task and of other customers' tasks. No
-record of another task may be named. Records named within the same task show the limit of word overlap: using a memory
-looks the same as finding the same facts again.
+A run's messages are its output, and the shown memories are records of earlier runs of its own task and of other tasks.
+No record of another task may be named. Records named within the same task show the limit of word overlap: using a
+memory looks the same as finding the same facts again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures a recall in process relative to embedding its query, at several sizes of one user's memory.
 
-Each question is embedded alone and recalled, alternating and in both orders, by the same model without its query cache.
+Each question is both embedded and recalled, alternating and in both orders, by the same model without its query cache.
 After a recall, little of the model is left in the processor's caches, so embedding questions in a row takes less time;
 both times are shown. Processor time includes all threads of this process. Calls of Python functions are counted in
 the calling thread, without C functions. SQLite statements are counted over all connections.

@@ -1,4 +1,4 @@
-"""Compares embedding throughput and query latency of our engine with those of the common default.
+"""Compares embedding throughput and query latency of our engine with the common default.
 
 The default is configured like the most widely used library: float32, every text padded to 256 tokens, batches of 32,
 and the engine's default session (all cores, spinning). It runs our fused graph, which is faster than the library's

@@ -32,7 +32,7 @@ _BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
 
 
 class Timed(NamedTuple):
-    """Milliseconds until the first line (infinite if there is none), until the end, and of processor time."""
+    """Milliseconds until the first line (infinite if there is none) and until the end, and the processor time."""
 
     line_ms: float
     end_ms: float

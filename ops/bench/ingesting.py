@@ -1,6 +1,6 @@
 """Measures recalls in process while memories are ingested at a steady rate, relative to the same recalls when idle.
 
-One thread ingests 250 memories a second in batches of 25, as a host does for one user; another recalls, with pauses.
+One thread ingests 250 memories per second in batches of 25, like a host for one user; another recalls, with pauses.
 The vectors are known, so the embedder (see `load`) is not measured. A second pass with the model shows its share.
 Idle and loaded blocks alternate.
 

@@ -1,4 +1,5 @@
-"""Asks questions and judges the answers: what the relevance threshold keeps and refuses, and its calibration.
+"""Asks questions and judges the answers, to measure what the relevance threshold keeps and refuses, and its
+calibration.
 
 Judged memories are the evidence of a store's own questions, and all answers to questions of other stores. Other answers
 to own questions are not judged, since annotators mark only the minimal evidence. Memories of unrelated stores are

@@ -1,8 +1,8 @@
 """Measures relevance in small stores: paraphrased questions should be answered, unrelated ones refused.
 
 The memories of `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all. Each store is asked its own
-questions, those of the next store, and unrelated ones, at the default settings. Kept are own questions that are
-answered with their memory; refused are other and unrelated questions with an empty answer.
+questions, the questions of the next store, and unrelated ones, with the default settings. An own question is kept if it
+is answered with its memory. Another or unrelated question is refused if its answer is empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """

@@ -3,8 +3,8 @@
 60 runs make 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
 recalls first, is then published as a conductor would publish it (the user's words, the start, the end), and names the
 findings that it was shown. At each recall, the findings, ends of earlier runs and earlier requests among the first five
-memories are counted. At the end, the runs that the learner could credit are counted. Learning is off, or on from the
-first run. Run alone: `python -m ops.bench.recurring`.
+memories are counted. At the end, the runs that the learner could credit are counted. It is measured with learning off,
+and with learning on from the first run. Run alone: `python -m ops.bench.recurring`.
 """
 
 from __future__ import annotations

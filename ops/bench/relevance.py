@@ -1,9 +1,9 @@
 """Measures which answers the relevance threshold keeps for a store's own questions and refuses for others.
 
 Each store is asked its own questions and as many questions of other stores of the data set, through `Memory`, without a
-threshold. A question of another store should get an empty answer ("refused"), and the evidence of an own question
-should stay ("kept", a share of recall at 10). Data sets have equal weight, and so do own questions and other questions.
-Then small stores are sampled from all sets (`store_sizes`).
+threshold. A question of another store should get an empty answer ("refused"), and the evidence for an own question
+should be kept ("kept", a share of recall at 10). Data sets have equal weight, and so do own questions and other
+questions. Then small stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 

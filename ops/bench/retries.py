@@ -3,7 +3,7 @@
     python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
 
 For airline, first messages of trials of one task are compared with first messages of other tasks. For LoCoMo, questions
-with the same evidence are compared with other questions of the same conversation. Decision 0017 names the limits of
+with the same evidence are compared with other questions of the same conversation. Decision 0017 describes the limits of
 this measurement.
 """
 

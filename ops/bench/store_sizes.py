@@ -6,7 +6,7 @@ session" is the same in a single session, like the session of a user who talks a
 the questions whose evidence it has, as many questions that it cannot answer, and questions of its own conversation
 whose evidence was not sampled ("missing"; other memories answer some of them).
 
-Embeddings are taken from the whole stores, so sampling embeds nothing.
+Embeddings are taken from the whole stores, so sampling does not embed texts.
 """
 
 from __future__ import annotations

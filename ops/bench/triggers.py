@@ -1,7 +1,7 @@
 """Measures how soon a triggered block arrives: from the ack of a message to the block at a subscriber.
 
 With a real daemon on a filled store, one conductor follows its user's blocks. Messages are sent one at a time, with
-pauses, when idle and while 250 findings a second of the same user are ingested. A caller's recall of the same text is
+pauses, both when idle and while 250 findings per second of the user are ingested. A caller's recall of the same text is
 measured alternately. The difference is the cost of the path through relay and reactor.
 
 Run alone: `python -m ops.bench.triggers [--quick]`.

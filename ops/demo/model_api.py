@@ -1,7 +1,7 @@
 """Fakes three model APIs on loopback, so that coding agents run without a key and without a model.
 
-It plays a script: some tool calls, one per request, then an answer. The clients are real; `requests` are the requests
-that a model would have read.
+The fake plays a script: some tool calls, one per request, and then an answer. The clients are real; `requests` are the
+requests that a model would have read.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _MOST_TRIES = 40
 
 
 def learn_for_three_weeks(stage: Stage) -> None:
-    """Publish past runs, then the pages one by one; then recall once more, and show what changed and why."""
+    """Publish past runs and then the pages one by one; recall once more, and show the changes and their reasons."""
     story = stage.recurring
     with Publisher(stage.endpoint("relay")) as publisher:
         _publish(stage, publisher, story.past_events(stage.now))

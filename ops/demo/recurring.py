@@ -112,7 +112,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
 
     def past_events(self, now: datetime) -> list[Event]:
-        """Return the events of the runs that her memory starts with."""
+        """Return the events of the runs that carol's memory starts with."""
         return [event for run in self.run for event in self._own_events(run, now)]
 
     def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:

@@ -72,7 +72,7 @@ class Screen:
         self._emit(Padding(Text(inner, style=style), (0, 0, 0, _INDENT + len(text) - len(inner))))
 
     def promise(self, text: str, holds: bool) -> bool:
-        """Print whether a promise holds, and collect one that does not."""
+        """Print whether a promise holds, and collect broken promises."""
         if holds:
             self.kept += 1
         else:

@@ -86,7 +86,7 @@ def progress(week: Week, done: int, status: SonaStatus) -> str:
 
 
 def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines on what raised a memory: the parts of its score, and past runs with their requests (`asked`)."""
+    """Yield lines on why a memory ranks higher: the parts of its score, and past runs with their requests (`asked`)."""
     yield f"raised by {raised(best):+.2f}:"
     yield from (f"  {part:+.2f} {_PARTS[name]}" for name, part in _parts(best))
     for cause in best.explanation["caused_by"]:

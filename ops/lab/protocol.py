@@ -1,9 +1,9 @@
 """Runs every experiment over one set of stores, in worker processes.
 
-The main trial, the gate's streams, the users whose work recurs and the airline runs use all seeds; lists and two
-projects the first two. Jobs are independent, each with its own seed, and results are returned in job order, so the
-number of processes does not change them. Each process opens its own model (150 MB). Rejected: threads, which would wait
-for each other, since most of a recall is Python.
+The main trial, the gate's streams, the users with recurring work and the airline runs use all seeds. Lists and two
+projects use only the first two. Jobs are independent, each with its own seed, and results are returned in job order, so
+the number of processes does not change them. Each process opens its own model (150 MB). Threads were rejected because
+they would wait for each other, since most of a recall is Python.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures for how many users with recurring work the gate opens within 20 and 50 runs, and how much they then gain.
 
 A user has six matters, each a question of one conversation, and asks for one of them in four of five runs, in changing
-words; every fifth run asks something else. After 50 runs the matters are asked in words not used before, and so are
-questions never asked. With shuffled citations the gate should not open: the share of users in which it does is the
+words; every fifth run asks something else. After 50 runs, the matters are asked in new words, together with questions
+that were never asked. With shuffled citations the gate should not open: the share of users in which it does is the
 false-alarm rate.
 """
 

@@ -1,4 +1,4 @@
-"""The report of the protocol: every figure, and each target beside its measured value."""
+"""The report of the protocol: all figures, and each target with its measured value."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Taught(msgspec.Struct, frozen=True, kw_only=True):
 class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement. Shares are 0 to 1; differences are to learning off unless stated.
 
-    `inputs` are the SHA-256 of the files by kind, `users` and `questions` those measured.
+    `inputs` are the SHA-256 of the files by kind; `users` and `questions` are the numbers that were measured.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""The main experiment: how much teaching improves answers, for each seed, split, user and arm.
+"""The main experiment measures how much teaching improves answers, for each seed, split, user and arm.
 
 All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split, an
 arm with a curve is also asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.

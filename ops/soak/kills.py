@@ -81,7 +81,7 @@ def _killed(family: Family, role: str) -> dict[str, Any]:
 
 
 def kill(family: Family, role: str, client: MemoryClient) -> str:
-    """Kill the processes of this role; return what became of the daemon."""
+    """Kill the processes of this role; return the outcome for the daemon."""
     processes = family.by_role()
     for process in processes[role]:
         process.send_signal(signal.SIGKILL)

@@ -12,7 +12,7 @@ _STUDENT_95 = 2.228  # two-sided, 10 degrees of freedom
 
 
 class Slope(NamedTuple):
-    """Growth per second with its 95 % interval."""
+    """The growth per second with its 95 % interval."""
 
     slope: float
     low: float
