@@ -97,7 +97,7 @@ class MixedVectors(PassageEmbedder):
 
 @dataclass(frozen=True)
 class Batch:
-    """The cost of one ingested batch in a store of `memories` memories. Processor time is that of all threads."""
+    """The cost of one ingested batch in a store of `memories` memories. Processor time includes all threads."""
 
     memories: int
     count: int

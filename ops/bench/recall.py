@@ -1,9 +1,9 @@
 """Measures recall through the daemon, in process, and with only vectors, on copies of one store, relative to embedding.
 
 The variant in process is `Memory.recall`: embedding and search. RPC adds the client's socket, the gateway, the call to
-the user's host and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain
-vector store. They alternate in blocks; no question repeats. The processor time of a recall through RPC is the sum over
-all processes, including the client, minus their idle use.
+the user's host and the embedder's socket. The variant with only vectors is the mode `vector` through RPC, which answers
+like a plain vector store. They alternate in blocks; no question repeats. The processor time of a recall through RPC is
+the sum over all processes, including the client, minus their idle use.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """

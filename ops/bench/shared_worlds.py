@@ -217,7 +217,7 @@ def _is_fit(kind: Kind) -> bool:
 def _of_histories(
     histories: Sequence[History], each: int, folder: Path, embedder: Embedder, random: np.random.Generator
 ) -> Draft:
-    """Publish the turns that answer questions, and the turns that a recall of the same history finds beside them."""
+    """Publish the turns that answer questions, and other turns that a recall of the same history finds."""
     items: list[Text] = []
     kinds: list[Kind] = []
     for history in histories:

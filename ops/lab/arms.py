@@ -109,7 +109,7 @@ FEW = 2
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
-    """Return the arms without a signal, and those that learn from these signals."""
+    """Return the arms without a signal and the arms that learn from these signals."""
     return tuple(arm for arm in ARMS if arm.signal is None or arm.signal in signals)
 
 

@@ -44,7 +44,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a gain in recall at 5 that survives another project.
 
     `alone` is the gain without the other project, `beside` is the gain with it, and `share` their ratio, None without a
-    gain. `margin` is `beside` less .8 of `alone`; the target is reached if it is not below 0.
+    gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is not below 0.
     """
 
     project: Literal["A", "B"]

@@ -4,7 +4,8 @@ The layer acts only while the bank is nearly empty, and once it cannot hold ever
 states. In the state *cold*, each conversation is asked half of its other questions after 15 lessons. In the state
 *full*, all conversations are in one memory. 85 % of their questions are taught, which is more than the bank's 512
 exemplars, and the others are asked. Each course is taught once, with the layer, and asked with and without it, so both
-answers rank with the same lessons. The bank is measured alone and with the other parts of the learner, as shipped.
+answers rank with the same lessons. The bank is measured both separately and with the other parts of the learner, as
+shipped.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
 
 
 def measure_instant_layer(protocol: Protocol, progress: Progress) -> instant.InstantReport:
-    """Measure the instant layer alone on the conversations. Raises `ModelError` without a model."""
+    """Measure only the instant layer on the conversations. Raises `ModelError` without a model."""
     started_s = time.monotonic()
     histories = protocol.histories
     everything = merged(histories, _EVERYTHING)

@@ -1,4 +1,4 @@
-"""Kills each process of a daemon in turn.
+"""Kills each process of a daemon, one after another.
 
 Checks that the daemon answers again or exits with a reason, and that it leaves no process, socket file, shared-memory
 file or Ray folder behind. If the daemon itself is killed, this is checked after the next one has started.
