@@ -1,7 +1,8 @@
-"""What a daemon's processes hold in memory: resident and proportional size of each, Ray's own included.
+"""Measures the resident and the proportional size of each process of a daemon, including Ray's.
 
-Resident size (RSS) counts pages that processes share in each of them; proportional size (PSS) divides them, so only PSS
-may be added up. PSS is Linux's; elsewhere it is the resident size, which is an upper bound.
+The resident size (RSS) counts shared pages in every process; the proportional size (PSS) divides them among the
+processes, so only PSS can be added up. PSS exists only on Linux. On other systems, the resident size is used, which is
+an upper bound.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROLES = (
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """One process: what it is for, and its memory in bytes."""
+    """The role of one process, and its memory in bytes."""
 
     role: str
     pid: int
@@ -41,13 +42,13 @@ class ProcessMemory:
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """Return a process and all that descend from it."""
+    """Return a process and all its descendants."""
     root = psutil.Process(pid)
     return [root, *root.children(recursive=True)]
 
 
 def measure_tree(pid: int, names: Mapping[int, str] | None = None) -> list[ProcessMemory]:
-    """Return the memory of a process and all that descend from it; `names` are roles known by pid."""
+    """Return the memory of a process and its descendants; `names` maps process ids to known roles."""
     measured = []
     for process in process_tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -59,13 +60,13 @@ def measure_tree(pid: int, names: Mapping[int, str] | None = None) -> list[Proce
 
 
 def role_of(process: psutil.Process) -> str:
-    """Return what a process of a daemon is for. Raises `psutil.Error` when it has gone."""
+    """Return the role of a process of a daemon. Raises `psutil.Error` if it has ended."""
     command, name = " ".join(process.cmdline()), process.name()
     return next((role for part, role in _ROLES if part in command), name)
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Return those that have not ended."""
+    """Return the processes that have not ended."""
     return [process for process in processes if process.is_running() and not _is_zombie(process)]
 
 

@@ -74,7 +74,7 @@ _MARKS = {True: "yes", False: "NO", None: ""}
 
 
 def main(now: datetime) -> int:
-    """Measure and print; write the results of a full run, dated `now`. Return 1 if a part failed; it is left out."""
+    """Measure and print; write the results of a full run, dated `now`. Return 1 if a part failed, without its rows."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # prevents background work
     options = _parse()
     started_s = time.monotonic()
@@ -96,9 +96,9 @@ def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str
     lines = [
         "# Bench results",
         "",
-        f"{now:%Y-%m-%d}, by `make bench`, all in one run. Medians, with the least and the most of the turns in",
-        "brackets; memory is proportional (PSS). Targets are those of the design; ratios hold on other machines,",
-        "absolute figures do not.",
+        f"Measured on {now:%Y-%m-%d} by `make bench`, all in one run. Figures are medians, with the",
+        "minimum and maximum of the turns in brackets. Memory is proportional (PSS). Targets are from the design.",
+        "Ratios hold on other machines; absolute figures do not.",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",

@@ -1,15 +1,15 @@
 """Measures what each part of the ranking contributes: built up step by step, and without one part at a time.
 
-LoCoMo has short turns, BEAM longer messages with short evidence, the runs of a software-engineering agent (SWE) long
-reports and outputs. Parts are settings, so every line is the shipped code, called through `Memory` on the same stores.
-The exception is late interaction, which is switched off by an embedder without word vectors; a word then counts where
-it occurs. Differences to the shipped recall are resampled by groups
-(conversations, chats, issues), because the questions of one group are not independent.
+LoCoMo has short turns, BEAM has longer messages with short evidence, and the runs of a software-engineering agent (SWE)
+have long reports and outputs. Parts are settings, so every line is the shipped code, called through `Memory` on the
+same stores. The exception is late interaction, which is switched off by an embedder without word vectors. A word then
+counts only if the memory contains it. Differences to the shipped recall are resampled by groups (conversations, chats,
+issues), because the questions of one group are not independent.
 
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
 
-FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half of the time: with `--stores`
-the memories are kept, and a later run with other constants of the ranking only asks.
+FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half of the time. With `--stores` the
+memories are kept, and later runs with other ranking constants skip it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from ops.bench.machine import describe_machine
 
 PAGE = Path(__file__).with_name("ablation.md")
 
-_TOP_K = 50  # as `memory-agent eval` asks
+_TOP_K = 50  # the number that `memory-agent eval` uses
 _SHIPPED = "shipped"
 _METRICS = ("recall@1", "recall@5", "recall@10", "session_recall@10")
 
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its displayed name, its path in the folder, and what its groups are."""
+    """A data set: its displayed name, its path in the folder, and the kind of its groups."""
 
     name: str
     place: str
@@ -81,7 +81,7 @@ class Part:
     name: str
     off: dict[str, object]
     words: bool = True
-    """Whether the query's words have vectors without it."""
+    """Whether the query's words have vectors if the part is off."""
 
 
 _PARTS = (
@@ -92,7 +92,7 @@ _PARTS = (
     Part("least relevance", {"min_relevance": 0.0}),
 )
 _KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
-"""Parts of every hybrid line except the one without them."""
+"""Parts that are on in every hybrid line except the line that measures their absence."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _without(name: str, parts: Sequence[Part]) -> Line:
 
 
 class WithoutWords(Embedder):
-    """An embedder with the same query vectors, but no vectors of the query's words."""
+    """An embedder that returns the same query vectors, but no vectors for the query's words."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -148,7 +148,7 @@ class WithoutWords(Embedder):
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
-        """Leave the embedder open; its opener closes it."""
+        """Do nothing; the caller closes the wrapped embedder."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Table:
 def measure(which: Set, folder: Path, stores: Path | None, progress: Progress) -> Table:
     """Ingest a data set once, ask its questions under each line's settings, and return the table.
 
-    The memories are kept in `stores`, and not embedded again if they are there.
+    The memories are kept in `stores` and reused if they exist.
     """
     plan = Plan(
         dataset=which.read(folder / which.place),
@@ -240,20 +240,21 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         "|---|---|---|---|---|---|---|---|---|"
     )
     text = [
-        "# What each part of the ranking brings",
+        "# Contribution of each part of the ranking",
         "",
         f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; figures in %.",
         "",
-        "- Every line is the shipped code under other settings. The first two lines have one side and nothing else. In",
-        "  `cosine and words` a word of the query counts where a memory has it; each further line adds a part. All of",
-        "  these know who spoke.",
-        "- Differences are less the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
+        "- Every line is the shipped code under other settings. The first two lines use only vectors or only words. In",
+        "  `cosine and words`, a word of the query counts if the memory contains it. Each further line adds a part.",
+        "  All of these lines use the speaker.",
+        "- Differences are to the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
         "  set supports a part if the line without it has an interval below 0.",
-        f"- `+ {_PARTS[-2].name}` is shipped without {_PARTS[-1].name}.",
-        "- `cosine and words`, and shipped without late interaction, are what an embedder without word vectors gives.",
-        "- Sessions of LoCoMo: all questions, those without evidence count as found.",
+        f"- `+ {_PARTS[-2].name}` equals the shipped recall without {_PARTS[-1].name}.",
+        "- `cosine and words`, and shipped without late interaction, equal the results of an embedder without word",
+        "  vectors.",
+        "- For sessions of LoCoMo, all questions count, and questions without evidence count as found.",
         f"- Shipped settings: {', '.join(f'{name} {value}' for name, value in _shipped().items())}.",
-        "- Constants were chosen on these questions: intervals are of the questions, not of the choice.",
+        "- Constants were chosen on these questions. The intervals cover the sampling of questions, not this choice.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

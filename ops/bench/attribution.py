@@ -1,11 +1,11 @@
-"""How well a run's own words tell which of the shown memories it used: precision, and the share of used memories found.
+"""Measures how well a run's own words show which memories it used: precision, and the share of used memories found.
 
-LoCoMo: the answer to a question is a run's output, the first ten memories of the shipped recall were shown, and the
-evidence turns were used. Since runs say more than one thing, the answer is also put in longer outputs: between two
-phrases of a report, and among the answers to 4 or 19 other questions of the conversation, whose evidence then counts as
-used too. The threshold was chosen on conversations 0 to 2.
+For LoCoMo, the answer to a question is the output of a run, the first ten memories of the shipped recall count as
+shown, and the evidence turns as used. Since real outputs are longer, the answer is also placed between two phrases of a
+report, and among the answers to 4 or 19 other questions of the conversation, whose evidence then counts as used too.
+The threshold was chosen on conversations 0 to 2.
 
-Airline runs (`attribution_airline`): what is named although no run saw it.
+For airline runs (`attribution_airline`), false attributions are measured, since no run saw a memory.
 
     python -m ops.bench.attribution LOCOMO_FILE [AIRLINE_FILE]      two minutes; writes ops/bench/attribution.md
 """
@@ -41,7 +41,7 @@ PAGE = Path(__file__).with_name("attribution.md")
 _SHOWN = 10
 _CHOSEN_ON = ("0", "1", "2")
 _THRESHOLDS = (3.0, 3.5, THRESHOLD, 4.5, 5.0, 6.0)
-_FEWEST = 20  # named memories; with fewer, a precision means nothing
+_FEWEST = 20  # named memories; with fewer, precision is not meaningful
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -66,14 +66,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of all shown memories, whether each was used, and whether it is of the development part; all (n,)."""
+    """Scores of all shown memories, whether each was used, and whether it is in the development part; all (n,)."""
 
     scores: npt.NDArray[np.float64]
     used: npt.NDArray[np.bool_]
     chosen_on: npt.NDArray[np.bool_]
 
     def cells(self, threshold: float) -> list[str]:
-        """Return precision, recall and number named, for the development conversations and the others."""
+        """Return precision, share found and number named, for the development conversations and the others."""
         return [cell for part in (self.chosen_on, ~self.chosen_on) for cell in self._cells(part, threshold)]
 
     def least_with(self, precision: float) -> float | None:
@@ -188,7 +188,7 @@ def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
 
 
 def keeping_request(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score as the learner does when it has no request."""
+    """Score as the learner does if it has no request."""
     by_place = {one.row: one.score for one in weigh(output, "", case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 
@@ -199,7 +199,7 @@ def cosine(_output: str, case: Case, _store: CountedTexts) -> list[float]:
 
 
 def place(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score by recall rank alone, equivalent to crediting the first memories."""
+    """Score only by recall rank, which is equivalent to crediting the first memories."""
     return [1.0 / (at + 1) for at in range(len(case.texts))]
 
 
@@ -275,12 +275,13 @@ def _row(name: str, cells: Sequence[str]) -> str:
 def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str:
     """Return the figures as Markdown."""
     head = [
-        "# What a run used, by its own words",
+        "# Attribution from a run's words",
         "",
-        f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}; LoCoMo, conversations 0 to 4, categories 1",
-        "to 4; `memory_agent/learning/attribution.py` on answers of the shipped recall. Precision: of the memories",
-        "named, the share used. Found: of the used memories among those shown, the share named. The threshold was",
-        f"chosen on conversations 0 to 2; unless stated otherwise it is {THRESHOLD:g}.",
+        f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}. It applies",
+        "`memory_agent/learning/attribution.py` to answers of the shipped recall on LoCoMo, conversations 0 to 4,",
+        "categories 1 to 4. Precision is the share of the",
+        "named memories that were used. Found is the share of the used memories shown that are named. The threshold",
+        f"was chosen on conversations 0 to 2; unless stated otherwise, it is {THRESHOLD:g}.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
         "",

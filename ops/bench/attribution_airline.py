@@ -1,8 +1,8 @@
-"""Measures false attributions on 100 real runs of an airline agent: records that a run names without having seen any.
+"""Measures false attributions on 100 real runs of an airline agent, which name records although they have seen none.
 
-A run's messages are its output; it is shown records of earlier runs of its own task and of other customers' tasks. No
-record of another task may be named. Within its own task, naming shows the limit of word overlap: using a memory looks
-the same as finding the same facts again.
+A run's messages are its output, and the shown memories are records of earlier runs of its own task and of other tasks.
+No record of another task may be named. Records named within the same task show the limit of word overlap: using a
+memory looks the same as finding the same facts again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _share(named: Sequence[bool]) -> str:
 def _named(
     runs: Sequence[dict[str, Any]], output_of: Callable[[Any], str], record_of: Callable[[Any], str]
 ) -> tuple[list[bool], list[bool]]:
-    """Return whether each shown record is named: those of the run's own task, and those of other tasks."""
+    """Return whether each shown record is named, separately for the run's own task and for other tasks."""
     chance, store = random.Random(0), CountedTexts(record_of(run) for run in runs)
     own: list[bool] = []
     other: list[bool] = []

@@ -1,9 +1,9 @@
 """Measures a recall in process relative to embedding its query, at several sizes of one user's memory.
 
-Each question is embedded alone and recalled, alternating and in both orders, by the same model without its query
-cache. After a recall little of the model is left in the processor's caches, so questions embedded one after another
-take less time; both are shown. Processor time is that of all threads of this process. Calls are counted
-in the calling thread: those of Python functions, without those of C; statements are those of SQLite, by any connection.
+Each question is both embedded and recalled, alternating and in both orders, by the same model without its query cache.
+After a recall, little of the model is left in the processor's caches, so embedding questions in a row takes less time;
+both times are shown. Processor time includes all threads of this process. Calls of Python functions are counted in
+the calling thread, without C functions. SQLite statements are counted over all connections.
 
 Run alone: `python -m ops.bench --only cost [--quick]`.
 """
@@ -30,7 +30,7 @@ from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""The most time of a recall in units of one embedding, by memories; at 10,000, .5 is for the words of texts."""
+"""The time limit of a recall in embeddings, by number of memories; at 10,000, .5 is for the words of texts."""
 TARGET_CALLS = 3_000
 
 _TURNS = 6
@@ -92,7 +92,7 @@ def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:
 
 
 def python_calls(action: Callable[[], object]) -> int:
-    """Return how many Python functions `action` calls in this thread, itself included."""
+    """Return the number of Python functions that `action` calls in this thread, including itself."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -109,7 +109,7 @@ def python_calls(action: Callable[[], object]) -> int:
 
 
 def _statements(memory: Memory, question: str) -> int:
-    """Return how many statements of SQL all open connections run for a recall."""
+    """Return the number of SQL statements that all open connections run for a recall."""
     seen: list[str] = []
     connections = [found for found in gc.get_objects() if isinstance(found, sqlite3.Connection)]
     for connection in connections:
@@ -119,7 +119,7 @@ def _statements(memory: Memory, question: str) -> int:
     finally:
         for connection in connections:
             connection.set_trace_callback(None)
-    return sum(not statement.startswith("--") for statement in seen)  # steps of another statement
+    return sum(not statement.startswith("--") for statement in seen)  # further steps of a counted statement
 
 
 def _recall(memory: Memory, question: str) -> None:

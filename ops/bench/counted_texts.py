@@ -1,4 +1,4 @@
-"""Word counts over texts, equal to those of a store with these texts."""
+"""Word counts over texts, equal to the counts of a store with these texts."""
 
 from __future__ import annotations
 

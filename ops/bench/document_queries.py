@@ -1,8 +1,8 @@
-"""Measures how well the query made of a document finds related findings, compared with its title or its beginning.
+"""Measures how well the query for a document finds related findings, compared with its title or its beginning.
 
 A run's thoughts are the document, and the first line of its issue is the title. The memory has four thoughts of every
-run as findings; those of other runs of the same issue are related. Each query asks for three findings, without its own
-run, at the default relevance and without a threshold.
+run as findings; findings of other runs on the same issue are related. Each query recalls three findings, excluding its
+own run, with the default threshold and without a threshold.
 
     python -m ops.bench.document_queries SWE_RUNS_FILE      half a minute
 """
@@ -56,7 +56,7 @@ class Run(msgspec.Struct):
 
 
 def measure(runs: list[Run], embedder: Embedder) -> Iterator[dict[str, Any]]:
-    """Yield, for each kind of query and floor, how many documents have related work among their three findings."""
+    """Yield, for each kind of query and threshold, how many documents have related work among their three findings."""
     asks: dict[str, Ask] = {
         "title": lambda title, _: title,
         "title and beginning": lambda title, text: f"{title}\n{text[:_BEGINNING_CHARS]}",

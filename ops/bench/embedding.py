@@ -1,8 +1,8 @@
-"""Compares embedding throughput and query latency of our engine with those of the common default.
+"""Compares embedding throughput and query latency of our engine with the common default.
 
-The default is configured like the most used library: float32, every text padded to 256 tokens, batches of 32, the
-engine's default session (all cores, spinning). It runs our fused graph, which is faster than its own. Variants
-alternate, so that other load affects all of them; figures are medians over the turns, with the range.
+The default is configured like the most widely used library: float32, every text padded to 256 tokens, batches of 32,
+and the engine's default session (all cores, spinning). It runs our fused graph, which is faster than the library's
+graph. Variants alternate, so that other load affects all of them. Figures are medians over the turns, with the range.
 
 Run alone: `python -m ops.bench.embedding`.
 """
@@ -46,7 +46,7 @@ Run = Callable[[list[str]], object]
 
 
 class _Padded:
-    """float32, configured like the most used library."""
+    """float32, configured like the most widely used library."""
 
     def __init__(self, model: MiniLM, graph: Path | bytes) -> None:
         self._encode = model.encode
@@ -162,7 +162,7 @@ def _seconds(run: Run, texts: list[str]) -> tuple[float, float]:
 
 
 def _texts(count: int, seed: int) -> list[str]:
-    """Return distinct texts of the length of dialogue turns: mean 34 tokens, one in twenty over 80."""
+    """Return distinct texts as long as dialogue turns: 34 tokens on average, one in twenty over 80."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(3.25, 0.6, count), 3, 240).astype(int)
     return [f"{seed} {i} " + " ".join(rng.choice(_WORDS.split(), length)) for i, length in enumerate(lengths)]

@@ -1,9 +1,9 @@
-"""Measures what encryption costs the journal: events/s written and read, and bytes on disk.
+"""Measures the cost of encryption in the journal: events/s written and read, and bytes on disk.
 
-`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Plain and encrypted take
-turns. Events of 1 KB of eight users are appended in transactions of 100, as in a group commit, and of 1, where the disk
-dominates; they are read in batches of 1,000; and a plain journal is converted. Everything runs in one process, so that
-the difference is due to the cipher.
+`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Plain and encrypted journals
+alternate. Events of 1 KB of eight users are appended in transactions of 100, as in a group commit, and of 1, for which
+the disk dominates. They are read in batches of 1,000. In addition, a plain journal is converted. Everything runs in one
+process, so that the difference is due to the cipher.
 """
 
 from __future__ import annotations

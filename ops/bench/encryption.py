@@ -1,10 +1,10 @@
-"""Measures what encryption costs a memory (filling, asking, opening, bytes on disk) and the journal.
+"""Measures the cost of encryption for a memory (filling, recalls, opening, bytes on disk) and for the journal.
 
 `python -m ops.bench.encryption` alternates plain and encrypted, so that other load affects both, and writes
-`ops/bench/encryption.md`. Memories are synthetic: lengths like those of real events (mean 34 words, 5 % over 75),
-a word distribution like that of a language, vectors in 300 clusters. Queries are synthetic as well, and are
-embedded before timing starts.
-Events carry ids of their emitter, which are ordered in a plain store and unordered in an encrypted one.
+`ops/bench/encryption.md`. Memories are synthetic: their lengths are as in real events (mean 34 words, 5 % over 75),
+their words are distributed as in natural language, and their vectors form 300 clusters. Queries are synthetic as well,
+and are embedded before timing starts. Events carry ids of their emitter, which are ordered in a plain store but not in
+an encrypted store.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _record(number: int, text: str) -> MemoryRecord:
 
 
 class _Round:
-    """One memory: fills, asks and reopens it, and measures its files."""
+    """Fills and reopens one memory, recalls from it, and measures its files."""
 
     def __init__(self, scratch: Path, embedder: Embedder, found: dict[str, list[float]], *, is_encrypted: bool) -> None:
         self._folder = scratch / "user"
@@ -230,11 +230,12 @@ def page(figures: Figures, now: datetime) -> str:
     """Return the figures as Markdown."""
     machine = describe_machine()
     lines = [
-        "# What encryption costs",
+        "# Cost of encryption",
         "",
-        f"{now.date().isoformat()}, `python -m ops.bench.encryption`, {machine['processor']}, {machine['cores']}",
-        f"cores, load {load_per_core()} a core at the end. Medians of {ROUNDS} rounds (least to most), plain and",
-        f"encrypted in turns; {MEMORIES:,} memories of one user, events of 1 KB.",
+        f"Measured on {now.date().isoformat()} with `python -m ops.bench.encryption` on an {machine['processor']} with",
+        f"{machine['cores']} cores; the load at the end was {load_per_core()} per core.",
+        f"Figures are medians of {ROUNDS} rounds (least to most),",
+        f"alternating plain and encrypted, with {MEMORIES:,} memories of one user and events of 1 KB.",
         "",
         "| figure | plain | encrypted | encrypted / plain |",
         "|---|---|---|---|",

@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def filled_store(count: int, tell: Tell | None = None) -> Iterator[Path]:
-    """Yield the folder of a closed memory with `count` memories, embedded by the real model; removed afterwards."""
+    """Yield the folder of a closed memory with `count` memories, embedded by the real model; remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-store-") as folder:
         path = Path(folder) / "filled"
         started_s = time.perf_counter()

@@ -1,7 +1,7 @@
 """Measures filtered recalls relative to unfiltered ones, with filters that keep from 1 % of the memories to all.
 
-There are filters by time, by tag and by quality. Times are processor time of the calling thread, alternating, with
-known vectors. Recall@10 is checked in the mode `vector` against brute force over float32 vectors.
+There are filters by time, by tag and by quality. Times are processor time of the calling thread, with known vectors.
+Variants alternate. Recall@10 is checked in the mode `vector` against brute force over float32 vectors.
 
 Run alone: `python -m ops.bench --only filters [--quick]`.
 """
@@ -38,7 +38,7 @@ _SETTINGS = Settings(
 
 Figures = dict[str, Any]
 Passing = npt.NDArray[np.bool_]
-"""Which of n memories pass, (n,)."""
+"""Whether each of n memories passes, (n,)."""
 Asked = tuple[str, Embedding]
 """A query, and its cosine with each of n memories, (n,)."""
 

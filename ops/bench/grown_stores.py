@@ -1,8 +1,8 @@
 """Grows one user's memory: the cost of each batch, and copies of the folder at several sizes.
 
 Batches have 64 events, as in a daemon. Vectors are mixtures of the model's vectors of 2,000 passages, with the words of
-one of them: embedding 110,000 texts would take minutes, and is measured elsewhere. A query is embedded by the model, or
-mixed in the same way.
+one passage, since embedding 110,000 texts would take minutes and is measured elsewhere. Queries are embedded by the
+model, or mixed in the same way.
 
 Shapes: n texts, d dimensions of an embedding.
 """
@@ -32,9 +32,9 @@ from ops.bench.texts import event_of, passages
 SIZES = (10_000, 100_000)
 QUICK_SIZES = (1_000, 10_000)
 WINDOW = 0.1
-"""Figures at a size are those of the batches from 10 % before it to 10 % after it."""
+"""Figures at a size are from the batches between 10 % before and 10 % after it."""
 SHARES = (0.01, 0.1, 0.6)
-"""The shares S of memories with the tag `share S`."""
+"""The shares S: each is the share of memories with the tag `share S`."""
 
 _USER = "grown"
 _BATCH = 64
@@ -47,7 +47,7 @@ Tell = Callable[[str], None]
 
 
 class MixedVectors(PassageEmbedder):
-    """Mixes two of the model's vectors (.6 and .4) and noise, with the words of the first. Deterministic."""
+    """Mixes two of the model's vectors (.6 and .4) with noise; the words are those of the first. Deterministic."""
 
     def __init__(self, model: Embedder) -> None:
         """Embed the passages to mix. The caller closes `model`."""
@@ -65,11 +65,11 @@ class MixedVectors(PassageEmbedder):
         return self._model.count_tokens(text, timeout_s)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Mix the vectors of the next texts; drop those prepared before."""
+        """Mix the vectors of the next texts; drop the vectors prepared before."""
         self._prepared = {text: self._mix(text) for text in texts}
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Settled[EmbeddedQuery]:
-        """Return the settled vectors of `text` and its words."""
+        """Return the completed vectors of `text` and its words."""
         words = tuple(query_words(text))
         random = np.random.default_rng(zlib.crc32(text.encode()))
         vectors = random.normal(scale=WORD_DIMENSIONS**-0.5, size=(len(words), WORD_DIMENSIONS)).astype(np.float16)
@@ -78,7 +78,7 @@ class MixedVectors(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Settled[list[Embedded]]:
-        """Return the settled mixture of each text."""
+        """Return the completed mixture for each text."""
         return Settled([self._prepared.get(text) or self._mix(text) for text in texts])
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class MixedVectors(PassageEmbedder):
 
 @dataclass(frozen=True)
 class Batch:
-    """The cost of one ingested batch, after `memories` memories. Processor time is that of all threads."""
+    """The cost of one ingested batch in a store of `memories` memories. Processor time includes all threads."""
 
     memories: int
     count: int
@@ -116,7 +116,7 @@ class Growth:
 
 @contextmanager
 def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iterator[Growth]:
-    """Grow a memory to 10 % more than the last of `sizes`, and yield its folders at each size; removed afterwards."""
+    """Grow a memory to 10 % more than the last of `sizes`, and yield its folders at each size; remove them later."""
     model = open_embedder(EmbedderSettings(allow_download=False, bulk_niceness=0))
     try:
         with tempfile.TemporaryDirectory(prefix="bench-grown-") as folder:
@@ -153,9 +153,9 @@ def await_words(memory: Memory) -> None:
 def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
     """Iterate over the events that make a memory grow from `begin` to `end` memories.
 
-    They are findings in sessions of 30, with tags by `SHARES` and qualities spread evenly from 0 to 1. Do not keep them
-    while measuring: 200,000 more objects make a full garbage collection take 110 ms instead of 30, and a daemon has no
-    such objects.
+    They are findings in sessions of 30, with tags by `SHARES` and qualities spread evenly from 0 to 1. Do not keep the
+    events while measuring: with 200,000 more objects, a full garbage collection takes 110 ms instead of 30, and a
+    daemon has no such objects.
     """
     for place, text in enumerate(passages(end, _SEED)[begin:], begin):
         made = event_of(text, place, _USER, "grow")

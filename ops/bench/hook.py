@@ -1,4 +1,4 @@
-"""Measures a hook of a coding agent: the time from a prompt to its context, and to the end of the process.
+"""Measures a hook of a coding agent: the time from a prompt to its context and to the end of the process.
 
 Each prompt starts a process, as clients do, with the usual deadline; its events are published during the recall. The
 baseline is an interpreter that only reads its input. Variants alternate; no prompt repeats.
@@ -32,7 +32,7 @@ _BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
 
 
 class Timed(NamedTuple):
-    """Milliseconds until the first line (infinite if there is none), until the end, and of processor time."""
+    """Milliseconds until the first line (infinite if there is none) and until the end, and the processor time."""
 
     line_ms: float
     end_ms: float

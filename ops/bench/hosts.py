@@ -91,7 +91,7 @@ def _clients() -> int:
 
 
 async def _measure_calls() -> dict[str, Any]:
-    """Time an empty request to one host: its process id through Ray, no records through its socket."""
+    """Time an empty request to one host: the process id through Ray, and no records through the socket."""
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder, ExitStack() as stack:
         run = Path(folder) / "run"
         run.mkdir(mode=0o700)
@@ -114,7 +114,7 @@ async def _measure_calls() -> dict[str, Any]:
 
 
 def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
-    """Time one caller: the query's embedding, the recall in process, the recall through RPC; and its processor time."""
+    """Time the query's embedding and the recall in process and through RPC, and measure the processor time."""
     settings = EmbedderSettings(allow_download=False)
     taken_ms: dict[str, list[Block]] = {"embedding": [], "in_process": [], "rpc": []}
     spent: list[dict[str, float]] = []
@@ -158,7 +158,7 @@ def _report_alone(taken_ms: dict[str, list[Block]], spent: list[dict[str, float]
 
 
 def _processor_s(client: MemoryClient) -> dict[str, float]:
-    """Return the processor seconds of each process on the path of a recall, hosts together, and of this process."""
+    """Return the processor seconds of each process on a recall's path, with hosts combined, and of this process."""
     spent = {"client": sum(psutil.Process(os.getpid()).cpu_times()[:2])}
     for part in client.status().parts:
         name = "hosts" if part.name.startswith(("shared-", "user-", "spare-")) else part.name
@@ -236,7 +236,7 @@ def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
 
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
-    """Return for each turn the rate with the most hosts over that with the fewest."""
+    """Return, for each turn, the rate with the most hosts divided by the rate with the fewest."""
     few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
     return spread([more / less for less, more in zip(few, many, strict=True)])
 

@@ -1,8 +1,8 @@
 """Compares recalls over HTTP and over ZeroMQ, through one daemon on a filled store.
 
-Protocols alternate in blocks; no query repeats. Latencies are of one caller, requests per second of several. The verb
-`owner`, which the daemon answers from memory, shows the cost of the protocol itself. The callers are threads of this
-process with a connection each, of `http.client` or `MemoryClient`.
+Protocols alternate in blocks; no query repeats. Latencies are measured with one caller, and requests per second with
+several. The verb `owner`, which the daemon answers from memory, shows the cost of the protocol itself. Callers are
+threads of this process, each with its own connection (`http.client` or `MemoryClient`).
 
 Run alone: `python -m ops.bench.http [--quick]`.
 """

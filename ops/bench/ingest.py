@@ -1,9 +1,9 @@
-"""Measures ingest end to end, from the first publish to the last event recallable, against the embedder alone.
+"""Measures ingest end to end, from the first publish until the last event can be recalled, and the embedder alone.
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`); the events are findings of 34
 tokens on average, all of one user. Embedding dominates, so the same texts are also embedded in this process by the same
-lanes, alternating, so that other load affects both. The processor times show what bounds the share: if all cores are
-busy, the embedder's time over the total.
+lanes, alternating, so that other load affects both. The processor times show the upper bound of the ratio: if all cores
+are busy, it is the embedder's share of the total time.
 
 Run alone: `python -m ops.bench.ingest`.
 """
@@ -93,7 +93,7 @@ def _processor_s(data_dir: Path) -> dict[str, float]:
 
 
 def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float:
-    """Publish one event per text; return the seconds until all are recallable."""
+    """Publish one event per text; return the seconds until all can be recalled."""
     summary = publish_events(events(texts, _USER, series), file, data_dir, _TIMEOUT_S)
     assert summary.acknowledged == len(texts), summary
     assert summary.recallable_s is not None

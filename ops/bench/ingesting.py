@@ -1,7 +1,7 @@
-"""Measures recalls in process while memories come in at a steady rate, over the same recalls when idle.
+"""Measures recalls in process while memories are ingested at a steady rate, relative to the same recalls when idle.
 
-One thread ingests 250 memories a second in batches of 25, as a host does for one user; another recalls, with pauses.
-The vectors are known, so the embedder (see `load`) is not measured; a second pass with the model shows what it adds.
+One thread ingests 250 memories per second in batches of 25, like a host for one user; another recalls, with pauses.
+The vectors are known, so the embedder (see `load`) is not measured. A second pass with the model shows its share.
 Idle and loaded blocks alternate.
 
 Run alone: `python -m ops.bench --only ingesting [--quick]`.
@@ -31,7 +31,7 @@ TARGET_P50 = 1.5
 _TURNS = 4
 _TURNS_WITH_MODEL = 2
 _QUESTIONS = 120
-_MOST_S = 15.0  # per block; a slow recall leaves out the last questions
+_MOST_S = 15.0  # per block; if recalls are slow, the last questions are left out
 _WARM_UP = 40
 _BATCH = 25
 _INTERVAL_S = 0.1
@@ -91,7 +91,7 @@ def _measure_one(folder: Path, embedder: Embedder, made: list[dict[str, Any]], t
 
 @contextmanager
 def _coming_in(memory: Memory, left: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """Ingest from `left` at the rate until the end; yield the number of memories so far."""
+    """Ingest from `left` at the given rate inside the block; yield the number of memories so far."""
     came_in = [0]
     over = threading.Event()
 

@@ -1,9 +1,9 @@
 """Measures journal throughput and ack latency through a real relay process, with windows of 1, 16 and 256 events.
 
-`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Events have 1 KB. Latency is from
-`publish` until the publisher receives the ack, including the wait for the window, one sample per event. Relay and
-publisher are separate processes, as in production. `commit` is the same journal in this process, one event per commit:
-the limit set by disk and processor at that time.
+`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Events have 1 KB. Latency is measured
+from `publish` until the ack arrives, including the wait for the window, for each event. Relay and publisher are
+separate processes, as in production. `commit` is the same journal in this process with one event per commit, which is
+the limit of disk and processor at that time.
 """
 
 from __future__ import annotations

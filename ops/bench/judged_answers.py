@@ -1,4 +1,5 @@
-"""Asks questions and judges the answers: what the relevance threshold keeps and refuses, and its calibration.
+"""Asks questions and judges the answers, to measure what the relevance threshold keeps and refuses, and its
+calibration.
 
 Judged memories are the evidence of a store's own questions, and all answers to questions of other stores. Other answers
 to own questions are not judged, since annotators mark only the minimal evidence. Memories of unrelated stores are
@@ -57,7 +58,7 @@ class Judged(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """By bin, the predicted and observed relevance and the share of memories; and the mean error."""
+    """The predicted and observed relevance and the share of memories in each bin, and the mean error."""
 
     said: Array
     seen: Array
@@ -82,7 +83,7 @@ class Measured:
         return [answer for answer in self.answers[line] if not answer.evidence]
 
     def kept(self, line: str, least: float) -> float:
-        """Return the share of recall at 10 that reaches `least`."""
+        """Return the share of recall at 10 from memories with a relevance of at least `least`."""
         parts = [(part.relevance[part.is_evidence], min(part.evidence, TOP_K)) for part in self.own(line)]
         found = sum(len(relevance) / evidence for relevance, evidence in parts)
         return sum(float((relevance >= least).sum()) / evidence for relevance, evidence in parts) / max(found, 1e-9)
@@ -96,18 +97,18 @@ class Measured:
         return float(np.mean([(answer.relevance >= least).sum() for answer in self.own(line)]))
 
     def strange(self, line: str, least: float) -> float:
-        """Return the share of own questions with memories of unrelated stores in which one reaches the threshold."""
+        """Return the share of own questions in whose answer a memory of an unrelated store reaches the threshold."""
         parts = [(part.relevance, part.is_strange) for part in self.own(line) if part.is_strange is not None]
         reached = [bool((relevance[strange] >= least).any()) for relevance, strange in parts if strange.any()]
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return how often the best memory of an own question is more relevant than that of another store's."""
+        """Return how often the best memory for an own question is more relevant than for another store's question."""
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories. Questions have equal weight; those of own and of other stores sum to 1 each."""
+        """Return the judged memories. Own questions have a total weight of 1, and so do other questions."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}
@@ -132,7 +133,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Ask a store one of its own questions or one of another store; `strangers` are items of unrelated stores."""
+    """Ask a store one of its own or of another store's questions; `strangers` are items of unrelated stores."""
     result = memory.recall(
         question.text,
         TOP_K,

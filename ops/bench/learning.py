@@ -1,8 +1,9 @@
 """Measures the cost of learning: an update, relearning, the state, and the time that learning adds to a recall.
 
-Updates are measured on the learner alone, with the model's dimensions and the number of runs in the design. Recalls
-query a filled store after 512 runs have used it, with learning off, on, and in a trial, which compares both rankings,
-in alternating blocks; times are compared in pairs, per question. Run alone: `python -m ops.bench.learning`.
+Updates are measured on a separate learner, with the model's dimensions and the number of runs in the design. Recalls
+query a filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares
+both rankings. Blocks alternate, and times are compared in pairs, per question. Run alone: `python -m
+ops.bench.learning`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MODES = ("off", "on", "auto")
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning, alone and in recalls of the filled `store`, which is not changed."""
+    """Return the cost of learning, separately and in recalls of the filled `store`, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),
@@ -84,7 +85,7 @@ def _state() -> dict[str, Any]:
 
 
 def _recalls(store: Path) -> dict[str, Any]:
-    """Time the same questions in each mode of learning, in turns."""
+    """Time the same questions in each mode of learning, alternating."""
     with ExitStack() as stack:
         embedder = open_embedder(EmbedderSettings(allow_download=False))
         stack.callback(embedder.close)
@@ -120,7 +121,7 @@ def _recalls(store: Path) -> dict[str, Any]:
 def _teach(folder: Path, embedder: Embedder) -> None:
     """Replay as many runs as the learner holds, each using the first memory it was shown.
 
-    With learning off nothing is compared, so the gate begins its trial with the second run and has no evidence.
+    With learning off, no rankings are compared, so the gate begins its trial with the second run and has no evidence.
     """
     with _opened(folder, embedder, "off") as memory:
         for question in queries(CAPACITY, seed=4_000):

@@ -1,9 +1,9 @@
 """Measures query latency during bulk embedding, compared with an idle lane, and the bulk throughput lost to queries.
 
-In process: one model, its two lanes, texts of 256 tokens in the bulk lane, with as many bulk threads as cores and with
-one fewer. Through RPC: recalls of a user whose events are being published and ingested at the same time. Variants take
-turns, and no query repeats. A query should be delayed by one embedding at most, so the delay of the median and the 99th
-percentile is shown beside the time of the longest text alone.
+In process, one model with two lanes is measured, with texts of 256 tokens in the bulk lane and with as many bulk
+threads as cores or one fewer. Through RPC, recalls of a user are measured while events of the same user are published
+and ingested. Variants take turns, and no query repeats. A query should be delayed by one embedding at most, so the
+delays of the median and the 99th percentile are shown next to the time of embedding the longest text.
 
 Run alone: `python -m ops.bench.load [--quick]`.
 """
@@ -41,11 +41,11 @@ _TURNS = 4
 _QUESTIONS = 60
 _RPC_TURNS = 3
 _RPC_QUESTIONS = 120
-_EVENTS = 1_500  # per turn; more than are ingested during the queries
+_EVENTS = 1_500  # per turn; more than can be ingested during the queries
 _PAUSE_S = (0.01, 0.04)  # between two queries, to let the bulk lane work
 _ALONE_S = 2.0
 _BULK_TEXTS = 400
-_LONGEST_OF = 16  # passages make up a text of at least 256 tokens
+_LONGEST_OF = 16  # passages that form a text of at least 256 tokens
 _TIMEOUT_S = 600.0
 
 Ask = Callable[[str], object]

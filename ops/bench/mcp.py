@@ -1,6 +1,6 @@
-"""Measures `memory-agent mcp`: start-up time, memory, and a recall through it compared with one over ZeroMQ.
+"""Measures `memory-agent mcp`: start-up time, memory, and a recall compared with a recall over ZeroMQ.
 
-An interpreter that does nothing is the baseline of start and memory. Variants alternate; no query repeats.
+The baseline for start-up time and memory is an interpreter that does nothing. Variants alternate; no query repeats.
 
 Run alone: `python -m ops.bench --only mcp [--quick] [--json]`.
 """

@@ -1,7 +1,7 @@
-"""Counts the groups of real sentences that each rule of matching makes, and the statements that similarity confuses.
+"""Counts the groups of real sentences that each matching rule forms, and the statements that similarity confuses.
 
 Each run is a user who offers every sentence that its agent wrote. A group is a statement that at least five users
-offer. By similarity, a group is a sentence and all sentences with at least the given cosine to it; other wordings with
+offer. By similarity, a group is a sentence and all sentences with at least the given cosine to it; wordings with
 another number or a negation are counted as confused, and some are printed for inspection. Finally, it counts groups
 among learned patterns: runs are divided among six users, each of whom offers all patterns.
 
@@ -65,7 +65,7 @@ def key_of(text: str) -> object:
 
 
 def same_words(users: Mapping[str, set[int]]) -> str:
-    """Return how many groups the product's rule makes, and how many the fingerprints of duplicates make."""
+    """Return the numbers of groups formed by the product's rule and by the fingerprints of duplicates."""
     counts = []
     for key in (key_of, fingerprint):
         groups: defaultdict[object, set[int]] = defaultdict(set)
@@ -76,7 +76,7 @@ def same_words(users: Mapping[str, set[int]]) -> str:
 
 
 def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> str:
-    """Return how many groups a cosine makes, and how many different statements it confuses."""
+    """Return the number of groups at a cosine threshold, and the number of statements it confuses."""
     texts, by = list(users), list(users.values())
     blocks = (vectors[start : start + _BLOCK] @ vectors.T >= least for start in range(0, len(texts), _BLOCK))
     near = [np.flatnonzero(row) for block in blocks for row in block]
@@ -101,7 +101,7 @@ def _claims(text: str) -> tuple[frozenset[str], bool]:
 
 
 def of_patterns(runs: Sequence[PastRun]) -> str:
-    """Return how many patterns users learn from the runs that each gets, and how many groups these make."""
+    """Return the number of patterns that users learn from their runs, and the number of groups they form."""
     groups: defaultdict[object, set[int]] = defaultdict(set)
     learned = 0
     for user in range(_USERS):

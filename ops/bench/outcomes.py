@@ -2,12 +2,12 @@
 
     python -m ops.bench.outcomes FOLDER     ten minutes; writes ops/bench/outcomes.md
 
-FOLDER has `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a file are one user's memory, an hour apart, as
-their events: nothing is fed back and nothing learned. Each run's request is then asked as that run, whose own
-memories are left out (`by_run`), and the answer is read as runs, each at the rank of its best memory.
+FOLDER has `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a file are ingested as events into one user's
+memory, an hour apart, without feedback or learning. The request of each run is then recalled in the name of that run,
+which excludes its own memories (`by_run`). The answer is read as a list of runs, each at the rank of its best memory.
 
-Arms: the weight of outcomes (`recall.outcome`), 0 as the baseline, and the control: the endings of all runs shuffled
-among them, the shipped weight. A gain of the control does not come from outcomes.
+The arms are weights of outcomes (`recall.outcome`), with 0 as the baseline, and a control with the shipped weight and
+the outcomes of all runs shuffled. A gain of the control does not come from outcomes.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _FIGURES = {"succeeded_1": "succeeded first", "succeeded_3": "among three", "sam
             "same_task_3": "among three", "worked_1": "both first"}  # fmt: skip
 
 _HEAD = """\
-# What outcomes change
+# Effect of outcomes on the ranking
 
-Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Through the real `Memory`, learning off.
-All runs of a file are one user's memory; each run's request is asked, without its own memories. The row of weight 0 has
-in how many of 100 answers the first run succeeded or is of the same task, the others points over it, with 95 % of
-{resamples:,} resamples of whole tasks.
+Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Recalls use the real `Memory` with
+learning off. All runs of a file are in one user's memory. The request of each run is recalled without the run's own
+memories. The row of weight 0 shows in how many of 100 answers the first run succeeded or is of the same task. The other
+rows are points over it, with intervals of 95 % of {resamples:,} resamples of whole tasks.
 
 {machine}.
 """
 _TAIL = """
-The control has the endings of all runs shuffled among them, {shuffles} times: what counts is still whether a run really
-succeeded. `both first`: the first run is of the same task and succeeded. The SWE runs name 11 of 64 issues three times;
-of the others no past run is of the same issue. The recorded runs used no memory: whether a planner that sees runs
-that succeeded does better was not measured.
+In the control, the outcomes of all runs are shuffled, {shuffles} times; the figures still count real success. `both
+first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of 64 issues have three runs; the
+other issues have no past run. The recorded runs used no memory, so it was not measured whether a planner does better if
+it sees successful runs.
 """
 
 
@@ -108,7 +108,7 @@ def measure(
     weights: Sequence[float] = _WEIGHTS,
     shuffles: int = _SHUFFLES,
 ) -> dict[str, Figures]:
-    """Return the figures (requests, figures) of each arm; those of the control for each shuffle in turn."""
+    """Return the figures (requests, figures) of each arm; the control has those of all shuffles."""
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as folder:
         _ingest(runs, Path(folder), embedder)
@@ -160,7 +160,7 @@ def _open(folder: Path, embedder: CachingEmbedder, weight: float) -> Memory:
 
 
 def _chosen(values: Sequence[Chosen]) -> list[Chosen]:
-    """Return the values of the columns of the page, from one for each of `RunFigures`."""
+    """Return the values for the columns of the page, from values for all fields of `RunFigures`."""
     return [values[RunFigures._fields.index(name)] for name in _FIGURES]
 
 

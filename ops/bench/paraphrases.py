@@ -1,8 +1,8 @@
 """Measures relevance in small stores: paraphrased questions should be answered, unrelated ones refused.
 
 The memories of `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all. Each store is asked its own
-questions, those of the next store, and unrelated ones, at the default settings. Kept are own questions that are
-answered with their memory; refused are other and unrelated questions with an empty answer.
+questions, the questions of the next store, and unrelated ones, with the default settings. An own question is kept if it
+is answered with its memory. Another or unrelated question is refused if its answer is empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """
@@ -109,9 +109,9 @@ def page(found: Sequence[Shares], given: Paraphrases) -> str:
         "",
         f"Written by `python -m ops.bench.paraphrases` on {datetime.now(UTC):%Y-%m-%d}; `recall.min_relevance` is",
         f"{RecallSettings().min_relevance:g}. {len(given.memory)} memories and {questions} questions that share few",
-        "words with them or none, in English, and in German and Spanish, for which the model is not made",
-        "(`paraphrases.toml`). Kept: own questions answered with their memory. Refused: questions of another store and",
-        "unrelated ones with an empty answer.",
+        "or no words with them, in English, German and Spanish (`paraphrases.toml`). The model supports only English.",
+        "*Kept* is the share of own questions answered with their memory. *Refused* is the share of questions of",
+        "another store, and of unrelated questions, with an empty answer.",
         "",
         "| memories | kept | refused, others | refused, unrelated |",
         "|---|---|---|---|",

@@ -1,10 +1,10 @@
-"""Whether patterns find the tasks again: 100 real runs of an airline agent, 25 tasks of four trials each.
+"""Measures whether patterns group runs by task, on 100 real runs of an airline agent (25 tasks, four trials each).
 
-The request of a run is its customer's first message, often just "I would like to change my flight"; or all that the
-customer wants, as a conductor that states its objective would put it. Thresholds were chosen on tasks of even number. A
-pattern is pure when all its runs are of one task; but tasks 8 and 9 and some others differ in little more than a
-customer's name, so an impure pattern need not be wrong. Then, whether the steps that runs share tell success from
-failure (`shared_steps`).
+The request of a run is either the customer's first message, often just "I would like to change my flight", or
+everything that the customer wants, as a conductor would state its objective. Thresholds were chosen on tasks with even
+numbers. A pattern is pure if all its runs are of one task. An impure pattern is not always wrong, since tasks 8 and 9
+and some others differ in little more than the customer's name. The second part measures whether the steps that runs
+share distinguish success from failure (`shared_steps`).
 
     python -m ops.bench.patterns AIRLINE_FILE SWE_FILE      five minutes; writes ops/bench/patterns.md
 """
@@ -89,12 +89,12 @@ def _tells_failure(record: MemoryRecord) -> bool:
 def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
     """Return the figures as Markdown."""
     head = [
-        "# Whether patterns find the tasks again",
+        "# Do patterns group runs by task?",
         "",
         f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}; 100 runs of an airline agent, 25 tasks, four",
-        "trials each; `memory_agent/learning/patterns.py` as shipped. Purity: the share of the runs in patterns whose",
-        "task is the one that most runs of their pattern have. The last column counts the patterns that name a step",
-        "that two or more of its failed runs, and half of them, took and no other.",
+        "trials each; `memory_agent/learning/patterns.py` as shipped. Purity is the share of the runs in patterns",
+        "that have the most frequent task of their pattern. The last column counts the patterns that name a step of",
+        "failed runs: at least two and half of the failed runs took it, and no other run.",
         "",
         "| request | tasks | runs in patterns | patterns | pure | purity | tasks found | what failed runs did |",
         "|---|---|---|---|---|---|---|---|",
@@ -103,14 +103,15 @@ def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
 
 
 _HEAD_OF_STEPS = (
-    "## Whether shared steps tell success from failure",
+    "## Do shared steps distinguish success from failure?",
     "",
-    "Two runs share the steps on a longest common subsequence of both; two steps are the same from a likeness on (as",
-    "shipped: .6). *Shared*: the mean share of their steps. *Difference*: how much more two successful runs share than",
-    "a successful and a failed one, with its 95 % interval (bootstrap over runs). *Chance*: the same with the outcomes",
-    "of each group shuffled, and the share of shuffles that reach the difference. *Warnings*: steps of failed runs",
-    "alone, and how many with shuffled outcomes (mean, least to most). Groups are patterns of the airline's requests,",
-    "steps its tools; or the issues of a repository, steps what the agent says.",
+    "Two runs share the steps on a longest common subsequence. Two steps are the same if their similarity reaches the",
+    "threshold (shipped: .6). *Shared* is the mean share of shared steps. *Difference* is how much more two successful",
+    "runs share than a successful and a failed run, with its 95 % interval (bootstrap over runs). *Chance* is the same",
+    "with the outcomes of each group shuffled, and the share of shuffles that reach the difference. *Warnings* is the",
+    "number of steps that only failed runs took, and the number with shuffled outcomes (mean, least to most). For",
+    "airline, groups are patterns of requests and steps are tool calls. For software runs, groups are the issues of a",
+    "repository and steps are the agent's thoughts.",
     "",
     "| runs | likeness | groups, runs | shared | difference | chance | warnings |",
     "|---|---|---|---|---|---|---|",

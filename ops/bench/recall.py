@@ -1,9 +1,9 @@
-"""Measures recall through the daemon, in process, and by vectors alone, on copies of one store, over embedding alone.
+"""Measures recall through the daemon, in process, and with only vectors, on copies of one store, relative to embedding.
 
-In process is `Memory.recall`: embedding and search. Through RPC adds the client's socket, the gateway, the call to the
-user's host and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain vector
-store. They alternate in blocks; no question repeats. The processor time of a recall through RPC is that of all
-processes, including the client, minus their use when idle.
+The variant in process is `Memory.recall`: embedding and search. RPC adds the client's socket, the gateway, the call to
+the user's host and the embedder's socket. The variant with only vectors is the mode `vector` through RPC, which answers
+like a plain vector store. They alternate in blocks; no question repeats. The processor time of a recall through RPC is
+the sum over all processes, including the client, minus their idle use.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """
@@ -42,7 +42,7 @@ TARGET_P99_RATIO = 5.0
 TARGET_OVER_VECTORS = 1.5
 TARGET_PROCESSOR = 4.0
 TARGET_RPC_LESS = 1.2
-"""Targets in units of one query embedding: processor time of all processes, and what RPC adds."""
+"""Targets in units of one query embedding: processor time of all processes, and time added by RPC."""
 
 _USER = "bench"
 _TURNS = 6

@@ -1,10 +1,10 @@
-"""Measures what recall shows, and what the learner can credit, when requests recur in nearly the same words.
+"""Measures which memories recall shows, and which the learner can credit, if requests recur in nearly the same words.
 
 60 runs make 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
-recalls first, is then published as a conductor would publish it (the user's words, the begin, the end), and names those
-findings that it was shown. Counted at each recall, among the first five memories: findings, ends of earlier runs, and
-earlier requests; at the end, the runs that the learner could credit. Learning is off, or on from the first run. Run
-alone: `python -m ops.bench.recurring`.
+recalls first, is then published as a conductor would publish it (the user's words, the start, the end), and names the
+findings that it was shown. At each recall, the findings, ends of earlier runs and earlier requests among the first five
+memories are counted. At the end, the runs that the learner could credit are counted. It is measured with learning off,
+and with learning on from the first run. Run alone: `python -m ops.bench.recurring`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 250
 
 
 class _Work(NamedTuple):
-    """A recurring request: the wish, the findings that answer it, and how a run of it ends."""
+    """A recurring request: its text, the findings that answer it, and the final message of its runs."""
 
     wish: str
     findings: tuple[str, ...]
@@ -120,7 +120,7 @@ class Shown(NamedTuple):
 
 
 def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K) -> dict[str, Any]:
-    """Return what all runs but the first of each request were shown, and how many runs were credited."""
+    """Return the memories shown to all runs except the first of each request, and the number of credited runs."""
     learning = LearningSettings(mode=mode)
     with (
         tempfile.TemporaryDirectory(prefix="bench-recurring-") as folder,
@@ -134,7 +134,7 @@ def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K)
 
 
 def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
-    """Replay the runs, one an hour, and yield what each was shown."""
+    """Replay the runs, one per hour, and yield the memories that each was shown."""
     others = events(passages(_OTHERS, seed=11), "user", "others")
     for start in range(0, _OTHERS, _BATCH):
         memory.ingest(others[start : start + _BATCH])

@@ -1,14 +1,14 @@
-"""Measures the relevance threshold: what it keeps of answers to a store's own questions, and refuses of others'.
+"""Measures which answers the relevance threshold keeps for a store's own questions and refuses for others.
 
-Each store is asked its own questions and as many of other stores of the data set, through `Memory`, without a
-threshold. A question of another store should get an empty answer ("refused"), and the evidence of an own question
-should stay ("kept", a share of recall at 10). Data sets have equal weight, and so have own questions and others. Then
-small stores are sampled from all sets (`store_sizes`).
+Each store is asked its own questions and as many questions of other stores of the data set, through `Memory`, without a
+threshold. A question of another store should get an empty answer ("refused"), and the evidence for an own question
+should be kept ("kept", a share of recall at 10). Data sets have equal weight, and so do own questions and other
+questions. Then small stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 
 FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`, or some of them. Runs of a software-engineering agent
-are cut into a store for each project, or each issue of a single one.
+are divided into a store for each project, or for each issue of a single project.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LINES = (
 
 
 def measure(which: Set, dataset: Dataset, stores: Path | None, embeddings: Embeddings, progress: Progress) -> Measured:
-    """Ingest a data set once, add its embeddings, and ask all questions in all ways. The memories stay in `stores`."""
+    """Ingest a data set once, add its embeddings, and ask all questions with each kind of recall. Keep the `stores`."""
     plan = Plan(
         dataset=dataset,
         settings=Settings(),
@@ -105,7 +105,7 @@ def separate(dataset: Dataset) -> Dataset:
 
 
 def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answered]:
-    """Ask each store its own questions and as many of other stores, drawn with a fixed seed."""
+    """Ask each store its own questions and as many questions of other stores, drawn with a fixed seed."""
     plan, random = prepared.plan, np.random.default_rng(_SEED)
     embedder = prepared.embedder if line.words else WithoutWords(prepared.embedder)
     open_memory = opener(plan.settings, prepared.data_dir, embedder)
@@ -144,15 +144,17 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
     """Return the tables as Markdown."""
     least = RecallSettings().min_relevance
     text = [
-        "# What relevance lets through",
+        "# Effect of the relevance threshold",
         "",
         f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; at `recall.min_relevance` {least:g}.",
         "",
-        "- AUC: how often the best memory of an own question is more relevant than that of another store's question.",
-        "- Kept: the share of recall at 10 that stays. Refused: questions of other stores with an empty answer.",
-        "  Shown: of ten memories, those that an own question gets.",
-        "- Error: between relevance and the share that is evidence, in ten bins. Slope and offset are those of the",
-        "  logits that fit best: 1 and 0 where nothing needs to change. Left out: fitted on the other data sets.",
+        "- AUC is how often the best memory for an own question is more relevant than the best memory for another",
+        "  store's question.",
+        "- Kept is the remaining share of recall at 10. Refused is the share of other stores' questions with an empty",
+        "  answer. Shown is the number of memories, of ten, in the answer to an own question.",
+        "- Error is the difference between relevance and the share of evidence, in ten bins. Slope and offset are the",
+        '  best fit of the logits, 1 and 0 if relevance is calibrated. "Left out" is the error with a fit on the other',
+        "  data sets.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]
@@ -193,9 +195,9 @@ def _sizes(small: Sequence[Measured], least: float) -> list[str]:
         "",
         "## By the size of the store, hybrid",
         "",
-        "Stores dealt from the data sets (`ops/bench/store_sizes.py`). Missing: questions whose evidence was not",
-        "dealt, with an empty answer. Strange: own questions whose answer shows memories of other conversations, chats",
-        "or projects, of those with any among the ten.",
+        "The stores are sampled from the data sets (`ops/bench/store_sizes.py`). Missing is the share of questions",
+        "without sampled evidence that get an empty answer. Strange is the share of own questions whose answer shows",
+        "memories of other conversations, chats or projects, of the questions with such memories among the ten.",
     ]
     for mixture in MIXTURES:
         head = (

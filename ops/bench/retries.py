@@ -1,9 +1,10 @@
-"""Measures how similar rewordings of one request are, and different requests, for `learning.retry_similarity`.
+"""Measures the similarity of rewordings of one request and of different requests, to set `learning.retry_similarity`.
 
     python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
 
-Airline: first messages of trials of one task, against those of other tasks. LoCoMo: questions with the same evidence,
-against other questions of the same conversation. Decision 0017 names the limits of this measurement.
+For airline, first messages of trials of one task are compared with first messages of other tasks. For LoCoMo, questions
+with the same evidence are compared with other questions of the same conversation. Decision 0017 describes the limits of
+this measurement.
 """
 
 from __future__ import annotations

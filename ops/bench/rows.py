@@ -65,7 +65,7 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
 
 
 def journal_rows(figures: Figures) -> Iterator[Row]:
-    """Yield events/s and ack latency of each window, beside a bare commit in process."""
+    """Yield events/s and ack latency of each window, compared with a bare commit in process."""
     bare = figures["commit"]
     for name, window in figures.items():
         if name != "commit":
@@ -77,7 +77,7 @@ def journal_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingest_rows(figures: Figures) -> Iterator[Row]:
-    """Yield events/s from publish to recallable, beside the embedder alone."""
+    """Yield events/s from publish until recallable, compared with the embedder alone."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
         f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
@@ -98,7 +98,7 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:
-    """Yield recall latency through RPC beside in process, and the processor time of one."""
+    """Yield recall latency through RPC and in process, and the processor time of a recall."""
     ratio, tail = figures["p50_ratio"]["median"], figures["p99_over_p50"]
     less, target_less = figures["rpc_less_in_embeddings"], figures["target_rpc_less"]
     whole, target_whole = figures["rpc_processor_in_embeddings"], figures["target_processor"]
@@ -148,7 +148,7 @@ def load_rows(figures: Figures) -> Iterator[Row]:
 
 
 def hosts_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a call to a host and of a recall through RPC, and recalls and ingest by number of hosts."""
+    """Yield the cost of a host call and of a recall through RPC, and recall and ingest rates by number of hosts."""
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
     yield Row("hosts, empty call at the socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
     over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
@@ -172,7 +172,7 @@ def hosts_rows(figures: Figures) -> Iterator[Row]:
 
 
 def resident_rows(figures: Figures) -> Iterator[Row]:
-    """Yield memory of each process, of all, and of a filled store."""
+    """Yield the memory of each process, of all processes, and of a filled store."""
     for name, process in figures["processes"].items():
         yield Row(f"resident, {name}", f"{process['pss_mb']:g} MB", f"RSS {process['rss_mb']:g} MB")
     daemon, target = figures["daemon_pss_mb"], figures["target_daemon_mb"]
@@ -200,7 +200,7 @@ def cost_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingesting_rows(figures: Figures) -> Iterator[Row]:
-    """Yield recall latency during ingest over idle: with known vectors, then with the model."""
+    """Yield recall latency during ingest relative to idle, with known vectors and then with the model."""
     targets = {"vectors known": ("known", figures["target_p50"]), "embedded by the model": ("embedded", None)}
     for name, (way, target) in targets.items():
         what, one = f"recall while ingesting, {figures['memories']:,} memories, {name}", figures[way]
@@ -212,7 +212,7 @@ def ingesting_rows(figures: Figures) -> Iterator[Row]:
 
 
 def storage_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of ingest and the bytes at each size, then how ingest grew and its worst batch."""
+    """Yield the cost of ingest and the bytes at each size, then the growth of the cost and the worst batch."""
     for size, one in figures["sizes"].items():
         what, targets = f"storage, {int(size):,} memories", one["targets"]
         yield Row(f"{what}, ingest without embedding", f"{one['processor_ms_a_memory']:g} ms of processor a memory",
@@ -230,7 +230,7 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
 
 
 def filters_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a filtered recall over an unfiltered one, and the vector recall@10."""
+    """Yield the cost of a filtered recall relative to an unfiltered one, and the vector recall@10."""
     for size, one in figures.items():
         what, over, target = f"filters, {int(size):,} memories", one["over_none"], one["target_recall"]
         yield Row(f"{what}, recall over one without", f"{over['median']:g}, at most {over['most']:g} times", "1.0")
@@ -239,7 +239,7 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
 
 
 def shared_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of searching shared items, of recalling both tiers, and to users who do not share."""
+    """Yield the cost of searching shared items, of recalling both tiers, and for users who do not share."""
     for size, one in figures.items():
         for name, over, figure, target in (
             ("items", "own", "search over a recall of as many own memories", "target_over_own"),
@@ -264,7 +264,7 @@ def _at_most(
 
 
 def learning_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of updates, of relearning and of the state, then that of a recall."""
+    """Yield the cost of updates, of relearning and of the state, then the cost in a recall."""
     target = figures["target_update_ms"]
     for size, one in figures["updates"].items():
         for name, what in (("learned_ms", "one run more"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):
@@ -287,7 +287,7 @@ def learning_rows(figures: Figures) -> Iterator[Row]:
 
 
 def triggers_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the time from the ack of a message to its block, beside a recall of a caller."""
+    """Yield the time from the ack of a message to its block, compared with a caller's recall."""
     loads = {"idle": "idle", "ingesting": f"at {figures['events_per_s']} events/s"}
     for name, load in loads.items():
         block, recall = figures[name]["block_ms"], figures[name]["recall_ms"]
@@ -299,7 +299,7 @@ def triggers_rows(figures: Figures) -> Iterator[Row]:
 
 
 def http_rows(figures: Figures) -> Iterator[Row]:
-    """Yield each figure of HTTP beside that of ZeroMQ."""
+    """Yield each figure of HTTP and of ZeroMQ."""
     for name, what in (("recall", "a recall over HTTP"), ("owner", "the verb owner over HTTP")):
         own, other = figures[name]["http"], figures[name]["zmq"]
         yield Row(
@@ -316,7 +316,7 @@ def http_rows(figures: Figures) -> Iterator[Row]:
 
 
 def mcp_rows(figures: Figures) -> Iterator[Row]:
-    """Yield start and memory of `memory-agent mcp`, and a recall through it beside that of ZeroMQ."""
+    """Yield start-up time and memory of `memory-agent mcp`, and its recall latency compared with ZeroMQ."""
     own, bare = figures["start"]["mcp"], figures["start"]["bare"]
     start_ms, held_mb = own["ms"]["median"], own["mb"]["median"]
     yield Row(
@@ -342,7 +342,7 @@ def mcp_rows(figures: Figures) -> Iterator[Row]:
 
 
 def hook_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the time from a prompt to its context, beside an interpreter that does nothing."""
+    """Yield the time from a prompt to its context, compared with an interpreter that does nothing."""
     own, bare = figures["hook"], figures["bare"]
     yield Row(
         "a hook, from the prompt to its context",

@@ -1,12 +1,12 @@
-"""Measures searches of shared items against recalls of as many own memories, and the cost of the shared tier.
+"""Measures searches of shared items, compared with recalls of as many own memories, and the cost of the shared tier.
 
 Users of a daemon have the memories of a grown store; the shared store has the same texts as items. The same questions
-are asked in turns: of the own memories, of the items, and of both. The extra time of an answer with both tiers is the
-cost for users who ask for the shared tier.
+are asked alternately of the own memories, of the items, and of both. The additional time of a recall from both tiers is
+the cost for users who request the shared tier.
 
-The cost for other users is measured in two ways: own recalls alternate with those of another daemon without shared
-items; and own recalls run while another user, in a separate process, recalls as fast as it gets answers, from the own
-memories or from both tiers.
+The cost for other users is measured in two ways: own recalls alternate with recalls of another daemon without shared
+items; and own recalls run while another user, in a separate process, recalls continuously from own memories or from
+both tiers.
 
 Run alone: `python -m ops.bench --only shared [--quick]`.
 """
@@ -170,7 +170,7 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
             first = place % len(names)
             for way, name in enumerate((*names[first:], *names[:first])):
                 seed = 10_000 * (1 + series) + 1_000 * turn + 10 * place + way
-                (question,) = queries(1, seed=seed)  # new to all caches
+                (question,) = queries(1, seed=seed)  # not yet in any cache
                 began_s = time.perf_counter()
                 ways[name](question)
                 taken_ms[name][turn].append((time.perf_counter() - began_s) * 1000)

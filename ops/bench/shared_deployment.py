@@ -1,9 +1,9 @@
-"""A deployment in which users recall, use memories and report outcomes: the product, with simulated agents.
+"""A deployment of the product in which simulated agents recall, use memories and report outcomes.
 
 Own memories, items and scores come from `shared_worlds`. The product merges both tiers (`recall.shared.merged`) and
-computes figures from reports (`knowledge.figures.Figures`). Only the agent is simulated: it reads an answer from the
-top (a cascade: Craswell et al. 2008) and uses the first memory that it believes. The end of the run depends on whether
-that memory helps with the request.
+computes figures from reports (`knowledge.figures.Figures`). Only the agent is simulated. It reads an answer from the
+top (the cascade model of Craswell et al. 2008) and uses the first memory that it believes. The outcome of the run
+depends on whether that memory helps with the request.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _NEVER = 1 << 30
 class Agent(NamedTuple):
     """How an agent reads an answer, and how often its run succeeds. All values are assumptions, without data.
 
-    It continues with a probability of `reads_on` after each memory that it does not use. It uses a memory that helps
-    with `believes`, and another with `mistakes`. The run then succeeds with `helped` or `misled`, or with `alone` if it
-    used none.
+    After each memory that it does not use, it continues with a probability of `reads_on`. It uses a memory that helps
+    with a probability of `believes`, and another one with `mistakes`. The run then succeeds with a probability of
+    `helped` or `misled`, or of `alone` if it used no memory.
     """
 
     reads_on: float = 0.85
@@ -74,13 +74,13 @@ USUAL = Agent()
 class Arm:
     """The conditions of a deployment.
 
-    `liars` is the share of users who lie, in the way of `lie`. Liars who praise agree on one look-alike of each kind
-    and report it as used with success; the others invert the outcomes of their runs. `sybils` are keys that report
+    `liars` is the share of users who lie, and `lie` is how they lie. Liars who praise agree on one look-alike of each
+    kind and report it as used with success; the others invert the outcomes of their runs. `sybils` are keys that report
     before anybody else: they praise the same look-alikes, or bury all other items by reporting them as used without
-    success. With `proven`, twenty users report the truth in advance (`helpful`), or the same number of random other
-    items. `late` publishes one helpful item of each kind only in the middle. `has_place` reserves a place for shared
-    items; `proven_share` is how often the best proven item has it if own memories fill the other places. `worse_last`
-    lists items that are worse than usual after new ones.
+    success. With `proven`, twenty users report the truth about all items in advance (`helpful`), or the same number of
+    random items is proven. `late` publishes one helpful item of each kind only in the middle. `has_place` reserves a
+    place for shared items. `proven_share` is how often the best proven item gets this place if own memories fill the
+    others. `worse_last` lists items that are worse than usual after new ones.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of kinds, users, requests of each in an epoch, and epochs, and the epochs after which others ask."""
+    """The numbers of kinds, users, requests per user and epoch, and epochs, and the epochs after which others ask."""
 
     kinds: int = 6
     users: int = 40
@@ -130,7 +130,7 @@ class Seen(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One answer: the epoch before it, the kind, whether own memories alone fill it, and the figures."""
+    """One answer: the epoch before it, the kind, whether own memories fill it, and the figures."""
 
     epoch: int
     kind: str
@@ -142,7 +142,7 @@ class Searched(NamedTuple):
     """A search of the items for one kind after an epoch.
 
     For each of `ORDERS`, `first` is whether the first item helps and `praised` whether liars agree on it. `helpful`,
-    `others` and `late` are the proven shares of the found items of each sort, None if none was found.
+    `others` and `late` are the shares of found items of each sort that are proven, None if no such item was found.
     """
 
     epoch: int
@@ -163,7 +163,7 @@ class Lived(msgspec.Struct, frozen=True):
 
 
 Order = Callable[[Sequence[FoundItem], Mapping[str, float]], list[FoundItem]]
-"""Sorts the items of a search, given their scores before anything was released."""
+"""Sorts the items of a search, given their scores before any figures were released."""
 
 
 def _by(added: Callable[[FoundItem, float], float]) -> Order:
@@ -253,7 +253,7 @@ class Deployment:
         return frozenset(next(one for one in kind.found if one in kind.helps) for kind in self.kinds)
 
     def live(self) -> None:
-        """Run an epoch: all users ask and use memories, then their runs are reported and figures released."""
+        """Run an epoch: all users ask and use memories, then their runs are reported and the figures are released."""
         uses = [use for user in range(self._liars("praise"), self.size.users) for use in self._asked(user)]
         succeeded = [use.succeeds for use in uses]
         if self.arm.reports == "shuffled":
@@ -285,7 +285,7 @@ class Deployment:
         return tiers.merged(self.world.own[owner, text], self.shown[text], TOP_K, key, SETTINGS.recall.min_relevance)
 
     def released(self, found: Iterable[FoundItem]) -> list[FoundItem]:
-        """Return the published ones of the found items, in the order of a search after the last release."""
+        """Return the found items that are published, in the order of a search after the last release."""
         published = [one for one in found if self.places[one.item.id] in self.published]
         return sorted((self._released(one) for one in published), key=lambda one: one.sona_score, reverse=True)
 
@@ -393,7 +393,7 @@ class Deployment:
             self._report(user, place, 1, 0)
 
     def _praised(self) -> set[int]:
-        """Return the first-found look-alike of each kind, which helps no kind."""
+        """Return, for each kind, the first found look-alike that helps no kind."""
         helpful = {place for kind in self.kinds for place in kind.helps}
         useless = [[place for place in kind.found if place not in helpful] for kind in self.kinds]
         return {places[0] for places in useless if places}
@@ -419,7 +419,7 @@ def _lived(deployment: Deployment) -> Lived:
     answers, searches = deployment.ask()
     for epoch in range(1, deployment.size.epochs + 1):
         if deployment.arm.proven:
-            break  # after reports in advance, nothing else is reported
+            break  # with reports in advance, there are no further reports
         deployment.live()
         if epoch in deployment.size.asked_after:
             asked = deployment.ask()

@@ -72,7 +72,7 @@ def _row(name: str, groups: Sequence[Group], least: float, rng: np.random.Genera
 
 
 def _shares(runs: Sequence[RunSteps], least: float) -> Shares:
-    """Return (n, n): the share of steps that each pair of n runs has in the same order; NaN on the diagonal."""
+    """Return the share of steps that each pair of n runs has in the same order, (n, n), NaN on the diagonal."""
     found = np.full((len(runs), len(runs)), np.nan)
     for one, run in enumerate(runs):
         for other in range(one):
@@ -86,7 +86,7 @@ def _mean_share(shares: Sequence[Shares]) -> float:
 
 
 def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return how much more steps two successful runs share than a successful and a failed one: the mean over groups,
+    """Return how many more steps two successful runs share than a successful and a failed run: the mean over groups,
     weighted by runs.
     """
     pairs = zip(shares, worked, strict=True)
@@ -131,7 +131,7 @@ def groups_of_patterns(runs: Sequence[PastRun], embedder: Embedder) -> list[Grou
 
 
 def groups_of_repositories(file: Path, embedder: Embedder) -> list[Group]:
-    """Return the runs on the issues of each repository as groups. A step is one thought of the agent."""
+    """Return the runs on the issues of each repository as groups; a step is a thought of the agent."""
     runs: list[Mapping[str, Any]] = json.loads(file.read_bytes())
     told = [[step["thought"].strip()[:_STEP_CHARS] for step in run["steps"] if step["thought"].strip()] for run in runs]
     kept = [tuple(one if len(one) <= MOST_STEPS else [*one[: MOST_STEPS - 1], one[-1]]) for one in told]

@@ -2,14 +2,13 @@
 
 A kind of request has wordings for learning and a held-out one. Which items help comes from the data if they state it:
 the evidence of a question, or the reward of a run. The thoughts of software-engineering runs have no such labels, so a
-random third of the found items counts as helpful. The other items are look-alikes: real text that the product's own
-search finds for the request.
+random third of the found items counts as helpful. The other items are look-alikes: real texts that the product's search
+finds for the request.
 
-Users own the rest of the conversations, chats and runs.
+The remaining conversations, chats and runs belong to users.
 
-A world has the results of the product for each request: what each owner's memory recalls, and what a search of the
-items finds. Both are the same in every deployment, because a deployment changes neither own memories nor the texts of
-items.
+A world has the product's results for each request: the memories that each owner recalls, and the items that a search
+finds. Both are the same in every deployment, because a deployment changes neither own memories nor the texts of items.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ SETTINGS = Settings(
 )
 DEADLINE_MS = 600_000.0
 FOUND = 10
-"""Items of a search among which an item counts as found."""
+"""An item counts as found if it is among this many results of a search."""
 TOP_K = 5
 BOTH: tuple[Tier, ...] = ("local", "global")
 
@@ -72,8 +71,8 @@ class Text(NamedTuple):
 class Kind(NamedTuple):
     """A kind of request.
 
-    `helps` are the positions of items that help it, `found` those that a search finds, best first. `wordings` are for
-    learning; `held` is asked of users who never used an item.
+    `helps` are the positions of items that help it, and `found` the positions of items that a search finds, best first.
+    `wordings` are for learning; `held` is asked of users who never used an item.
     """
 
     name: str
@@ -87,8 +86,8 @@ class Kind(NamedTuple):
 class World:
     """Owners of memories, the ids of the items, and the kinds of request, before any report.
 
-    `own` are the recalled memories of an owner for a text, `found` the shared items of a recall of both tiers,
-    `searched` the results of a search of items alone.
+    `own` are an owner's recalled memories for a text, `found` the shared items in a recall of both tiers, and
+    `searched` the results of a search of only items.
     """
 
     name: str
@@ -97,7 +96,7 @@ class World:
     items: tuple[str, ...]
     kinds: tuple[Kind, ...]
     candidates: int
-    """Kinds among which those were chosen for which a search finds what helps, and look-alikes."""
+    """The number of all kinds, from which those with helpful items and look-alikes in a search were chosen."""
     own: Mapping[tuple[str, str], tuple[RetrievedMemory, ...]]
     found: Mapping[str, tuple[FoundItem, ...]]
     searched: Mapping[str, tuple[FoundItem, ...]]
@@ -218,7 +217,7 @@ def _is_fit(kind: Kind) -> bool:
 def _of_histories(
     histories: Sequence[History], each: int, folder: Path, embedder: Embedder, random: np.random.Generator
 ) -> Draft:
-    """Publish the turns that answer questions, and the turns that a recall of the same history finds beside them."""
+    """Publish the turns that answer questions, and other turns that a recall of the same history finds."""
     items: list[Text] = []
     kinds: list[Kind] = []
     for history in histories:
@@ -298,7 +297,7 @@ def _swe(place: Path, folder: Path, embedder: Embedder, random: np.random.Genera
         title, _, rest = of_task[0].request.partition("\n")
         long = [text for run in of_task for _, text in run.steps if len(text) > _LONG_CHARS]
         thoughts = list(dict.fromkeys(long))[:: max(len(long) // _THOUGHTS, 1)][:_THOUGHTS]
-        helps = frozenset(range(len(items), len(items) + len(thoughts)))  # one in three of these is drawn
+        helps = frozenset(range(len(items), len(items) + len(thoughts)))  # one in three of these helps
         items += [Text(title[:_TITLE_CHARS], thought) for thought in thoughts]
         kinds.append(_worded(of_task[0].run_id, title, helps)._replace(held=rest.strip()[:_CHARS]))
     owned = {f"engineer-{number}": others[number::_OWNERS] for number in range(_OWNERS)}

@@ -3,8 +3,9 @@
     python -m ops.bench.shared_worth --data FOLDER     four minutes on two cores; writes ops/bench/shared.md, shared.png
 
 FOLDER has `locomo_dev.json`, `beam_dev/`, `airline_runs_dev.json` and `swe_runs_dev.json`, or some of them. The worlds
-are of `shared_worlds`, the deployments of `shared_deployment`: the texts, searches, reports, releases and the merge are
-real; simulated is how an agent reads an answer. Before the first report every arm is the deployment with the loop off.
+are defined in `shared_worlds`, and the deployments in `shared_deployment`. The texts, searches, reports, releases and
+the merge are real; only the agent that reads an answer is simulated. Before the first report, every arm equals the
+deployment with the loop off.
 
 Each seed is a deployment with other kinds of request, other runs and other draws, the same in all arms. Intervals are
 95 % of resamples of whole kinds and whole seeds, both at once (the pigeonhole bootstrap of Owen 2007).
@@ -157,7 +158,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the differences of the figures, for all worlds or one, with intervals; NaN without any kind."""
+    """Return the differences of the figures with intervals, for all worlds or one; NaN if there are no kinds."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
@@ -177,7 +178,7 @@ def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | N
 def _weights(keys: Sequence[Key]) -> Array:
     """Return the weights (r, q) of q keys in r resamples of the kinds and seeds of each world.
 
-    A seed that is the only one of a world is in every resample.
+    The only seed of a world is in every resample.
     """
     random, weights = np.random.default_rng(SEED), np.ones((RESAMPLES, len(keys)))
     for world in dict.fromkeys(world for world, *_ in keys):
@@ -198,7 +199,7 @@ class _Reader:
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the figures with the loop off: those of all arms with the same agent and place, before any report."""
+        """Return the figures with the loop off, before any report, of all arms with the same agent and place."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
@@ -319,18 +320,18 @@ def _by_world(reader: _Reader) -> Iterator[str]:
         yield f"| {arm} | {' | '.join(cells)} |"
     shares = [f"{reader.proven(LOOP, 'helpful', world=world):.2f}" for world in worlds]
     yield f"| loop: helpful items proven | {' | '.join(shares)} |\n"
-    yield "*Helpful proven* is the most that figures which are the same for every request can bring."
+    yield "*Helpful proven* is the upper limit for figures that are the same for every request."
     for world in worlds:
         most = gain(reader.after(ORACLE), off, world)["success"]
         if most.low is None or most.low <= 0.0:
-            yield f"In {world} even that gains nothing that is shown, so the loop cannot."
+            yield f"In {world}, even that shows no gain, so the loop cannot show one."
     yield ""
 
 
 def _worse(reader: _Reader) -> Iterator[str]:
     worlds = [world.name for world in reader.measured.worlds]
-    yield "## What went worse than usual comes after new items\n"
-    yield "What that brings: success with it less without it, after the last epoch.\n"
+    yield "## Items that are worse than usual come after new items\n"
+    yield "The table shows the difference in success with and without this rule, after the last epoch.\n"
     yield f"| | all | {' | '.join(worlds)} | without it, over the loop off |"
     yield "|---" * (len(worlds) + 3) + "|"
     for arm in (LOOP, INVERT, SIX, HUNDRED, BURYING):
@@ -343,7 +344,7 @@ def _worse(reader: _Reader) -> Iterator[str]:
 
 def _full(reader: _Reader) -> Iterator[str]:
     yield "## Where own memories fill the answer\n"
-    yield "Points over the loop off, of the same answers.\n"
+    yield "Figures are points over the loop off, for the same answers.\n"
     yield "| | full: success | full: one of five helps | not full: success | not full: one of five helps |"
     yield "|---" * 5 + "|"
     arms = (LOOP, ORACLE, f"{ORACLE}, {NEW_ALONE}")
@@ -366,7 +367,7 @@ def _lies(reader: _Reader) -> Iterator[str]:
         shares = f"{reader.proven(arm, 'helpful'):.2f} | {reader.proven(arm, 'others'):.2f}"
         yield f"| {arm} | {_points(over)} | {'' if arm == LOOP else _points(less)} | {shares} |"
     early = reader.measured.size.asked_after[1]
-    yield "\nKeys report once, before anybody else:\n"
+    yield "\nKeys report once, before any other user:\n"
     yield f"| | at once | after {early} epochs | at the end | look-alikes proven at once | after {early} epochs |"
     yield "|---" * 6 + "|"
     for arm in (SIX, HUNDRED, BURYING):
@@ -379,7 +380,7 @@ def _lies(reader: _Reader) -> Iterator[str]:
 
 def _places(reader: _Reader) -> Iterator[str]:
     yield "## The place for shared items\n"
-    yield "What the place of five costs and brings: with it less without it.\n"
+    yield "The table shows the difference with and without the reserved place, one of five.\n"
     yield "| | success | one of five helps | shared items shown |"
     yield "|---" * 4 + "|"
     for epoch, name in ((0, "before any report"), (reader.last, "at the end")):
@@ -399,7 +400,7 @@ def _places(reader: _Reader) -> Iterator[str]:
 def _late(reader: _Reader) -> Iterator[str]:
     size = reader.measured.size
     yield "## A good item that comes late\n"
-    yield f"Of each kind one item that helps is published after epoch {size.late_at} of {size.epochs}.\n"
+    yield f"For each kind, one helpful item is published after epoch {size.late_at} of {size.epochs}.\n"
     epochs = [epoch for epoch in size.asked_after if epoch > size.late_at]
     yield f"| epochs since | {' | '.join(f'{epoch - size.late_at}: proven | shown | success' for epoch in epochs)} |"
     yield "|---" * (3 * len(epochs) + 1) + "|"
@@ -415,13 +416,14 @@ def _late(reader: _Reader) -> Iterator[str]:
 
 def _scores(reader: _Reader) -> Iterator[str]:
     def first(arm: str, order: str, which: str, epoch: int | None = None) -> str:
-        """Return how many of 100 searches after an epoch (by default the last) have such an item first."""
+        """Return the number of 100 searches after an epoch (default: the last) whose first item is such an item."""
         every = reader.searches(arm, epoch)
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 
     yield "## The order of a search\n"
-    yield "Of 100 searches of the items alone, those whose first item helps, or is the one that keys praise. The order"
-    yield f"of the product is the one *{AS_RELEASED}*. At once: before anybody but the keys has reported.\n"
+    yield "The figures are the numbers of 100 searches of the items alone in which the first item helps, or is the one"
+    yield f"that keys praise. The product uses the order *{AS_RELEASED}*. *At once* means before any user except the"
+    yield "keys has reported.\n"
     keys = f"{SIX} at once: helps | praised | at the end: helps | praised | {BURYING} at once: praised"
     yield f"| | loop: helps | helpful proven: helps | {keys} |"
     yield "|---" * 8 + "|"
@@ -435,7 +437,7 @@ def _scores(reader: _Reader) -> Iterator[str]:
 
 def _priors(reader: _Reader) -> Iterator[str]:
     yield "## The prior\n"
-    yield f"The prior is {SharedSettings().prior}. In the easy deployment runs go well whatever they use.\n"
+    yield f"The prior is {SharedSettings().prior}. In the easy deployment, runs go well whatever they use.\n"
     yield "| | mean quality of reported runs | success over the loop off | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
     for arm in (LOOP, SHUFFLED, "easy", f"easy, prior {_EASY_PRIOR}"):
@@ -489,16 +491,18 @@ _HEAD = """\
 # Value of reported outcomes for shared items
 
 Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, own memories, searches, figures, releases and
-the merge of both tiers are real; the agent that reads an answer is simulated. Of each data set there are
-{seeds} deployments. In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs}
-epochs; after each, their runs are reported and the figures released. {size.others} others, who use nothing, ask each
-kind of request in words that nobody else uses. Points of 100; intervals are 95 % of {resamples:,} resamples of whole
-kinds of request and of whole deployments of each set, both at once (Owen 2007). Search and recall cost: `results.md`.
+the merge of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds} deployments. In
+each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs} epochs. After each epoch,
+their runs are reported and the figures released. {size.others} others, who use nothing, ask each kind of request in
+words that nobody else uses. Figures are points of 100. Intervals are 95 % of {resamples:,} resamples of whole kinds of
+request and of whole deployments of each set, both at once (Owen 2007). The cost of searches and recalls is in
+`results.md`.
 
-An agent reads from the top. It uses a memory that helps with {agent.believes}, another with {agent.mistakes}, and reads
-on with {agent.reads_on}. A run that used a helpful one succeeds with {agent.helped}, one that used another memory with
-{agent.misled}, one that used none with {agent.alone}; in the easy deployment with {easy.helped}, {easy.misled} and
-{easy.alone}. Its quality is 1 or 0. These numbers are assumptions: no data set has runs that used shared items.
+An agent reads from the top. It uses a memory that helps with a probability of {agent.believes}, another memory with
+{agent.mistakes}, and reads on with {agent.reads_on}. A run succeeds with {agent.helped} if it used a helpful memory,
+with {agent.misled} if it used another one, and with {agent.alone} if it used none. In the easy deployment, these
+probabilities are {easy.helped}, {easy.misled} and {easy.alone}. Its quality is 1 or 0. These numbers are assumptions,
+since no data set has runs that used shared items.
 
 {machine}.
 """
@@ -506,25 +510,26 @@ _TAIL = """\
 ## What this shows, and what it does not
 
 - *success* is the probability that the run succeeds, given the shown memories. *First shared item helps* and *one of
-  five helps* do not depend on the agent. Own memories never help here: the data have no labels for them.
-- *loop off*: before any report. *shuffled*: the qualities of all runs of an epoch are permuted; its gain comes from
-  being shown and used, not from outcomes. *helpful proven*: twenty users have reported the truth on every item, which
-  is the upper limit of the merge. *others proven*: the same number of random found items.
-- *praise*: liars agree on the look-alike of each kind that is found first, and report it as used with success in each
-  epoch. *invert*: they report the opposite of how their runs ended. *Keys* praise once, before anybody else reports;
-  *burying* keys report failure of all other items that a search finds.
-- Which items help is known from the data for LoCoMo and BEAM (evidence of the question) and Airline (reward of the
-  run that the item describes: we assume that its account makes another run succeed). For SWE, a random third of the
-  found thoughts on an issue helps. Kinds are requests for which a search finds a helpful item and two look-alikes; for
-  other requests the loop has nothing to order.
+  five helps* do not depend on the agent. Own memories never help here, because the data have no labels for them.
+- *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
+  gain comes from being shown and used, not from outcomes. In *helpful proven*, twenty users have reported the truth on
+  every item, which is the upper limit of the merge. In *others proven*, the same number of random found items is proven
+  instead.
+- In *praise*, liars agree on the look-alike of each kind that is found first, and report it as used with success in
+  each epoch. In *invert*, they report the opposite of the outcomes of their runs. *Keys* praise once, before anybody
+  else reports; *burying* keys report failure of all other items that a search finds.
+- Which items help is known from the data for LoCoMo and BEAM (the evidence of the question) and for Airline (the reward
+  of the run that the item describes; we assume that its account makes another run succeed). For SWE, a random third of
+  the found thoughts on an issue helps. Kinds are requests for which a search finds a helpful item and two look-alikes;
+  for other requests the loop has nothing to order.
 - BEAM's messages are truncated to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it;
-  those of Airline come from four customers, those of SWE are the title and the description of the issue.
-- The same users asked the same kinds repeatedly: how fast an item is proven depends on how many users use it.
-- Each deployment of a set has the next kinds of the set, other runs and other recall ids, the same in all arms. The
-  results of recalls and searches are computed once for each text: only figures change them, and they are added as the
-  store adds them (a test compares both). Late items are in the index from the start, hidden. Ids of items are new in
-  each run of the command, and so are its draws.
-- If own memories fill the answer, shared items have one place, which the agent reads last: outcomes can raise little
+  for Airline they come from four customers, and for SWE they are the title and the description of the issue.
+- The same users asked the same kinds repeatedly. The time until an item is proven depends on the number of its users.
+- Each deployment of a set uses the next kinds of the set, other runs and other recall ids, the same in all arms. The
+  results of recalls and searches are computed once for each text. Only figures change them, and they are added in the
+  same way as in the store (a test compares both). Late items are in the index from the start, but hidden. Ids of items
+  are new in each run of the command, so random draws differ between runs.
+- If own memories fill the answer, shared items have one place, which the agent reads last. Outcomes can improve little
   there, and an item proven for another kind of request takes the place in half of the recalls.
 """
 

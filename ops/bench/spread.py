@@ -1,4 +1,4 @@
-"""Medians with ranges, and percentiles, the form in which all measurements are reported."""
+"""Medians with ranges, and percentiles: the form in which all measurements are reported."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Measures one user's memory as it grows: the cost of ingest, the worst batch, and its size in memory and on disk.
 
-Ingest is `Memory.ingest` with known vectors: everything except embedding. Resident memory is that of a separate process
-that opens the folder and answers, minus that of one with an empty folder. Its anonymous part is not backed by a file,
-so the system cannot drop it under pressure.
+Ingest is measured by `Memory.ingest` with known vectors, which excludes embedding. Resident memory is measured in a
+separate process that opens the folder and recalls, minus the memory of a process with an empty folder. The anonymous
+part is not backed by a file, so the system cannot drop it under pressure.
 
 Run alone: `python -m ops.bench --only storage [--quick]`.
 """

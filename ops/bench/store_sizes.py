@@ -1,12 +1,12 @@
-"""Samples small stores from data sets, to check that relevance means the same in a store of any size.
+"""Samples small stores from data sets, to check that relevance has the same meaning in stores of any size.
 
 There are three kinds. "a part" has memories of one conversation, chat or project, including the evidence of some of its
-questions. "apart" has such evidence among memories of other stores of all data sets, without sessions. "one session" is
-the same in a single session, as of a user who talks about many things. Each store is asked the questions whose evidence
-it has, as many that it cannot answer, and questions of its own conversation whose evidence was not sampled ("missing";
-other memories answer some of them).
+questions. "apart" has such evidence mixed with memories of other stores of all data sets, without sessions. "one
+session" is the same in a single session, like the session of a user who talks about many topics. Each store is asked
+the questions whose evidence it has, as many questions that it cannot answer, and questions of its own conversation
+whose evidence was not sampled ("missing"; other memories answer some of them).
 
-Embeddings are taken from the whole stores, so sampling embeds nothing.
+Embeddings are taken from the whole stores, so sampling does not embed texts.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 _SEED = 1
 _USER = "dealt"
-_EVIDENCE_SHARE = 0.6  # of a store at most, unless a single question has more
+_EVIDENCE_SHARE = 0.6  # maximum per store, unless a single question has more
 _MOST_STRANGE = 6  # other stores that memories are taken from
 _BATCH = 64
 
 
 class Size(NamedTuple):
-    """A size: the memories of a store, the number of such stores, and the most own questions of each."""
+    """A size: the memories per store, the number of such stores, and the maximum of own questions per store."""
 
     memories: int
     stores: int
@@ -63,7 +63,7 @@ MIXTURES = (Mixture("a part", False), Mixture("apart", True), Mixture("one sessi
 
 
 class Dealt(NamedTuple):
-    """A small store: its items, the questions that it answers and others, and the ids of items of other stores."""
+    """A small store: its items, questions that it answers and others, and ids of items from other stores."""
 
     items: tuple[Item, ...]
     own: tuple[Question, ...]
@@ -73,7 +73,7 @@ class Dealt(NamedTuple):
 
 
 class Embeddings:
-    """Embedded texts by text."""
+    """The embeddings of texts."""
 
     def __init__(self) -> None:
         self.of: dict[str, Embedded] = {}
@@ -100,7 +100,7 @@ class Embeddings:
 def ask_small_stores(
     datasets: Mapping[str, Dataset], embeddings: Embeddings, progress: Progress, sizes: Sequence[Size]
 ) -> list[Measured]:
-    """Sample and ask small stores of each data set. Answers are by kind and size: "apart 10", "apart 10 missing"."""
+    """Sample and ask small stores of each data set. Answers have names such as "apart 10", "apart 10 missing"."""
     model = open_embedder(Settings().embedder)
     embedder = CachingEmbedder(model, embeddings.of)
     try:
@@ -164,7 +164,7 @@ def _mixed(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store filled up from other stores; its unanswerable questions are of further stores."""
+    """Sample a store that is filled up from other stores; its unanswerable questions are from yet other stores."""
     rest = [(of, other) for of, dataset in datasets.items() for other in dataset.histories if other is not history]
     rest = _drawn(rest, len(rest), random)
     used, unused = rest[: min(_MOST_STRANGE, len(rest) // 2)], rest[min(_MOST_STRANGE, len(rest) // 2) :]

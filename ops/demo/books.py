@@ -1,4 +1,4 @@
-"""The closing tables of the demo: the outcome of every event, memory use of the processes, latency of recalls."""
+"""The closing tables of the demo: the outcome of every event, the memory use of processes, and the recall latency."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SHOWN_LINES = 12
 
 
 def connect_an_agent(stage: Stage) -> None:
-    """Connect the first agent that is installed, run two sessions, disconnect it."""
+    """Connect the first installed agent, run two sessions, and disconnect it."""
     name = next((name for name, agent in AGENTS.items() if agent.program is not None), None)
     if name is None:
         stage.screen.say("skipped: no coding agent is installed; `make agents` installs three, 870 MB", "dim")
@@ -54,7 +54,7 @@ def connect_an_agent(stage: Stage) -> None:
 
 
 def _second_session(agent: Agent, folder: Path, home: Path, model: ModelApi) -> str:
-    """Return the block above the prompt of a new session, "" without one."""
+    """Return the block above the prompt of a new session, "" if there is none."""
     for _ in range(_TRIES):
         model.play([], "Connect the VPN.")
         agent.session(_SECOND, folder, home, model.url)

@@ -2,8 +2,8 @@
 
     python -m ops.demo.conductor --data-dir DIR --user alice
 
-A conductor without memory publishes the same events; this one also subscribes, and begins its prompt with the block. It
-reads a JSON line per message, and prints one when it is ready and one per plan.
+A conductor without memory publishes the same events. This conductor also subscribes, and begins its prompt with the
+block. It reads a JSON line per message, and prints one line when it is ready and one per plan.
 """
 
 from __future__ import annotations

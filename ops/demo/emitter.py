@@ -2,7 +2,7 @@
 
     python -m ops.demo.emitter EVENTS.jsonl --relay URL [--pace-ms 8] [--again 12]
 
-Prints JSON lines: `{"acked": n}` as acks arrive, then a summary. `--again` repeats the last events, like a restarted
+It prints JSON lines: `{"acked": n}` as acks arrive, then a summary. `--again` repeats the last events, like a restarted
 emitter that does not know how far it got.
 """
 

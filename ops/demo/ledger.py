@@ -1,8 +1,8 @@
-"""Counts the outcomes of the demo's events, from the reports of the processes. Pure.
+"""Counts the outcomes of the demo's events from the reports of the processes. Pure.
 
 Each published event is recognised as a repeat by the relay, kept as a memory, dropped with a reason, or in quarantine.
-An event with none of these outcomes is lost; one with two makes the number of lost events too low or negative. Events
-redelivered to a killed actor's successor are not counted: the store recognises them.
+An event without any of these outcomes is lost. An event with two outcomes makes the number of lost events too low or
+negative. Events redelivered to a killed actor's successor are not counted: the store recognises them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ledger:
 
 
 def make_ledger(published: int, repeats: int, status: DaemonStatus, stats: Sequence[MemoryStats]) -> Ledger:
-    """Return the figures; `published` and `repeats` are the emitters' counts, the rest comes from the daemon."""
+    """Return the figures; `published` and `repeats` are counted by the emitters, the others come from the daemon."""
     dropped: Counter[str] = Counter()
     blocks = int(status.triggers.get("published", 0))
     for user in stats:

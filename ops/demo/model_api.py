@@ -1,7 +1,7 @@
-"""A fake of three model APIs on loopback, so that coding agents run without a key and without a model.
+"""Fakes three model APIs on loopback, so that coding agents run without a key and without a model.
 
-It plays a script: some tool calls, one per request, then an answer. The clients are real; `requests` is what a model
-would have read.
+The fake plays a script: some tool calls, one per request, and then an answer. The clients are real; `requests` are the
+requests that a model would have read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ModelApi:
 
     @property
     def requests(self) -> list[str]:
-        """The session's requests that offer tools, in order: the input of the model at each turn."""
+        """The session's requests that offer tools, in order; each is the input of the model at a turn."""
         with self._lock:
             return list(self._requests)
 

@@ -1,6 +1,6 @@
 """The learning scene: carol's agent recalls before it plans, and reports which memories it used and how the run ended.
 
-The demo does not set the learner's gate: it opens by its own evidence.
+The demo does not set the learner's gate, which opens by its own evidence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_TRIES = 40
 
 
 def learn_for_three_weeks(stage: Stage) -> None:
-    """Publish past runs, then the pages one by one; then recall once more, and show what changed and why."""
+    """Publish past runs and then the pages one by one; recall once more, and show the changes and their reasons."""
     story = stage.recurring
     with Publisher(stage.endpoint("relay")) as publisher:
         _publish(stage, publisher, story.past_events(stage.now))

@@ -2,7 +2,7 @@
 
     python -m ops.demo.plain_tool MESSAGES --connect URL
 
-The file has one message per line. The socket is XPUB only to be able to wait until the relay subscribes.
+The file has one message per line. The socket is XPUB only because it can then wait until the relay subscribes.
 """
 
 from __future__ import annotations

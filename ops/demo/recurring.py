@@ -49,9 +49,8 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One request: its text, kind and time. `id` is that of its run.
-
-    `is_looked_at` if carol reviews the run afterwards; she approves it if past work helped.
+    """One request: its text, kind and time. `id` is the id of its run. `is_looked_at` if carol reviews the run
+    afterwards; she approves it if past work helped.
     """
 
     id: str
@@ -103,21 +102,21 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [begin, finding, *others]
 
     def ending_of(self, run_id: str) -> str:
-        """Return the text of a run's end."""
+        """Return the final message of a run."""
         run = next(run for run in self.run if run.id == run_id)
         return str(next(payload["summary"] for event_type, payload in run.events if event_type == _ENDING))
 
     def cited(self, page: Page, shown: Sequence[RetrievedMemory]) -> RetrievedMemory | None:
-        """Return the memory that carol's agent uses: the end of the run that worked, or None if it is not shown."""
+        """Return the memory that carol's agent uses (the end of the run that worked), or None if it is not shown."""
         ending = self.ending_of(page.kind.worked)
         return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
 
     def past_events(self, now: datetime) -> list[Event]:
-        """Return the events of the runs that her memory starts with."""
+        """Return the events of the runs that carol's memory starts with."""
         return [event for run in self.run for event in self._own_events(run, now)]
 
     def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the events of any other page's run. They have ids but no text, so they make no memory."""
+        """Return the events of any other page's run. They have ids but no text, so they create no memory."""
         ending: dict[str, Any] = {"memory_ids": list(used)}
         if used and page.is_looked_at:
             ending["approved"] = True

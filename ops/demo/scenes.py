@@ -1,4 +1,4 @@
-"""The scenes of the demo, in order. Each acts on the real daemon, shows the result, and checks it.
+"""The scenes of the demo, in order. Each scene acts on the real daemon, shows the result, and checks it.
 
 Scenes use the same client as planners and do not read the daemon's files.
 """
@@ -71,7 +71,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish week three, kill the first user's actor meanwhile, and recall again."""
+    """Publish week three, kill the first user's actor at the same time, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -107,7 +107,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall one user's query as the other user; check that the answer contains nothing of the first."""
+    """Recall one user's query as the other user; check that the answer contains no memory of the first user."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories
@@ -184,7 +184,7 @@ def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
 
 
 def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
-    """Retry a recall until it is answered, like a planner unaware of the killed actor."""
+    """Retry a recall until it is answered, like a planner that is unaware of the killed actor."""
     request = stage.story.request[0]
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

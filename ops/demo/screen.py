@@ -72,7 +72,7 @@ class Screen:
         self._emit(Padding(Text(inner, style=style), (0, 0, 0, _INDENT + len(text) - len(inner))))
 
     def promise(self, text: str, holds: bool) -> bool:
-        """Print whether a promise holds, and collect one that does not."""
+        """Print whether a promise holds, and collect broken promises."""
         if holds:
             self.kept += 1
         else:
@@ -94,7 +94,7 @@ class Screen:
         rows = [_figures(memory, now) for memory in result.memories]
         widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
         if max(len(_line(cells, widths)) for cells in (_HEADER, *rows)) > self.console.width - _INDENT:
-            widths = [0] * len(_HEADER)  # wrapped lines instead of columns
+            widths = [0] * len(_HEADER)  # print wrapped lines instead of columns
         if rows:
             self._print(Text(_line(_HEADER, widths), style="dim"))
         for row, memory in zip(rows, result.memories, strict=True):

@@ -16,7 +16,7 @@ _CONTEXT_TOKENS = 200
 
 
 def share_what_worked(stage: Stage) -> None:
-    """Publish the memory that helped in the first scene; others find, use and rate it; unpublish it."""
+    """Publish the memory that helped in the first scene, let others find, use and rate it, and unpublish it."""
     question = stage.story.request[0].text
     item = _publish(stage)
     stage.client(OTHER).remember(_OWN)

@@ -1,4 +1,4 @@
-"""The scene without a recall request: a message makes memory publish blocks for a conductor and for its worker."""
+"""The scene without a recall request: after a message, memory publishes blocks for a conductor and for its worker."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ HEROINE = "alice"
 OTHER = "bob"
 PATIENCE_S = 60.0
 DEADLINE_MS = 20_000.0
-"""The timeout of each recall. With the usual two seconds, answers on a busy machine might lack a part."""
+"""The timeout of each recall. With the usual two seconds, answers on a busy machine might be incomplete."""
 
 _POLL_S = 0.01
 _ALL = 1_000

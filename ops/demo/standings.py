@@ -1,4 +1,4 @@
-"""Describes carol's answers: how often and why the run that worked ranks first, and the gate's evidence. Pure."""
+"""Describes carol's answers: how often and why the successful run ranks first, and the evidence of the gate. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
 
 
 def plain_score(memory: RetrievedMemory) -> float:
-    """Return the score without its learned parts: past use, and the outcomes that scale with it."""
+    """Return the score without its learned parts: past use, and the outcomes that are scaled by it."""
     return memory.sona_score - memory.learned - memory.explanation.get("outcome", 0.0)
 
 
@@ -86,7 +86,7 @@ def progress(week: Week, done: int, status: SonaStatus) -> str:
 
 
 def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines on what raised a memory: the parts of its score, and past runs with their requests (`asked`)."""
+    """Yield lines on why a memory ranks higher: the parts of its score, and past runs with their requests (`asked`)."""
     yield f"raised by {raised(best):+.2f}:"
     yield from (f"  {part:+.2f} {_PARTS[name]}" for name, part in _parts(best))
     for cause in best.explanation["caused_by"]:

@@ -1,7 +1,7 @@
 """Turns `story.toml` into events: gives each row its time, ids and emitter, and adds noise.
 
 Times are relative to `now`, so that "two weeks ago" is true whenever the demo runs. Ids depend on the position in the
-file, so that a repeated event is the same event.
+file, so that a repeated event has the same id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Noise that workers send after each event: the next `after_each` rows of the list, cyclically."""
+    """Noise that workers send after each event: the next `after_each` rows of the list, which is repeated."""
 
     after_each: int
     events: list[tuple[str, dict[str, Any]]]

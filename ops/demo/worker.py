@@ -2,7 +2,7 @@
 
     python -m ops.demo.worker --data-dir DIR --user alice --run RUN
 
-Prints a JSON line when it is ready, and one with the block of its step.
+It prints a JSON line when it is ready, and another with the block of its step.
 """
 
 from __future__ import annotations

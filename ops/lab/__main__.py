@@ -1,4 +1,4 @@
-"""`python -m ops.lab sona`: measures whether, when and by how much recall improves by learning from how runs end."""
+"""`python -m ops.lab sona`: measures whether, when and by how much learning from run outcomes improves recall."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Options(NamedTuple):
     plot: Path | None
 
     def protocol(self, target: Target) -> Protocol:
-        """Return what to measure. Raises `click.UsageError` without a file."""
+        """Return the inputs to measure. Raises `click.UsageError` if no file is given."""
         from ops.lab.protocol import Protocol
 
         if self.file is None and self.runs_file is None:

@@ -3,8 +3,8 @@
 A file is a list of `{task_id, trial, reward, messages: [{role, content, tool_calls?: [{name, arguments}]}]}`; the
 reward is 0 or 1, from the final state of the airline's database. The request is the user's first message. A run becomes
 the events that a conductor would publish: the agent's messages and tool calls are steps, its last message is the
-summary, and the reward decides between completed and failed. Omitted: tool results, which are JSON, and the
-instruction, which the agent never saw.
+summary, and the reward decides between completed and failed. Tool results, which are JSON, and the instruction, which
+the agent never saw, are omitted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The arms to compare: rankings, and signals to learn from. Every arm is the real `Memory` with other settings.
 
-A signal is what a run says it used, and its verdict:
+A signal consists of the memories that a run names as used, and its verdict:
 
 - oracle: all evidence, found or not, approved: an upper bound that no user provides.
 - cite, the headline: the evidence that was shown, each item replaced by another shown memory with a probability of
@@ -9,9 +9,9 @@ A signal is what a run says it used, and its verdict:
 - shuffled oracle, shuffled cite: controls with as many memories as oracle and cite, from another question, or drawn
   from what was shown. Their gain is not learned from use.
 
-Parts of the learner are measured alone where settings can turn the others off: the bank, the association (what the
-nearest past requests used), the quality prior. One vector for all queries (`rocchio`) is not a setting: that arm turns
-learning off and uses an embedder that moves its queries.
+Parts of the learner are measured separately if settings can turn the others off: the bank, the association (the
+memories that the nearest past requests used), and the quality prior. One vector for all queries (`rocchio`) is not a
+setting: that arm turns learning off and uses an embedder that moves its queries.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", 
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
 _PRIOR = 0.1
-"""The upper bound of the prior's weight in the design; it is off by default."""
+"""The upper limit of the prior's weight in the design; the prior is off by default."""
 
 _RANDOM: tuple[SplitName, ...] = ("random",)
 _DISJOINT: tuple[SplitName, ...] = ("disjoint",)
@@ -109,7 +109,7 @@ FEW = 2
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
-    """Return the arms without a signal, and those that learn from these signals."""
+    """Return the arms without a signal and the arms that learn from these signals."""
     return tuple(arm for arm in ARMS if arm.signal is None or arm.signal in signals)
 
 
@@ -122,7 +122,7 @@ WRONG_VERDICTS = 0.1
 
 
 class Claim(NamedTuple):
-    """The items that a run says it used, and its quality."""
+    """The items that a run names as used, and its quality."""
 
     used: tuple[str, ...]
     quality: float
@@ -135,7 +135,7 @@ def claim_for(
     shown: Sequence[Place],
     random: np.random.Generator,
 ) -> Claim:
-    """Return what a run says it used, given the `relevant` items of its question and the ranks shown to it.
+    """Return the items that a run names as used, given the `relevant` items of its question and the shown ranks.
 
     `others` are the relevant items of another question. A rank is identified by its first item.
     """

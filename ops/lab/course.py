@@ -1,8 +1,8 @@
 """Teaches one arm on a copy of one user's store, question by question, and measures it in between.
 
 Teaching is on-policy: the memory answers, the run reports which of the shown memories it used and how it ended, and the
-next recall uses what was learned. Measuring uses a further copy, so it teaches nothing. Time is simulated, one hour per
-question, and no clock is read: the same seed gives the same course.
+next recall uses what was learned. Measuring uses a further copy, so it teaches nothing. Time is simulated, with one
+hour per question, so the same seed gives the same course.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Setup:
 
 @contextmanager
 def course(setup: Setup, arm: Arm, history: History, random: np.random.Generator) -> Iterator[Course]:
-    """Yield a course on a copy of the store of `history.user`; removed afterwards."""
+    """Yield a course on a copy of the store of `history.user`; remove the copy afterwards."""
     with copied(setup.stores.folder, history.user) as folder:
         yield Course(setup, arm, history, random, folder)
 

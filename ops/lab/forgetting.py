@@ -1,8 +1,8 @@
-"""Two projects in one memory: whether teaching B destroys what A taught, and whether teaching A harms B.
+"""Measures two projects in one memory: whether teaching B destroys what A taught, and whether teaching A harms B.
 
-A user's memory holds two conversations. One learner is taught by A, then by B; another, on the same memory, by B alone.
-Both projects' repeated questions are measured, and all of B's after A alone. Every figure is a difference to the same
-questions with learning off.
+A user's memory holds two conversations. One learner is taught by A and then by B; another learner, on the same memory,
+is taught only by B. The repeated questions of both projects are measured, and all questions of B after teaching only A.
+Every figure is a difference to the same questions with learning off.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class PairJob:
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a gain in recall at 5 that survives another project.
 
-    `alone` is the gain without the other project, `beside` with it, `share` their ratio, None without a gain. `margin`
-    is `beside` less .8 of `alone`; the target is reached if it is not below 0.
+    `alone` is the gain without the other project, `beside` is the gain with it, and `share` their ratio, None without a
+    gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is not below 0.
     """
 
     project: Literal["A", "B"]
@@ -74,7 +74,7 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Compared = tuple[Moments, Moments]
-"""The results of a learner, and with learning off."""
+"""The results of a learner, and the results with learning off."""
 
 
 def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
@@ -84,7 +84,7 @@ def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
 
 
 def pair_user(first: History, second: History) -> str:
-    """Return the id of the user whose memory holds both."""
+    """Return the id of the user whose memory holds both projects."""
     return f"{first.user}+{second.user}"
 
 
@@ -117,7 +117,7 @@ def run_job(setup: Setup, job: PairJob) -> Moments:
 
 
 def summarise(moments: Sequence[Moments]) -> list[Forgetting]:
-    """Return what the learner of each signal retained, less learning off."""
+    """Return the gains over learning off that the learner of each signal retained."""
     off = {(part.seed, part.user): part for part in moments if part.arm == OFF}
     by_arm: dict[str, list[tuple[Moments, Moments]]] = {}
     for part in moments:
@@ -164,7 +164,7 @@ def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, be
 
 
 def _gains(of_arm: Sequence[Compared], moment: Moment) -> tuple[Array, list[str]]:
-    """Return (q,) the gain of each question over learning off, and its user."""
+    """Return the gain of each question over learning off, (q,), and its user."""
     gains, units = [], []
     for own, off in of_arm:
         gains += [recall - off.asked[moment][id_] for id_, recall in own.asked[moment].items()]

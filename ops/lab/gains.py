@@ -1,8 +1,8 @@
 """Compares an arm with learning off and with its control: the difference, and its interval.
 
 Differences per question and seed are resampled by whole conversations (`compare.bootstrap`), because the questions of a
-conversation share turns, and the seeds of a question are not independent. The gain that counts is the lesser of two:
-over learning off, and over the control, because what a control gains is not learned from use.
+conversation share turns, and the seeds of a question are not independent. The gain is the smaller of two differences,
+over learning off and over the control, because the gain of a control is not learned from use.
 
 Shapes: q answers (a question under a seed), m metrics.
 """

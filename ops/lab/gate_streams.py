@@ -1,8 +1,8 @@
 """Tests whether the gate opens when it should, and only then, on long streams of recalls and feedback.
 
 All conversations are in one memory, and all questions are asked once in random order; the gate decides by its own
-contests. With citations it may open. With lists, which credit nothing, and with shuffled citations it must not; how
-often it opens with shuffled citations is its false-alarm rate.
+contests. The gate may open with citations, but not with lists, which credit nothing, or with shuffled citations. The
+share of streams with shuffled citations in which it opens is the false-alarm rate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """The course of the gate in one stream.
 
     `tried_at` and `opened_at` are the recalls after which the learner was first on trial and first on, None if never.
-    The other fields are values at the end.
+    The other fields are the values at the end of the stream.
     """
 
     signal: Signal
@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """In how many streams of one signal the gate opened, ever and at the end."""
+    """The number of streams of one signal in which the gate opened, ever and at the end."""
 
     signal: Signal
     streams: int

@@ -1,10 +1,11 @@
-"""Measures the instant layer: the shipped learner against the same learner without its instant layer.
+"""Measures the instant layer by comparing the shipped learner with the same learner without that layer.
 
 The layer acts only while the bank is nearly empty, and once it cannot hold every lesson, so it is measured in these two
-states. *Cold*: each conversation after 15 lessons, asked half of its other questions. *Full*: all conversations in one
-memory, 85 % of their questions taught, which is more than the bank's 512 exemplars; the rest is asked. Each course is
-taught once, with the layer, and asked with and without it, so both answers rank with the same lessons. The bank is
-measured alone and with the other parts of the learner, as shipped.
+states. In the state *cold*, each conversation is asked half of its other questions after 15 lessons. In the state
+*full*, all conversations are in one memory. 85 % of their questions are taught, which is more than the bank's 512
+exemplars, and the others are asked. Each course is taught once, with the layer, and asked with and without it, so both
+answers rank with the same lessons. The bank is measured both separately and with the other parts of the learner, as
+shipped.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class InstantJob:
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One question asked with and without the instant layer; `is_repeated`: it shares evidence with a taught one."""
+    """One question with and without the instant layer; `is_repeated` if it shares evidence with a taught one."""
 
     state: State
     signal: Signal

@@ -1,12 +1,12 @@
-"""Measures whether a planner that recalls past runs gets runs of its own task, and successful ones.
+"""Measures whether a planner that recalls past runs gets runs of its own task and successful runs.
 
-Half of each task's trials are past: replayed one after the other, each recalls first, is published as events and gets
-its reward as feedback. The other half only ask, with the user's first message. An answer is read as runs, each at the
-rank of its best memory. Two splits: by `trial`, all tasks were learned from; by `task`, every past run is in the
-memory, but only half of the tasks were learned from, and the other half ask.
+Half of each task's trials are past runs. They are replayed one after another: each recalls first, is published as
+events, and gets its reward as feedback. The other half only recall, with the user's first message. An answer is read as
+runs, each at the rank of its best memory. There are two splits. With `trial`, all tasks are learned from. With `task`,
+every past run is in the memory, but only half of the tasks are learned from, and the other half are tested.
 
-The recorded runs used no memory, so the reward is the only feedback. Some arms also get what a planner might have
-cited: the first shown memory of a run of the same task, or with 20 % probability another one.
+The recorded runs used no memory, so the reward is the only feedback. Some arms also get a simulated citation: the first
+shown memory of a run of the same task, or with a probability of 20 % another memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PlannerJob:
 class RunFigures(NamedTuple):
     """Shares of runs of the same task, and of successful runs, at 1 and among the first 3.
 
-    `worked_1`: the first run is of the same task and succeeded.
+    `worked_1` is 1 if the first run is of the same task and succeeded.
     """
 
     same_task_1: float
@@ -86,7 +86,7 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """The averages of one arm over all requests, or over mixed tasks; differences are to similarity alone."""
+    """The averages of one arm over all requests, or over mixed tasks; differences are to ranking by similarity only."""
 
     arm: str
     held: Held
@@ -168,7 +168,7 @@ def _live(memory: Memory, run: RecordedRun, now: datetime, shown: int, citing: n
 
 
 def _cited(result: RecallResult, run: RecordedRun, random: np.random.Generator) -> tuple[str, ...]:
-    """Return the memory that the planner might have cited, if one of its task was shown."""
+    """Return a memory that the planner might have cited, if a memory of its task was shown."""
     records = [found.record for found in result.memories]
     same_task = [record.id for record in records if (record.run_id or "").startswith(f"task-{run.task}-")]
     return claim_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used

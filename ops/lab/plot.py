@@ -21,7 +21,7 @@ _DOTS_PER_INCH = 120
 
 
 def check_plot(file: Path) -> None:
-    """Check that the plot can be written, before minutes of measuring. Raises `InvalidInputError`."""
+    """Check that the plot can be written, before measuring for minutes. Raises `InvalidInputError`."""
     if file.suffix.lower() != ".png":
         raise InvalidInputError("--plot", f"{file} is not named .png")
     if not file.absolute().parent.is_dir():

@@ -1,9 +1,9 @@
 """Runs every experiment over one set of stores, in worker processes.
 
-The main trial, the gate's streams, the users whose work recurs and the airline runs use all seeds; lists and two
-projects the first two. Jobs are independent, each with its own seed, and results are returned in job order, so the
-number of processes does not change them. Each process opens its own model (150 MB). Rejected: threads, which would wait
-for each other, since most of a recall is Python.
+The main trial, the gate's streams, the users with recurring work and the airline runs use all seeds. Lists and two
+projects use only the first two. Jobs are independent, each with its own seed, and results are returned in job order, so
+the number of processes does not change them. Each process opens its own model (150 MB). Threads were rejected because
+they would wait for each other, since most of a recall is Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class Protocol:
-    """What to measure, and how: `conversations`, airline `runs`, or both."""
+    """The inputs and parameters of a measurement: `conversations`, airline `runs`, or both."""
 
     settings: Settings
     conversations: Dataset | None
@@ -52,7 +52,7 @@ class Protocol:
 
     @property
     def histories(self) -> list[History]:
-        """The conversations, each as a user, with the questions that count."""
+        """The conversations, each as one user, with the questions that are measured."""
         dataset = self.conversations
         if dataset is None:
             return []
@@ -92,7 +92,7 @@ def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
 
 
 def measure_instant_layer(protocol: Protocol, progress: Progress) -> instant.InstantReport:
-    """Measure the instant layer alone on the conversations. Raises `ModelError` without a model."""
+    """Measure only the instant layer on the conversations. Raises `ModelError` without a model."""
     started_s = time.monotonic()
     histories = protocol.histories
     everything = merged(histories, _EVERYTHING)
@@ -141,7 +141,7 @@ def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:
 
 @contextmanager
 def _setup(protocol: Protocol, events: Mapping[str, Events], progress: Progress) -> Iterator[Setup]:
-    """Yield the stores of these events, by user; removed afterwards."""
+    """Yield the stores of these events, by user; remove them afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         own = open_embedder(protocol.settings.embedder)
         try:
@@ -166,7 +166,7 @@ Result = TypeVar("Result")
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 _setups: list[Setup] = []
-"""In a worker process: the one setup of its jobs."""
+"""The setup of all jobs in a worker process."""
 
 
 @dataclass(frozen=True)

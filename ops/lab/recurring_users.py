@@ -1,8 +1,8 @@
-"""Users whose work recurs: in how many the gate opens within 20 and 50 runs, and what they then gain.
+"""Measures for how many users with recurring work the gate opens within 20 and 50 runs, and how much they then gain.
 
 A user has six matters, each a question of one conversation, and asks for one of them in four of five runs, in changing
-words; every fifth run asks something else. After 50 runs the matters are asked in words not used before, and so are
-questions never asked. With shuffled citations the gate should not open: the share of users in which it does is the
+words; every fifth run asks something else. After 50 runs, the matters are asked in new words, together with questions
+that were never asked. With shuffled citations the gate should not open: the share of users in which it does is the
 false-alarm rate.
 """
 
@@ -23,7 +23,7 @@ from ops.lab.gains import METRICS, Array, Difference, difference
 SIGNALS: tuple[Signal, ...] = ("cite", "shuffled cite")
 RUNS, EARLY = 50, 20
 
-_USERS = 4  # of each conversation and seed
+_USERS = 4  # per conversation and seed
 _MATTERS = 6
 _RECURRING = 0.8
 _NEW_QUESTIONS = 20
@@ -55,7 +55,7 @@ class UserJob:
 class Lived(msgspec.Struct, frozen=True, kw_only=True):
     """A user after all runs. `opened_at` is the number of runs after which the gate was first open, None if never.
 
-    `again` and `new` are the metrics of the matters and of new questions, each with the gate in charge and without
+    `again` and `new` are the metrics of the matters and of new questions, each with the gate deciding and without
     learning.
     """
 

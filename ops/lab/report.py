@@ -1,4 +1,4 @@
-"""The report of the protocol: every figure, and each target beside its measured value."""
+"""The report of the protocol: all figures, and each target with its measured value."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Taught(msgspec.Struct, frozen=True, kw_only=True):
 class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement. Shares are 0 to 1; differences are to learning off unless stated.
 
-    `inputs` are the SHA-256 of the files by kind, `users` and `questions` those measured.
+    `inputs` are the SHA-256 of the files by kind; `users` and `questions` are the numbers that were measured.
     """
 
     version: str
@@ -136,10 +136,10 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
 ORACLE_GAIN, CITE_GAIN = 0.08, 0.04
 MOST_HARM = -0.01
 OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
-"""What outcomes must add to runs that succeeded in first place, and may take from those of the same task."""
+"""The minimum gain of successful runs in first place, and the maximum loss of runs of the same task, from outcomes."""
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
-"""Least shares of users with recurring work whose gate opens, and the most where what they name is shuffled."""
+"""The minimum shares of users with recurring work whose gate opens, and the maximum share with shuffled uses."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

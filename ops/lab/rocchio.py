@@ -1,11 +1,12 @@
-"""A baseline: one vector that moves all queries, the mean of what runs used less what they asked (Rocchio, 1971).
+"""A baseline: one vector that moves all queries, the mean of used memories minus requests (Rocchio, 1971).
 
     moved = unit(x + beta mean(y - x))      x a request; y = unit(mean of what its run used)
 
-It learns from approved runs with at least one credited memory, all weighted equally. The memory is the real one with
-learning off and an embedder that moves its queries. Neither requests nor memories are centred: with memories centred,
-both means are close to zero and the vector moves nothing (measured on LoCoMo: length .07 to .11 before beta, .56 to .63
-as it is). Queries are not moved during learning, or the first runs alone would decide what later runs are shown.
+It learns from approved runs with at least one credited memory, all weighted equally. The memory is the real `Memory`
+with learning off and an embedder that moves its queries. Neither requests nor memories are centred: with centred
+memories, both means are close to zero and the vector has no effect (its length on LoCoMo is .07 to .11 before beta, and
+.56 to .63 without centring). Queries are not moved during learning; otherwise the first runs would decide which
+memories later runs are shown.
 
 Shapes: d dimensions, k memories used.
 """
@@ -38,7 +39,7 @@ class Rocchio:
             self._ways.append(_answer(used) - query)
 
     def moving(self, embedder: Embedder) -> Embedder:
-        """Return an embedder that moves queries; the same one where no approved run used anything."""
+        """Return an embedder that moves queries, or the same embedder if no approved run used a memory."""
         return MovedQueries(embedder, BETA * np.mean(self._ways, axis=0)) if self._ways else embedder
 
 
@@ -62,7 +63,7 @@ class MovedQueries(PassageEmbedder):
         return self._embedder.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Return the query with the moved vector (d,), of unit length; its words stay."""
+        """Return the query with the moved vector (d,), of unit length, and unchanged words."""
         query = self._embedder.embed_query_words(text, timeout_s)
         moved = query.vector + self._shift
         return Settled(msgspec.structs.replace(query, vector=(moved / np.linalg.norm(moved)).astype(np.float32)))
@@ -70,7 +71,7 @@ class MovedQueries(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Return what is made of `texts`, unmoved."""
+        """Return the unmoved embeddings of `texts`."""
         return self._embedder.begin_passages(texts, progress, timeout_s)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:

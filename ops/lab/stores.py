@@ -56,16 +56,16 @@ def ingest_all(
 
 @contextmanager
 def copied(folder: Path, user_id: str) -> Iterator[Path]:
-    """Yield a folder with a copy of one user's closed store; removed afterwards."""
+    """Yield a folder with a copy of one user's closed store; remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as name:
         shutil.copytree(user_folder(folder, user_id), user_folder(Path(name), user_id))
         yield Path(name)
 
 
 class CachingEmbedder(PassageEmbedder):
-    """Embeds each text once and caches what was made of it. Not thread-safe.
+    """Embeds each text once and caches the embedding. Not thread-safe.
 
-    Takes a third of the time, since stores share texts.
+    This takes a third of the time, since stores share texts.
     """
 
     def __init__(self, embedder: Embedder, known: Mapping[str, Embedded] | None = None) -> None:
@@ -79,13 +79,13 @@ class CachingEmbedder(PassageEmbedder):
         return self._embedder.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Embed a query with the wrapped embedder, which has a cache of its own."""
+        """Embed a query with the wrapped embedder, which has its own cache."""
         return self._embedder.begin_query_words(text, timeout_s)
 
     def begin_passages(
         self, texts: Sequence[str], progress: EmbeddingProgress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Return what is made of `texts`, embedding only new ones."""
+        """Return the embeddings of `texts`, embedding only new texts."""
         new = [text for text in dict.fromkeys(texts) if text not in self._found]
         if new:
             self._found.update(zip(new, self._embedder.embed_passages(new, progress), strict=True))

@@ -1,8 +1,8 @@
 """Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024), and how they ended.
 
 A file is a list of `{instance_id, resolved, task, steps: [{thought}]}`; `resolved` says whether hidden tests passed.
-The request is the beginning of the issue, the thoughts are steps, and the last long one is the summary. Commands and
-their outputs are left out: the thoughts say the same in words.
+The request is the beginning of the issue, the thoughts are steps, and the last long thought is the summary. Commands
+and their outputs are left out, since the thoughts contain the same in words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The main experiment: how much teaching improves answers, for each seed, split, user and arm.
+"""The main experiment measures how much teaching improves answers, for each seed, split, user and arm.
 
 All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split, an
 arm with a curve is also asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[CourseJob]:
-    """Return the courses to run, over histories that have only the questions that count."""
+    """Return the courses to run, over histories that contain only the measured questions."""
     arms = tuple(arms)
     return [
         CourseJob(seed, split, place, history, arm)

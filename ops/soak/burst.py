@@ -30,7 +30,7 @@ _SAMPLE_S = 2.0
 def burst(count: int, timeout_s: float) -> dict[str, Any]:
     """Run the burst and return its figures.
 
-    Raises `AssertionError` if a check fails, `DeadlineExceededError` if the events are not processed in time.
+    Raises `AssertionError` if a check fails, and `DeadlineExceededError` if events are not processed in time.
     """
     made = events(passages(count, seed=5), _USER, "burst")
     with temporary_daemon(Settings()) as data_dir, MemoryClient(_USER, data_dir=data_dir) as client:

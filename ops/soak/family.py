@@ -1,4 +1,4 @@
-"""Tracks all descendants of this process, including orphans, and what they leave behind.
+"""Tracks all descendants of this process, including orphans, and the files they leave behind.
 
 An orphan is reparented to this process instead of init (`PR_SET_CHILD_SUBREAPER`), so none is lost between two
 samples. Linux only.
@@ -25,7 +25,7 @@ _RAY_FOLDER = re.compile(r"(/\S*?/memory-ray-[^/\s]+)/")
 
 
 class Family:
-    """The descendants of this process started since the family was opened."""
+    """The descendants of this process that started after the family was opened."""
 
     def __init__(self) -> None:
         """Start adopting orphans. Raises `OSError` if that is not possible."""
@@ -65,7 +65,7 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if process.ppid() == os.getpid() and process.name() != "python":  # those have a parent that reaps them
+            if process.ppid() == os.getpid() and process.name() != "python":  # these have a parent that reaps them
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 

@@ -1,4 +1,4 @@
-"""Kills each process of a daemon in turn.
+"""Kills each process of a daemon, one after another.
 
 Checks that the daemon answers again or exits with a reason, and that it leaves no process, socket file, shared-memory
 file or Ray folder behind. If the daemon itself is killed, this is checked after the next one has started.
@@ -35,7 +35,7 @@ def kills() -> dict[str, Any]:
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait at most `within_s` until nothing is left of a family of processes; return what remains."""
+    """Wait at most `within_s` until no process or file of a family is left; return what remains."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
@@ -43,7 +43,7 @@ def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
 
 
 def works(client: MemoryClient) -> bool:
-    """Return whether a memory can be stored and found again."""
+    """Return whether a memory can be stored and then recalled."""
     try:
         kept = client.remember(_TEXT)
         return any(one.record.id == kept.id for one in client.recall(_TEXT, deadline_ms=10_000.0, top_k=50).memories)
@@ -81,7 +81,7 @@ def _killed(family: Family, role: str) -> dict[str, Any]:
 
 
 def kill(family: Family, role: str, client: MemoryClient) -> str:
-    """Kill the processes of this role; return what became of the daemon."""
+    """Kill the processes of this role; return the outcome for the daemon."""
     processes = family.by_role()
     for process in processes[role]:
         process.send_signal(signal.SIGKILL)

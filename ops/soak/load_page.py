@@ -1,4 +1,4 @@
-"""Formats the figures of a burst as the page `ops/bench/load.md`. Pure."""
+"""Formats the figures of a burst as `ops/bench/load.md`. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ def load_page(figures: dict[str, Any], today: date) -> str:
         [
             "# A burst",
             "",
-            f"{today.isoformat()}, `python -m ops.soak burst --events {figures['events']} --page`,",
-            f"{machine['processor']}, {machine['cores']} cores, load {load_per_core()} a core at the end.",
-            "All events are published at once, as fast as they are acknowledged; one client asks on, 50 ms after each",
-            "answer. Every event was acknowledged, is in the journal once and became a memory; every recall was",
-            "answered; nothing was left running.",
+            f"Measured on {today.isoformat()} with `python -m ops.soak burst --events {figures['events']} --page`",
+            f"on an {machine['processor']} with {machine['cores']} cores; the load at the end was {load_per_core()}",
+            "per core.",
+            "All events are published at once, as fast as they are acknowledged. Meanwhile, one client recalls",
+            "continuously, 50 ms after each answer. Every event was acknowledged, is in the journal once and became a",
+            "memory. Every recall was answered, and no process was left running.",
             "",
             *_table("what", rows),
             "",
-            "The largest resident size of each part (processes share pages, so it does not add up):",
+            "The largest resident size of each part (processes share pages, so the sizes cannot be added up):",
             "",
             *_table("part, MB", parts),
             "",

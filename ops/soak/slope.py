@@ -12,7 +12,7 @@ _STUDENT_95 = 2.228  # two-sided, 10 degrees of freedom
 
 
 class Slope(NamedTuple):
-    """Growth per second with its 95 % interval."""
+    """The growth per second with its 95 % interval."""
 
     slope: float
     low: float
@@ -20,9 +20,9 @@ class Slope(NamedTuple):
 
 
 def slope_of(times_s: Sequence[float], values: Sequence[float]) -> Slope:
-    """Fit a line through the means of 12 blocks, since neighbouring samples are not independent; at least 24 samples.
+    """Fit a line through the means of 12 blocks, since neighbouring samples are not independent.
 
-    Raises `ValueError` for fewer.
+    Raises `ValueError` for fewer than 24 samples.
     """
     if len(times_s) < 2 * _BLOCKS:
         raise ValueError(f"{len(times_s)} samples are too few")

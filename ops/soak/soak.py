@@ -74,8 +74,8 @@ def verdict(
 ) -> dict[str, list[str]]:
     """Return the failed checks; all empty on success.
 
-    `grew` names parts that grew significantly and by more than 2 % an hour; `more`, parts with more processes or open
-    files at the end than after the first third; `left`, leftover processes and files.
+    `grew` names parts that grew significantly and by more than 2 % per hour, `more` names parts with more processes or
+    open files at the end than after the first third, and `left` names leftover processes and files.
     """
     grew = [part for part, one in growth.items() if one["low"] > 0 and one["slope"] > one["mean_mb"] / 50]
     more = [

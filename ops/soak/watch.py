@@ -31,12 +31,12 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.times_s: list[float] = []
         self.own: defaultdict[str, list[float]] = defaultdict(list)
-        """By part, the own bytes of all its processes at each of `times_s`."""
+        """The own bytes of all processes of each part at each of `times_s`."""
         self.largest_rss: defaultdict[str, int] = defaultdict(int)
         self.seen: dict[int, psutil.Process] = {}
         self.shared_files: set[str] = set()
         self.started: defaultdict[str, set[int]] = defaultdict(set)
-        """By part, the processes seen so far."""
+        """The processes seen so far, by part."""
 
     def __enter__(self) -> Self:
         self._began_s = time.monotonic()
