@@ -369,7 +369,7 @@ class MemoryProvider(Protocol):
         ...
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in the same order; unknown ids are omitted. Raises `InvalidInputError`."""
+        """Return the memories with these ids, in this order; unknown ids are omitted. Raises `InvalidInputError`."""
         ...
 
     def forget(self, ids: Sequence[str]) -> int:

@@ -443,7 +443,7 @@ class MemoryMethods:
         )
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in the same order; unknown ids are omitted. Raises `InvalidInputError`."""
+        """Return the memories with these ids, in this order; unknown ids are omitted. Raises `InvalidInputError`."""
         return self._ask("get", ids=ids, with_embedding=with_embedding)
 
     def forget(self, ids: Sequence[str]) -> int:

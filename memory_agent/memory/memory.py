@@ -343,7 +343,7 @@ class Memory:
             return stored
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in the same order; unknown ids are omitted. Raises `InvalidInputError`.
+        """Return the memories with these ids, in this order; unknown ids are omitted. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> [found.text for found in memory.get([record.id, "unknown"])]
