@@ -281,7 +281,11 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
 """Present names by former names, which are still accepted, with a warning."""
-REMOVED = {"recall.centering": "queries are no longer centred: no data set gained by it"}
+REMOVED = {
+    "recall.centering": "queries are no longer centred: no data set gained by it",
+    "recall.diversity": "answers are no longer diversified: no data set gained by it",
+    "learning.implicit": "quality is no longer inferred from what followed a run: answers gained nothing by it",
+}
 """Settings without effect, and the reason. They are ignored, with a warning."""
 
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")

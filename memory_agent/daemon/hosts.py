@@ -88,8 +88,8 @@ class Hosts:
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         """Ingest journal entries into the user's memory. Durable on return. Raises the errors of the memory."""
+        deadline_s = time.monotonic() + self._settings.ingest_timeout_s
         async with self._busy_user(user_id):
-            deadline_s = time.monotonic() + self._settings.ingest_timeout_s
             reply = await self._send(HostRequest(user_id=user_id), encode(batch), deadline_s, is_repeatable=False)
         return decode_reply(reply, IngestReport)
 

@@ -1,7 +1,7 @@
 """Parses the input of a hook into transcript entries and a prompt.
 
-Entries get the ids that the transcript readers give them (`sessions.turns`), so a session that is imported later is not
-stored twice. Hooks that report nothing new, such as those before a tool call, are ignored.
+Entries get the ids that the transcript readers give them (`sessions.entries`), so a session that is imported later is
+not stored twice. Hooks that report nothing new, such as those before a tool call, are ignored.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.signals import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.stored_runs import FORMER_ENTRIES, OPEN, Again, Mark, StoredTrajectory, again_id
+from memory_agent.storage.stored_runs import CITING, FORMER_ENTRIES, OPEN, Again, Mark, StoredTrajectory, again_id
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
@@ -64,7 +64,7 @@ class RunRecords:
         writer, now_us = RunWriter(batch), microseconds(now, "now")
         self._follow(writer, link_asked(writer))
         expired = self._expire(writer, now_us)
-        self._clear_former_signs(writer)
+        self._clear_former_signs(writer, _with_former_signs(batch))
         writer.finish()
         batch.prune_notes(self.settings.keep_recalls, now_us - _us(self.settings.keep_recalls_s))
         return expired
@@ -82,7 +82,7 @@ class RunRecords:
         """Remove memories from runs and recalls. Call this before the rows are deleted."""
         batch.use_reserve()
         writer, gone = RunWriter(batch), frozenset(rows)
-        self._clear_former_signs(writer)
+        self._clear_former_signs(writer, (key for row in rows for key in batch.run_keys(CITING, row, row + 1)))
         for note in list(batch.recall_notes()):
             if gone.intersection(note.said_rows):
                 left = tuple(shown.without(gone) for shown in note.shown if shown.row not in gone)
@@ -166,11 +166,15 @@ class RunRecords:
             writer.put(msgspec.structs.replace(writer.get(run.id) or run, expired_us=now_us))
         return len(silent)
 
-    def _clear_former_signs(self, writer: RunWriter) -> None:
-        """Remove the signs that a former version with implicit feedback stored, and mark their runs for relearning."""
-        keys = dict.fromkeys(_with_former_signs(writer.batch))
-        for run in filter(None, map(writer.by_key, keys)):
+    def _clear_former_signs(self, writer: RunWriter, keys: Iterable[bytes]) -> None:
+        """Remove what a former version with implicit feedback stored in these runs and in their memories.
+
+        The runs are relearned.
+        """
+        for run in filter(None, map(writer.by_key, dict.fromkeys(keys))):
             writer.put(msgspec.structs.replace(run, former_signs=(), was_watched=False))
+            for record in filter(None, map(writer.batch.record, sorted(run.rows))):
+                writer.batch.update(record)  # encoded without the inferred quality
             writer.batch.change_lessons(run.id)
 
     def _runs_with(self, writer: RunWriter, rows: Sequence[int]) -> list[str]:

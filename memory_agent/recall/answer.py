@@ -71,9 +71,9 @@ class Answer(NamedTuple):
     memories: tuple[RetrievedMemory, ...]
 
     def showing(self, memories: Sequence[RetrievedMemory]) -> Answer:
-        """Return this answer, restricted to the given memories."""
-        ids = {memory.record.id for memory in memories}
-        shown = [place for place, memory in enumerate(self.memories) if memory.record.id in ids]
+        """Return this answer, restricted to the given memories, in their order."""
+        places = {memory.record.id: place for place, memory in enumerate(self.memories)}
+        shown = [places[memory.record.id] for memory in memories if memory.record.id in places]
         own = tuple(self.memories[place] for place in shown)
         return self._replace(found=self.found.take(np.array(shown, dtype=np.intp)), memories=own)
 

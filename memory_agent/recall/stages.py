@@ -69,7 +69,7 @@ from memory_agent.storage.view import View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8
-"""Minimum cosine of a request that counts as the query in other words (decision 0017)."""
+"""Minimum cosine of a request that counts as the query in other words (decision 0016)."""
 SAME_COSINE = 0.9
 """Minimum cosine of the same request. The run of a merely similar request may have succeeded at something else."""
 

@@ -31,8 +31,8 @@ from memory_agent.records.trajectories import Attribution, Reason, RunEnd, RunRo
 from memory_agent.storage.codec import decode_packed, encode_packed, index_place, indexed_key, name_key, name_number
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
-FORMER_ENTRIES = b"w", b"c"
-"""Kinds of index entries of runs with `former_signs` or `was_watched`."""
+FORMER_ENTRIES = WATCHED, CITING = b"w", b"c"
+"""Index entries of runs with `was_watched`, by time, and of runs with `former_signs`, by the row that a sign cites."""
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
