@@ -1,4 +1,4 @@
-"""The figures of one version, with the contributions of its users in a dictionary."""
+"""The figures of one version, with the users' contributions in a dictionary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory_agent.records.shared import QualityMetrics
 
 
 class CountedVersion(Figures):
-    """Combines what the store keeps in two places."""
+    """The sums and the contributions of one version, which the store keeps in two places."""
 
     def __init__(self, key: bytes, author: bytes) -> None:
         self.parts: dict[bytes, Part] = {}

@@ -75,7 +75,7 @@ def test_an_impossible_report_is_refused_by_the_name_of_its_field(report: Report
 
 @given(st.lists(st.tuples(st.integers(1, 8), possible_items()), max_size=20))
 def test_a_report_counts_once_and_not_after_a_later_one(sent: list[tuple[int, ReportedItem]]) -> None:
-    first = dict(reversed(sent))  # the content of a report when its number was first sent
+    first = dict(reversed(sent))  # the first content sent for each number
     contribution = Contribution()
     for number, _ in sent:
         before = contribution
