@@ -145,7 +145,7 @@ YESTERDAY = ("Ann glazed twelve bowls in celadon", "The invoice of the printer i
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Three different memories of yesterday, among others of each day before and after. Read-only."""
+    """Three different memories of yesterday, and one memory of every other day. Read-only."""
     said = [
         *((f"Walnut number {days} fell from the tree", NOW - days * DAY) for days in (0, *range(2, 40))),
         *((text, NOW - DAY) for text in YESTERDAY),
