@@ -1,4 +1,4 @@
-"""Missing columns are rebuilt while the store is open; nothing waits, and the columns end up correct."""
+"""Missing columns are rebuilt while the store is open, without blocking, and are correct at the end."""
 
 from __future__ import annotations
 
