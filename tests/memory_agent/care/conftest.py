@@ -1,4 +1,4 @@
-"""A user's folder with everything in it that a store can hold, made from real events and the real model."""
+"""A user's folder with every kind of stored data, made from real events and the real model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""BERT's forward pass in float64, written from the paper (Devlin et al. 2019) and independent of the exporter.
+"""BERT's forward pass in float64, implemented from the paper (Devlin et al. 2019), independently of the exporter.
 
-Pooling and norm as all-MiniLM-L6-v2 defines them. Also writes small random models of the same make.
+Pooling and normalization are those of all-MiniLM-L6-v2. Also writes small random models of this architecture.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Reference:
 
 
 def write_random_model(folder: Path, tokenizer: Path, *, pooling: str, width: int = 64, layers: int = 2) -> None:
-    """Write a model folder of another make and dimension, with its checksums, using an existing vocabulary."""
+    """Write a folder with a random model of another size, its checksums, and an existing vocabulary."""
     rng = np.random.default_rng(7)
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
