@@ -1,4 +1,4 @@
-"""Small sessions in each format, written for these tests, and functions that read them."""
+"""Small synthetic sessions in each format, and functions that read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(
 
 
 def stream(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file one by one."""
+    """Yield the events of a file."""
     yield from SessionImport(Places((path,)), Scope("alice"), lambda *_: None).events()
 
 
@@ -56,7 +56,7 @@ def write_document(path: Path, document: Any) -> Path:
 
 
 def claude_line(number: int, type: str, content: Any, **fields: Any) -> dict[str, Any]:
-    """Return a line of Claude Code; `stop` is the message's `stop_reason`."""
+    """Return a line of a Claude Code session; `stop` is the message's `stop_reason`."""
     message = {"role": type, "content": content, "stop_reason": fields.pop("stop", None)}
     return {
         "type": type,
@@ -118,7 +118,7 @@ def codex_line(number: int, kind: str, /, **payload: Any) -> dict[str, Any]:
 
 
 def codex_message(number: int, role: str, *parts: tuple[str, str]) -> dict[str, Any]:
-    """Return a message of parts, each a kind ("" for old versions of the client) and a text."""
+    """Return a message of parts, each with a kind ("" for old versions of the client) and a text."""
     kinds = [kind for kind, _ in parts]
     noted = {"content_item_kinds": kinds} if any(kinds) else {}
     content = [{"type": "input_text", "text": text} for _, text in parts]

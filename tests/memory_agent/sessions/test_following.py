@@ -1,4 +1,4 @@
-"""Growing sessions are followed: new lines, new files, and half-written ends that are read later."""
+"""Following growing sessions: new lines, new files, and incomplete last lines, which are read later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events as real emitters nest them become memories, with their text, kind and source."""
+"""Events nested as by real emitters become memories with their text, kind and source."""
 
 from __future__ import annotations
 
