@@ -81,7 +81,7 @@ class Listener:
             self.close()
 
     def next_event(self) -> StreamEvent:
-        """Return the next event with a name."""
+        """Wait for the next event that has a name, and return it."""
         return next(frame for frame in self if frame.name)
 
     def close(self) -> None:

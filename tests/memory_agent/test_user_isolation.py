@@ -137,7 +137,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
 
 
 def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
-    """Every verb needs an operation; otherwise nothing would show that the verb isolates users."""
+    """Every verb needs an operation; otherwise the isolation of users would be untested for the verb."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -253,7 +253,7 @@ def test_an_unknown_curve_key_gets_no_answer(served: Served, tmp_path: Path) -> 
     token = (served.data_dir / "token").read_text()
     with (
         MemoryClient("alice", endpoint=served.guarded, token=token, key_file=tmp_path / "stranger.key") as client,
-        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may also be unable to send
+        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may be unable to send
     ):
         client.recall("proxy", deadline_ms=300)
 

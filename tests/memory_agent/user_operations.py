@@ -102,7 +102,7 @@ class HttpUser(User):
         if answer.status != 200:
             fault = {"code": found["code"], "args": found["args"], "message": found["detail"]}
             return msgspec.msgpack.encode({"fault": fault})
-        is_bytes = BY_NAME[method].result is bytes  # base64 would hide the words in them
+        is_bytes = BY_NAME[method].result is bytes  # base64 would hide the words in the result
         return msgspec.msgpack.encode({"result": b64decode(found) if is_bytes else found})
 
     def close(self) -> None:

@@ -79,12 +79,12 @@ def test_a_restore_killed_at_any_move_is_finished_by_the_next_start(
         with Layout(work).hold():
             assert not has_unfinished_moves(work)
         with Memory.open(user_folder(work, "alice"), user_id="alice", embedder=embedder) as memory:
-            assert memory.stats().memories == 1  # those of the backup
+            assert memory.stats().memories == 1  # as in the backup
         with Journal.open(journal_folder(work)) as journal:
             assert journal.last_seq == (1 if part == "all" else 2)
         (aside,) = work.glob("replaced-*")
         with Memory.open(aside / "users" / "alice", user_id="alice", embedder=embedder) as memory:
-            assert memory.stats().memories == 2  # those before the restore
+            assert memory.stats().memories == 2  # as before the restore
         assert not list(work.glob(".restoring"))
     assert killed == finished >= 2
 

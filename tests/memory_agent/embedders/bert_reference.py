@@ -20,7 +20,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 class Reference:
-    """A BERT sentence encoder. `embed` takes the ids of one text."""
+    """A BERT sentence encoder. `embed` takes the token ids of one text."""
 
     def __init__(self, weights: Path, heads: int, epsilon: float, pooling: str = "mean") -> None:
         self._weights = {name: tensor.astype(np.float64) for name, tensor in load_file(weights).items()}
@@ -30,7 +30,7 @@ class Reference:
         self._layers = sum(name.endswith(".attention.self.query.weight") for name in self._weights)
 
     def embed(self, ids: npt.NDArray[np.int32]) -> Array:
-        """Return the (d,) unit vector of (t,) ids."""
+        """Return the unit vector (d,) of the token ids (t,)."""
         w = self._weights
         x = w["embeddings.word_embeddings.weight"][ids]
         x = x + w["embeddings.position_embeddings.weight"][: len(ids)]
@@ -89,7 +89,7 @@ def write_random_model(folder: Path, tokenizer: Path, *, pooling: str, width: in
 
 
 def list_checksums(folder: Path) -> None:
-    """Write `SHA256SUMS` as the tool `sha256sum` does."""
+    """Write `SHA256SUMS` in the format of the tool `sha256sum`."""
     names = ("model.safetensors", "tokenizer.json", "config.json", "1_Pooling/config.json")
     present = [name for name in names if (folder / name).exists()]
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in present]

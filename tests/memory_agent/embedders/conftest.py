@@ -87,5 +87,5 @@ def remote(start_server: StartServer) -> Iterator[RemoteEmbedder]:
 
 @pytest.fixture(scope="session")
 def prefixed(model_cache: Path) -> Callable[[str, str], MiniLM]:
-    """Open the model with prefixes for queries and passages."""
+    """Return a function that opens the model with prefixes for queries and passages."""
     return lambda query, passage: MiniLM(obtain(INT8, model_cache), 256, query, passage)

@@ -59,7 +59,7 @@ def test_while_a_query_waits_at_most_one_text_a_bulk_thread_is_begun(
     embedder = lanes(bulk_threads=bulk_threads, query_threads=1, starved_s=NEVER_S)
     bulk = embedder.submit_texts([f"bulk {number}" for number in range(4_000)])
     for number in range(12):
-        query = f"query {number} " + "with very many words " * 60  # as long as twenty bulk texts
+        query = f"query {number} " + "with very many words " * 60  # as long as 20 bulk texts
         future = embedder.submit_query(query)
         queued = len(witness.events)
         future.result(WAIT_S)

@@ -200,7 +200,7 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Return whether a closed memory must be scanned in this many days."""
+    """Return whether a scan of a closed memory is due in this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )

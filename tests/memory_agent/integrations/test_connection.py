@@ -27,7 +27,7 @@ SCOPES = [(client, is_project) for client in CLIENTS for is_project in (False, T
 
 
 class Place:
-    """One client's settings below a folder."""
+    """The settings files of one client in a folder."""
 
     def __init__(self, folder: Path, client: str, is_project: bool = False) -> None:
         self.home = folder / "home"

@@ -31,6 +31,6 @@ class CountedVersion(Figures):
         return self.standing.metrics()
 
     def to_bytes(self) -> bytes:
-        """Return the whole state, after checking that the sums match the parts."""
+        """Return the whole state, after checking that the sums match the contributions."""
         assert self.standing == self.standing.counted(self.parts)
         return msgspec.msgpack.encode((self.standing, sorted(self.parts.items())))

@@ -13,7 +13,7 @@ from memory_agent.knowledge.figures import lower_bound, mean, shrunk_mean
 from memory_agent.records.shared import QualityMetrics
 
 Version = tuple[str, str]
-"""The id of an item, and the name of a version."""
+"""An item's id and the name of a version."""
 Names = Callable[[str], str]
 """Returns the current pseudonym of a user id."""
 

@@ -168,7 +168,7 @@ class Model:
         return seen | {self.names.get(user, "")}
 
     def published(self) -> set[str]:
-        """Return the marks that the store contains."""
+        """Return the marks that the store must contain."""
         kept = (*self.items.values(), *self.offers.values())
         return {mark for one in kept for mark in one.marks} | set(self.names.values())
 
@@ -279,7 +279,7 @@ class Model:
         self.journal.named &= (self.items.keys() | self.journal.astray) - self.ended
 
     def check_received(self, user: str, changes: list[SharedChange]) -> None:
-        """Check the events that a user receives: exactly those of existing items that the policies admit."""
+        """Check that a user receives exactly the events of existing items whose policies admit the user."""
         journal, groups = self.journal, ("public", *EVERYBODY[user])
         went = {fingerprint(SHARED_USER, id_) for id_ in self.ended | journal.moved | journal.astray}
         present: dict[str, str | None] = {}

@@ -152,7 +152,7 @@ class World:
 
 
 def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict[bytes, Part]]]:
-    """Return the figures of each version of an item, with the part of each user."""
+    """Return the figures of each version of an item, with each user's contribution."""
     place = place_in(snapshot, item_id)
     users = [user for _, at, user in parts_in(snapshot) if at == place]
     found = {}

@@ -1,4 +1,4 @@
-"""Reports count once, impossible ones are refused, and a value is released only as a coarse, unbiased level."""
+"""Reports count once, impossible reports are refused, and a value is released only as a coarse, unbiased level."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_level_stays_while_the_mean_stays_and_rises_with_it(user: bytes, key: 
 
 
 def test_users_versions_and_purposes_have_offsets_of_their_own() -> None:
-    middle = used(0.375).with_rating(0.375)  # level 1 or 2, by the offset alone
+    middle = used(0.375).with_rating(0.375)  # level 1 or 2, depending only on the offset
     by_user = [middle.quality_level(str(number).encode(), KEYS[0]) for number in range(400)]
     by_key = [middle.quality_level(b"user", key) for key in KEYS[:400]]
     of_rating = [middle.rating_level(b"user", key) for key in KEYS[:400]]

@@ -86,7 +86,7 @@ ACTIONS = st.lists(
 
 
 def shown_by(key: bytes, quality: float, uses: int, actions: Sequence[Action], rules: Rules) -> list[Seen]:
-    """Return all releases during an attack; each run of the victim has this quality, and each report `uses` uses."""
+    """Return all releases during an attack. The victim's runs have this quality, and its reports have `uses` uses."""
     figures = CountedVersion(key, b"author")
     shown = []
     for number, (verb, place, value) in enumerate(actions, 1):

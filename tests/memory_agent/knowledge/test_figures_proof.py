@@ -29,7 +29,7 @@ def histograms(users: int, levels: int = 5) -> Iterator[tuple[int, ...]]:
 
 
 def nulls(prior: float) -> Iterator[Distribution]:
-    """Yield distributions with the mean `prior`: every pair of levels around it, and mixtures of two pairs."""
+    """Yield distributions with the mean `prior`: on every pair of levels around it, and mixtures of two pairs."""
     pairs = []
     for low in range(5):
         for high in range(low + 1, 5):

@@ -229,7 +229,7 @@ def test_a_user_has_one_rating_and_can_remove_it(opened: Open, between: Between)
     assert author.shared.published()[0].quality_metrics.raters == 0
     raters[0].shared.rate(second.id, 0.5, version="1")
     between.keep_up()
-    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # one of the five required changes
+    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # five changes are required
     for rater in raters[1:]:
         rater.shared.rate(second.id, 0.5, version="1")
     between.keep_up()

@@ -32,7 +32,7 @@ SECRET = "ghp_" + "a1B2" * 9
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run calls at the same time; return their results or exceptions."""
+    """Run calls concurrently; return their results or exceptions."""
     barrier = threading.Barrier(len(calls))
 
     def call(do: Callable[[], object]) -> object:
@@ -430,7 +430,7 @@ def test_an_erased_author_leaves_no_item_and_returns_under_another_pseudonym(wor
 
 
 def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
-    """Otherwise a publish that waits for the erasure of its user would bring the user back."""
+    """Otherwise a publish that waits for its user's erasure would recreate the user."""
     preview = world.user("ann").shared.preview("The VPN", FIX)
     item = world.published("ben", FIX)
     for ask in (Publish(content=preview.content), SetName(name="Ann"), Rate(item_id=item.id, rating=1.0)):
@@ -515,7 +515,7 @@ def test_a_new_version_is_visible_only_under_its_own_policy(world: World) -> Non
 
 
 def test_scores_do_not_reveal_items_that_a_caller_may_not_see(world: World) -> None:
-    """Word rarity must not count hidden items: a score would reveal how many of them contain a word."""
+    """Word rarity must not count hidden items, since a score would reveal how many of them contain a word."""
     texts = [f"The build number {number} failed because of a lock of the cache" for number in range(12)]
     for text in (*texts, "The project quagga needs the lock"):
         world.published("ann", text)

@@ -75,7 +75,7 @@ def _closes_the_embedder() -> Iterator[None]:
 
 
 class SharingModel(CheckedSharing):
-    """Actions of users, and events of the process."""
+    """Actions of users, upkeep, crashes and restores, each followed by the checks."""
 
     @initialize(policy=policies, whom=st.sets(offerers, min_size=5), values=works_of_many, spelled=spellings)
     def begin(self, policy: str, whom: set[str], values: list[tuple[float, bool]], spelled: list[str]) -> None:

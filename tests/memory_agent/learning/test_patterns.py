@@ -1,4 +1,4 @@
-"""Patterns of recurring requests, as a pure function of runs."""
+"""Patterns of recurring requests, computed as a pure function of runs."""
 
 from __future__ import annotations
 

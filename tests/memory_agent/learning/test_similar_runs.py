@@ -183,7 +183,7 @@ def test_forgotten_parts_of_a_run_are_not_shown(memory: Memory) -> None:
     memory.ingest(run_events("r", 0, OBJECTIVE, ["Read the log", "Add a lock"], end("r", 9)), now=LATER)
     run = only(memory, OBJECTIVE)
     memory.forget([run.steps[0].record_id])
-    memory.forget([only(memory, OBJECTIVE).steps[0].record_id])  # the memory of its acceptance
+    memory.forget([only(memory, OBJECTIVE).steps[0].record_id])  # the memory of the approval
     assert [line.text for line in only(memory, OBJECTIVE).steps] == ["Add a lock"]
     memory.erasure.erase([run.request.record_id])
     assert memory.runs.similar(OBJECTIVE, min_relevance=0.0) == []

@@ -98,7 +98,7 @@ def _int8(vector: Embedding) -> bytes:
 
 
 def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
-    """Return the marks found, by file."""
+    """Return the marks found in each file."""
     contents = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     held = {name: {mark for mark, data in marks.items() if data in content} for name, content in contents.items()}
     return {name: names for name, names in held.items() if names}

@@ -1,4 +1,4 @@
-"""Vectors and word vectors filled in later: in old stores, after a change of the model, after a crash."""
+"""Vectors and word vectors are filled in later: in old stores, after a change of the model, and after a crash."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def everything(filled: Memory) -> list[MemoryRecord]:
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """Reference implementation of a filter, without `min_score`."""
+    """Reference implementation of a filter, ignoring `min_score`."""
     return all(
         (
             not chosen.kinds or record.kind in chosen.kinds,
@@ -169,7 +169,7 @@ def check(filled: Memory, everything: list[MemoryRecord], embedder: Embedder, ch
     vector = embedder.embed_query(query)
     cosines = {record.id: float(np.dot(record.embedding or [], vector)) for record in everything}
     floor = -2.0 if chosen.min_score is None else chosen.min_score
-    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides these cases
+    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides for these
     right = {r.id for r in everything if passes(r, chosen) and cosines[r.id] >= floor}
     right |= {r.id for r in near if passes(r, chosen)}
     result = filled.recall(query, top_k=1000, filter=chosen, mode=mode, deadline_ms=60_000)

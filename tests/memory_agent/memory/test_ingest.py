@@ -69,7 +69,7 @@ def test_journal_numbers_that_overlap_are_handled_once_and_counted_once(memory: 
 
 
 def test_new_events_of_another_journal_are_not_mistaken_for_old_ones(memory: Memory) -> None:
-    """After the journal is lost or the folder moved, numbers restart, but ids do not."""
+    """After the journal was lost or the folder was moved, sequence numbers restart, but event ids do not."""
     memory.ingest(BATCH[5:], seqs=range(6, 13), now=NOW)
     report = memory.ingest([*BATCH[:5], *NOISE, BATCH[7]], seqs=range(1, 7 + len(NOISE)), now=NOW)
     assert (report.kept, report.duplicates) == (5, 1 + len(NOISE))

@@ -1,4 +1,4 @@
-"""No input leaves a secret in any file of a memory."""
+"""No input stores a secret in any file of a memory."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
 
 @contextmanager
 def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1) -> Iterator[World]:
-    """Yield a world of `count` memories, some changed and some deleted after insertion."""
+    """Yield a world of `count` memories, some of them changed or deleted after insertion."""
     settings = StoreSettings(exact_search_limit=exact_search_limit)
     archive = Archive.open(folder, settings, "library")
     try:

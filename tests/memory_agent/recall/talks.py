@@ -138,7 +138,7 @@ def asked_of(
     settings: RecallSettings | None = None,
     deadline: Deadline | None = None,
 ) -> Search:
-    """Search an archive for words of the vocabulary."""
+    """Search an archive for these words of the vocabulary."""
     settings = settings or RecallSettings()
     options: Any = {"dates": "ignore"}
     text = " ".join(said) + ("?" if asks else "")

@@ -29,7 +29,7 @@ def _audit(event: str, _arguments: tuple[object, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def connections() -> list[str]:
-    """Record every SQLite database that this process opens, by an audit hook."""
+    """Record every SQLite database that this process opens, with an audit hook."""
     sys.addaudithook(_audit)
     return _connections
 

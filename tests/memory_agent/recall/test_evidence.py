@@ -75,7 +75,8 @@ def expected(
     *,
     compared: bool = True,
 ) -> Met:
-    """The scores of each of `slots`, word by word and neighbour by neighbour; only `shown` are neighbours.
+    """Return the scores of `slots`, computed word by word and neighbour by neighbour. Only `shown` slots are
+    neighbours.
 
     `credits` are 1 by default.
     """

@@ -16,7 +16,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 
 READ = ("en", "de", "es", "fr", "pt")
-"""Languages whose letters the model reads."""
+"""Languages whose letters are in the model's vocabulary."""
 
 
 class Store(msgspec.Struct):

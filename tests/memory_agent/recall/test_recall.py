@@ -220,7 +220,7 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         assert memory.recall("sourdough").degraded == ("vectors_pending",)
         assert (memory.fill_vectors(4), memory.stats().without_vector) == (4, 6)
-    with open_without_model(tmp_path / "a") as memory:  # closing filled the other vectors
+    with open_without_model(tmp_path / "a") as memory:  # closing filled the others
         assert memory.stats().without_vector == 0
         memory.ingest([message(10)], now=NOW)
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
@@ -365,7 +365,7 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
 
 
 class FailingModel(OtherModel):
-    """A caller's embedder that fails on some texts with foreign errors."""
+    """A custom embedder that raises non-library errors for some texts."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         if "at once" in text:

@@ -248,7 +248,7 @@ def test_items_of_unknown_relevance_take_only_empty_places_proven_ones_first() -
 
 
 def recall_ids(count: int) -> list[str]:
-    """Return ids of recalls within one hour."""
+    """Return ids of recalls made within one hour."""
     random = np.random.default_rng(7)
     alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     return ["01KHJY9" + "".join(alphabet[place] for place in random.integers(0, 32, 19)) for _ in range(count)]

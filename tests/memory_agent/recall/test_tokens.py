@@ -97,7 +97,7 @@ def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
 
 
 class Failing(Embedder):
-    """The real embedder, whose tokenizer answers `answers` times and then times out."""
+    """The real embedder with a tokenizer that answers `answers` times and then times out."""
 
     def __init__(self, embedder: Embedder, answers: int) -> None:
         self._embedder = embedder
@@ -121,7 +121,7 @@ class Failing(Embedder):
         return self._embedder.count_tokens(text)
 
     def close(self) -> None:
-        """Keep the real embedder open."""
+        """Do nothing: the real embedder stays open."""
 
 
 def late(embedder: object) -> LazyEmbedder:

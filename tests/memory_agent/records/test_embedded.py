@@ -87,7 +87,7 @@ class Standing:
 
 
 class Former:
-    """An embedder of the former protocol."""
+    """An embedder that implements the former protocol."""
 
     info = INFO
     count_tokens = Inheriting.count_tokens

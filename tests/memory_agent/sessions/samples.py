@@ -13,7 +13,7 @@ from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
 
 BLOCK = f"{OPEN}\n1. 2 weeks ago · finding (user_input)\n| A mutex fixed it\n{CLOSE}"
-"""A block of recalled memories, as in a prompt."""
+"""A block of recalled memories as in a prompt."""
 
 PROMPT = "Users get signed out at random, please fix it"
 Events = list[dict[str, Any]]
@@ -22,7 +22,7 @@ Events = list[dict[str, Any]]
 def read(
     *paths: Path, since: datetime | None = None, project: str | None = None, clients: tuple[str, ...] = NAMES
 ) -> tuple[Events, ImportCounts]:
-    """Return the events of these files or folders, and the counts."""
+    """Return the events in these files or folders, and the counts."""
     imported = SessionImport(Places(paths, clients=clients), Scope("alice", since, project), lambda *_: None)
     return list(imported.events()), imported.counts
 

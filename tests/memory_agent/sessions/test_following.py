@@ -15,7 +15,7 @@ from tests.memory_agent.sessions.samples import PROMPT, read, said, write_docume
 
 
 class Following:
-    """An import of a folder whose files grow."""
+    """An import of a folder with growing files."""
 
     def __init__(self, folder: Path) -> None:
         self.imported = SessionImport(Places((folder,)), Scope("alice"), lambda *_: None)

@@ -195,7 +195,7 @@ documents = st.dictionaries(names, words | st.integers() | st.lists(words, max_s
 
 @st.composite
 def dumps(draw: st.DrawFn) -> str:
-    """A JSON document as a string: complete, truncated, escaped, after a few words, or one per line."""
+    """JSON documents as a string: complete, truncated, escaped, after a few words, or one per line."""
     text = draw(st.sampled_from([json.dumps, str]))(draw(documents | st.lists(documents, min_size=1, max_size=3)))
     cut = draw(st.integers(0, 40))
     text = text[: max(len(text) - cut, len(text) // 2, 12)]

@@ -142,7 +142,7 @@ def assert_searches(view: View, records: Records, vectors: Vectors, query: Embed
 
 
 def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
-    """Check that every search uses the best passage of each memory, and which passage it is."""
+    """Check that every search uses the best passage of each memory, and that `best_passages` names it."""
     every = np.flatnonzero(view.alive)
     exact = np.full(view.count, np.nan)
     for row, slot in zip(view.rows[every].tolist(), every.tolist(), strict=True):
@@ -196,7 +196,7 @@ def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
 
 
 def _windows(records: Records) -> Iterator[list[int]]:
-    """Yield the neighbours of each row, in order of rows."""
+    """Yield the neighbours of each row, in row order."""
     sessions: dict[object, list[tuple[datetime, int]]] = defaultdict(list)
     for row, record in records.items():
         sessions[row if record.session_id is None else record.session_id].append((record.timestamp, row))

@@ -39,7 +39,7 @@ def memory(text: str = "fixed the auth race with a mutex", **fields: Any) -> Mem
 
 
 def new_key(folder: Path) -> UserKey:
-    """The key of a user, created on first use."""
+    """Return the key of user alice, created on first use."""
     return UserKey(KeyRing(folder), "alice")
 
 

@@ -107,7 +107,7 @@ filters = st.builds(
 
 
 class ColumnsModel(RuleBasedStateMachine):
-    """Columns that follow a real store."""
+    """Columns that apply the changes of a real store."""
 
     @initialize()
     def create(self) -> None:

@@ -1,4 +1,4 @@
-"""Saved columns are used if correct, caught up if behind, and rebuilt if anything is wrong."""
+"""Saved columns are used if correct, updated if behind, and rebuilt if anything is wrong."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ def test_a_purge_leaves_nothing_of_the_deleted_in_any_file(
 
 
 def planes(vector: Embedding) -> bytes:
-    """The bytes of a vector in the file of the columns."""
+    """Return the bytes of a vector in the columns' file."""
     table = VectorTable()
     table.append(vector[None])
     return table.view().coarse(np.array([0])).tobytes()

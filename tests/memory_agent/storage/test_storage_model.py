@@ -34,7 +34,7 @@ sessions = st.none() | st.sampled_from(["s-1", "s-2"])
 
 
 class StorageModel(RuleBasedStateMachine):
-    """`records`, `vectors` and `events` are the expected content."""
+    """A model of an archive; `records`, `vectors` and `events` are its expected content."""
 
     @initialize()
     def create(self) -> None:

@@ -1,4 +1,4 @@
-"""Acknowledged writes survive killed writers and full disks."""
+"""Acknowledged writes survive a killed writer and a full disk."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_title_and_headings_come_first_and_the_central_sentences_follow(embedder
     assert lines[:3] == ["Runbook", "Deploying", "Troubleshooting"]
     assert lines[3].startswith(("The staging", "Deploys"))
     assert len(lines) == 7
-    assert LUNCH not in lines  # farthest from the centroid of the five
+    assert LUNCH not in lines  # farthest from the centroid of the five sentences
 
 
 def test_changed_sentences_precede_central_ones(embedder: Embedder) -> None:
