@@ -1,6 +1,7 @@
 """Users that send every kind of request, each with its own key and private data.
 
-`OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if one is missing.
+`OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if any of them is
+missing.
 """
 
 from __future__ import annotations

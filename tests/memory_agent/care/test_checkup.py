@@ -1,4 +1,4 @@
-"""`verify` finds damage, and reports none in an intact store."""
+"""`verify` finds damage, and reports no fault in an intact store."""
 
 from __future__ import annotations
 

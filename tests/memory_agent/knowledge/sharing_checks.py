@@ -262,7 +262,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_match_the_contributions_of_existing_users(self) -> None:
-        """Check that each contribution is stored once, and none by the author, after any repeat, erasure or restore."""
+        """Check that each contribution is stored once, and no contribution of the author, after any step."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

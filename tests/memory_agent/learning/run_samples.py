@@ -100,5 +100,5 @@ def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], qu
 
 
 def qualities(memory: Memory) -> dict[str, float | None]:
-    """The quality of every memory, by its event or else its id."""
+    """The quality of every memory, by event id, or by memory id if it has no event."""
     return {record.event_id or record.id: record.quality_score for _, record in memory._archive.store.scan()}

@@ -17,7 +17,7 @@ from memory_agent.storage.terms import query_words, text_words
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r"\w*(bly|ble|logy|logies|logical|kked)\b", re.IGNORECASE)
-"""Words that Snowball's Porter stemmer and FTS5's stem differently."""
+"""Words that the Porter stemmers of Snowball and FTS5 stem differently."""
 
 said = st.sampled_from(
     [

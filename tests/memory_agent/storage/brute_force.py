@@ -59,7 +59,7 @@ def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
 
 
 def _has(metadata: dict[str, Any], path: str, values: Any) -> bool:
-    """Whether one of the values is at the path, in any reading of a path whose keys contain dots."""
+    """Whether one of the values is at the path. Keys may contain dots, so every reading of the path is tried."""
     wanted = values if isinstance(values, tuple) else (values,)
     return any(_same(held, one) for held in _at(metadata, path) for one in wanted)
 

@@ -29,7 +29,7 @@ from memory_agent.storage.terms import (
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
-"""Words that Snowball's Porter stemmer and FTS5's stem differently."""
+"""Words that the Porter stemmers of Snowball and FTS5 stem differently."""
 
 ranges = [(0, 0x17F), (0x300, 0x331), (0x391, 0x3A1), (0x3A3, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x1E02, 0x1EF9)]
 characters = st.one_of(
@@ -156,7 +156,7 @@ def test_a_language_is_recognised_by_its_stop_words() -> None:
         "who sang La Vie en rose in Los Angeles",
         "x" * 9,
     )
-    assert [text for text in english if is_foreign(text)] == ["de la"]  # the only text taken for foreign
+    assert [text for text in english if is_foreign(text)] == ["de la"]  # the only text detected as foreign
 
 
 def test_short_and_long_words_are_their_own_stem() -> None:

@@ -241,7 +241,7 @@ def test_a_graph_of_other_slots_is_not_used(tmp_path: Path) -> None:
     save(table, tmp_path, None)
     table.close()
     shorter = filled(VECTORS[:2_000])
-    shorter._generation = table._generation  # as if the file were an older one of this table
+    shorter._generation = table._generation  # as if the file were an older version
     shorter.load_graph(tmp_path / "graph")
     kept = table.keep(np.arange(COUNT))
     kept.load_graph(tmp_path / "graph")
