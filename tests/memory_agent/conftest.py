@@ -1,4 +1,4 @@
-"""Fixtures of all tests below: the real embedder, a memory that uses it, a relay."""
+"""Fixtures for all tests in this folder: the real embedder, a memory that uses it, a relay."""
 
 from __future__ import annotations
 

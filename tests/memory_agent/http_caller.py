@@ -1,4 +1,4 @@
-"""Callers of the HTTP interface, with the methods of a client or with the bytes of one request."""
+"""Callers of the HTTP interface: with a client's methods, or with the bytes of one request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HttpCaller:
         self._token = token
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        """Send one request with the token; `headers` are added to the usual ones, or replace them."""
+        """Send one request with the token; `headers` extend or override the default headers."""
         own = {"Content-Type": JSON} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self._connection.request(method, path, body, own | named)
@@ -49,7 +49,7 @@ class HttpCaller:
         return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
 
     def post(self, verb: str, fields: object = None, **headers: str) -> Answer:
-        """Send a verb."""
+        """Send the request of a verb."""
         return self.send("POST", f"/v1/{verb}", b"" if fields is None else msgspec.json.encode(fields), **headers)
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class HttpCaller:
 
 
 class StreamEvent(NamedTuple):
-    """An event of a stream; `name` is "" for a heartbeat or the beginning."""
+    """An event of a stream; `name` is "" for a heartbeat and for the first frame."""
 
     name: str
     id: int
@@ -75,13 +75,13 @@ class Listener:
         self.status = self._answer.status
         self.problem: dict[str, Any] = {}
         if self.status == 200:
-            assert next(self).name == ""  # the beginning, with the id at which the stream continues
+            assert next(self).name == ""  # the first frame has the id after which the stream continues
         else:
             self.problem = json.loads(self._answer.read())
             self.close()
 
     def next_event(self) -> StreamEvent:
-        """Return the next event with a name."""
+        """Wait for the next event that has a name, and return it."""
         return next(frame for frame in self if frame.name)
 
     def close(self) -> None:

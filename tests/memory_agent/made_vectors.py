@@ -1,4 +1,4 @@
-"""An embedder without a model, whose vectors, passages and words depend on the text alone."""
+"""An embedder without a model, whose vectors, passages and words depend only on the text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 60.0
 
 
 class Made:
-    """A result that exists already."""
+    """A result that is already available."""
 
     def __init__(self, found: list[Embedded]) -> None:
         self._found = found
@@ -27,7 +27,7 @@ class Made:
 
 
 class MadeQuery:
-    """An embedded query that exists already."""
+    """An embedded query that is already available."""
 
     def __init__(self, found: EmbeddedQuery) -> None:
         self._found = found
@@ -37,15 +37,15 @@ class MadeQuery:
 
 
 class MadeVectors(PassageEmbedder):
-    """A passage is the sum of its words' vectors, which are random; texts with shared words are near."""
+    """The vector of a passage is the sum of random vectors of its words; texts with shared words are similar."""
 
     def __init__(self, ndim: int = 32, words: str = "signs-1", model: str = "made") -> None:
-        """Without `words`, it embeds only the first passage of a text."""
+        """Without `words`, embed only the first passage of a text."""
         self._info = EmbedderInfo(
             model=model, model_sha256=model * 16, scheme="float32", runtime="none", ndim=ndim, words=words
         )
         self.texts = 0
-        self.going_on = threading.Event()  # bulk work waits for it
+        self.going_on = threading.Event()  # bulk work waits for this event
         self.going_on.set()
 
     @property

@@ -1,4 +1,4 @@
-"""Events as conductors send them, and a memory without a model."""
+"""Events as sent by conductors, and a memory without a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUBJECTS = (
 
 
 def message(number: int, text: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a message of a user; the default text is a numbered subject."""
+    """Return an event of a user's message; the default text is a numbered subject."""
     text = f"{SUBJECTS[number % len(SUBJECTS)]}, part {number}" if text is None else text
     return {
         "event_id": f"event-{number}",
@@ -39,7 +39,7 @@ def message(number: int, text: str | None = None, **fields: Any) -> dict[str, An
 
 
 def progress(number: int, text: str, run_id: str = "run_7") -> dict[str, Any]:
-    """Return the progress of a worker in a run."""
+    """Return an event of a worker's progress in a run."""
     payload = {"message": text, "run_id": run_id}
     return message(number, event_type="worker.task.progress", payload=payload)
 

@@ -1,4 +1,4 @@
-"""A real gateway, dispatcher and relay on one data folder, with the users' memories in this process: no Ray."""
+"""A real gateway, dispatcher and relay on one data folder, with users' memories in this process instead of Ray."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UPKEEP_INTERVAL_S = 0.1
 
 
 class HostsHere:
-    """Does what `Hosts` does, with one `MemoryHost` of this process. All users stay awake."""
+    """Implements `Hosts` with one `MemoryHost` in this process. All users stay awake."""
 
     def __init__(self, host: MemoryHost) -> None:
         self._host = host
@@ -108,7 +108,7 @@ def gateway_without_ray(
     relay_settings: RelaySettings | None = None,
     settings: Settings | None = None,
 ) -> Iterator[Served]:
-    """Serve `data_dir`, whose path must be short; with retention rules, upkeep runs all the time."""
+    """Serve `data_dir`, whose path must be short. If there are retention rules, upkeep runs continuously."""
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()
@@ -139,7 +139,7 @@ def gateway_in_new_folder(
 
 @contextmanager
 def found_by_clients(served: Served) -> Iterator[None]:
-    """Let clients find the gateway by its data folder, as they find a daemon."""
+    """Let clients find the gateway by its data folder, as for a daemon."""
     with Layout(served.data_dir).hold():
         Layout(served.data_dir).http.write_text(f"{served.http}\n")
         yield

@@ -1,4 +1,4 @@
-"""The data folder: private, one daemon at a time, found by clients."""
+"""The data folder: it is private, has one daemon at a time, and clients find it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
 
 
 def test_an_empty_token_file_is_recreated(tmp_path: Path) -> None:
-    """Every client without a token would present an empty one."""
+    """Every client without a token would present an empty token."""
     (tmp_path / "token").touch()
     assert len(Layout(tmp_path).make_token()) >= 32
 
@@ -101,7 +101,7 @@ def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) 
 
 
 def test_clients_do_not_contact_the_port_of_a_killed_daemon(tmp_path: Path) -> None:
-    """Another program may use the port by now, even while a command works on the folder, which looks like a daemon."""
+    """Another program may use the port by now, even if a command locks the folder as a daemon does."""
     layout = Layout(tmp_path)
     layout.create()
     layout.http.write_text("http://127.0.0.1:1\n")

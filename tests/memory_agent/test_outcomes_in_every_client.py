@@ -1,4 +1,4 @@
-"""A run that worked comes before one that failed, embedded and through a client, without a daemon."""
+"""A successful run comes before a failed run, embedded and through a client, without a daemon."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TEXT = "the auth race needed a mutex"
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """The client of a missing embedder: memories are found by their words."""
+    """A client of a missing embedder, so that recalls search by words."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 
@@ -62,7 +62,7 @@ def memory(request: pytest.FixtureRequest) -> MemoryProvider:
 def test_days_begin_where_the_reference_time_is(
     memory: MemoryProvider, moment: datetime, query: str, since: str, until: str
 ) -> None:
-    """A time on the wire is UTC; the third day has 25 hours, and July is not in the offset of November."""
+    """Times on the wire are in UTC. The third day has 25 hours, and July's UTC offset differs from November's."""
     (date,) = memory.recall(f"the auth race {query}", reference_time=moment, mode="lexical").dates
     expected = [datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (since, until)]
     assert [date.since, date.until] == expected, describe(date)
@@ -159,7 +159,7 @@ def test_a_deadline_of_zero_gives_an_empty_answer(memory: MemoryProvider, deadli
     ids=["kinds", "tags", "most tags"],
 )
 def test_a_long_filter_filters_and_leaves_the_indexes_alone(memory: MemoryProvider, filter: MemoryFilter) -> None:
-    """SQLite reports too many parameters like damage."""
+    """SQLite reports too many parameters with the same error as damage."""
     found = memory.recall("the auth race", filter=filter, mode="lexical")
     assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())
 

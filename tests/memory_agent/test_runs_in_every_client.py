@@ -26,7 +26,7 @@ Either = Memory | MemoryClient
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """The client of a missing embedder: memories are found by their words."""
+    """A client of a missing embedder, so that recalls search by words."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 
@@ -50,7 +50,7 @@ def memory(request: pytest.FixtureRequest) -> Either:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]:
-    """A method's parameters without the time, which only an embedded memory takes."""
+    """A method's parameters except for the time, which only an embedded memory accepts."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default) for one in found if one.name != "now"]
 
@@ -208,7 +208,7 @@ def test_an_unusable_argument_is_named(memory: Either, ask: Callable[[Any], obje
 def test_the_learner_is_exported_loaded_and_reset(memory: Either) -> None:
     status = memory.sona.status()
     assert (status.user_id, status.gate.state) == ("alice", "shadow")
-    assert memory.sona.load(memory.sona.export()) == 0  # all of it is known here
+    assert memory.sona.load(memory.sona.export()) == 0  # all of it is known already
     assert memory.sona.reset() == status.trajectories
     assert memory.sona.status().credited == 0
 

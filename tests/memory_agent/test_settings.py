@@ -1,4 +1,4 @@
-"""Settings: defaults, then TOML, then environment, then flags; errors name the setting."""
+"""Settings come from defaults, TOML, environment and flags, in rising precedence; errors name the setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refused requests create no store of shared items, through the gateway and on files alone."""
+"""Refused requests create no store of shared items, either through the gateway or directly on files."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ from relay.net import RequestSocket
 INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.is_inner}
 METHODS = BY_NAME.keys() - INNER_METHODS
 USER_METHODS = {name for name in METHODS if BY_NAME[name].answered_by == "memory"}
-NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # what was stored stays stored: a repeat is another test
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is another test
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
 @pytest.fixture(scope="module", params=["zmq", "http"])
@@ -78,7 +78,7 @@ def door(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def served(door: str, embedder: Embedder) -> Iterator[Served]:
-    """A folder for each door: ids that users named through one would be taken for leaks through the other."""
+    """One folder per door: ids that users sent through one door would count as leaks through the other."""
     with gateway_in_new_folder(embedder, SOON) as served:
         yield served
 
@@ -121,9 +121,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
     for name, number, named, whose, place in story:
         operation = OPERATIONS[number]
         user, other = users[name], users[whose]
-        id_ = (
-            other.ids[place % len(other.ids)] if other.ids else "unknown"
-        )  # its own id, or one that it somehow learned
+        id_ = other.ids[place % len(other.ids)] if other.ids else "unknown"  # the user's own id, or a learned id
         if other is not user:
             user.said.add(id_)
         answer = operation.do(user, Asked(named, id_, other))
@@ -139,7 +137,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
 
 
 def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
-    """Every verb needs an operation; otherwise nothing would show that the verb isolates users."""
+    """Every verb needs an operation; otherwise the isolation of users would be untested for the verb."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -148,7 +146,7 @@ def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=[f"{n}-{one.name}" for n, one in enumerate(OPERATIONS)])
 def test_each_operation_is_accepted(users: dict[str, User], operation: Operation) -> None:
-    """Invalid parameters would be refused before anything could leak."""
+    """Invalid parameters would be rejected before anything could leak."""
     alice, bob = users["alice"], users["bob"]
     own = msgspec.msgpack.decode(remember(alice, Asked(None, "", alice)))["result"]["id"]
     answer = operation.do(alice, Asked(None, own, bob))
@@ -159,7 +157,7 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
 
 
 def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:
-    """Each user finds its own words by the query that all users send, so there is something to leak."""
+    """Each user finds its own words with the query that all users send, so a leak is possible."""
     for user in users.values():
         remember(user, Asked(None, "", user))
         answer = user.ask("recall", {"query": SHARED, "top_k": 50})
@@ -255,7 +253,7 @@ def test_an_unknown_curve_key_gets_no_answer(served: Served, tmp_path: Path) -> 
     token = (served.data_dir / "token").read_text()
     with (
         MemoryClient("alice", endpoint=served.guarded, token=token, key_file=tmp_path / "stranger.key") as client,
-        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may also be unable to send
+        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may be unable to send
     ):
         client.recall("proxy", deadline_ms=300)
 
@@ -269,7 +267,7 @@ def test_only_its_owner_erases_a_session_of_system(served: Served) -> None:
         ("fred", {"session_id": "s-both", "payload": {}}),
         ("system", {"session_id": "s-erin", "payload": {"run_id": "run-erin"}}),
         ("system", {"session_id": "s-erin", "payload": {"run_id": "run-nobody-knows"}}),
-        ("system", {"session_id": "s-erin", "payload": {"run_id": "run-fred"}}),  # the run says that it is of fred
+        ("system", {"session_id": "s-erin", "payload": {"run_id": "run-fred"}}),  # the run belongs to fred
         ("system", {"session_id": "s-both", "payload": {}}),
     ]
     for user_id, fields in told:
@@ -315,7 +313,7 @@ def test_only_the_daemon_may_send_the_steps_of_an_erasure(served: Served, of_all
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_a_key_allows_exactly_its_scopes(scope: Scope) -> None:
-    """The table says which scope a verb needs; a name that is not in it needs `admin`."""
+    """The table has the scope that each verb needs; a name that is not in the table needs `admin`."""
     own, everybody = (Principal("k", user, frozenset({scope})) for user in ("alice", None))
     for method in (*METHODS, "a_verb_of_tomorrow"):
         asked = Request(method=method, user_id="alice", params=msgspec.Raw(encode_fields({"through": {"alice": 1}})))

@@ -1,6 +1,7 @@
-"""Users that send every kind of request, each with its own key, and the data that only this user may see.
+"""Users that send every kind of request, each with its own key and private data.
 
-`OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if one is missing.
+`OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if any of them is
+missing.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _numbers = itertools.count(1)
 
 @dataclass(repr=False)
 class User:
-    """A user with its own key, and the data that only this user may see: words of its texts, and ids.
+    """A user with its own key, and the data that only this user may see: ids and the words of its texts.
 
-    `conductor` publishes with a key for all users, for every user.
+    `conductor` publishes for every user, with a key for all users.
     """
 
     name: str
@@ -41,10 +42,10 @@ class User:
     private: set[str] = field(default_factory=set)
     ids: list[str] = field(default_factory=list)
     said: set[str] = field(default_factory=set)
-    """Ids of other users that it sent itself, and may receive again, for example as the id of its own run."""
+    """Ids of other users that this user sent, and may receive again, for example as the id of its own run."""
     runs: int = 0
     learnt: bytes = b""
-    """The exported state of its learner."""
+    """The exported state of the user's learner."""
 
     def ask(self, method: str, params: dict[str, Any], named: str | None = None) -> bytes:
         """Send a request as bytes, bypassing the client's checks; return the reply's bytes."""
@@ -71,7 +72,7 @@ class User:
             return msgspec.msgpack.encode({"fault": {"code": error.code, "message": str(error)}})
 
     def word(self) -> str:
-        """A new word that only this user knows."""
+        """Return a new word that only this user knows."""
         word = f"q{self.name}x{next(_numbers)}z"
         self.private.add(word)
         return word
@@ -102,7 +103,7 @@ class HttpUser(User):
         if answer.status != 200:
             fault = {"code": found["code"], "args": found["args"], "message": found["detail"]}
             return msgspec.msgpack.encode({"fault": fault})
-        is_bytes = BY_NAME[method].result is bytes  # base64 would hide the words in them
+        is_bytes = BY_NAME[method].result is bytes  # base64 would hide the words in the result
         return msgspec.msgpack.encode({"result": b64decode(found) if is_bytes else found})
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class Asked(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An action of a user. `verb`: of the daemon; `op`: of the relay; neither for an action of several requests."""
+    """An action of a user, with the daemon's `verb` or the relay's `op`; both are empty for several requests."""
 
     name: str
     do: Callable[[User, Asked], bytes]
@@ -133,7 +134,7 @@ def remember(user: User, asked: Asked) -> bytes:
 
 
 def publish(user: User, asked: Asked) -> bytes:
-    """Publish events of an own run, and guess the id of another user's next run."""
+    """Publish events of the user's own run, and guess the id of another user's next run."""
     for run_id in (f"run-{user.name}-{user.word()}", next_run(asked.other)):
         payload = {"text": f"{SHARED} {user.word()}", "run_id": run_id, "objective": f"{SHARED} {user.word()}"}
         event = {"event_type": "chat.user_msg", "session_id": "shared-session", "payload": payload}
@@ -146,7 +147,7 @@ def next_run(user: User) -> str:
 
 
 def conduct(user: User, _: Asked) -> bytes:
-    """Let the conductor work for the user: as `system`, in a run with a guessable id."""
+    """Let the conductor publish for the user, also as `system`, in a run with a guessable id."""
     run_id = next_run(user)
     user.runs += 1
     for user_id, fields in (
@@ -313,11 +314,11 @@ OPERATIONS = (
 
 
 MOST_TELLING = ("publish", "conduct", "recall")
-"""The operations that most likely reveal a leak are tried more often."""
+"""The operations that most likely reveal a leak occur more often."""
 
 
 def found_ids(answer: bytes) -> list[object]:
-    """Return the ids anywhere in a result."""
+    """Return all ids in a result."""
     result = msgspec.msgpack.decode(answer).get("result")
     if isinstance(result, dict) and "author_id" in result:
         return []  # a shared item, which all users may see

@@ -1,4 +1,4 @@
-"""A user's folder with everything in it that a store can hold, made from real events and the real model."""
+"""A user's folder with every kind of stored data, made from real events and the real model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _filled_once(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -
 
 @pytest.fixture
 def filled(tmp_path: Path, _filled_once: Path) -> Path:
-    """The closed folder of user alice below a data folder, with a saved graph."""
+    """The closed folder of user alice in a data folder, with a saved graph."""
     folder = tmp_path / "data" / "users" / "alice"
     shutil.copytree(_filled_once, folder)
     return folder

@@ -1,4 +1,4 @@
-"""A backup under load, restored elsewhere, and refused when damaged."""
+"""Backups: made under load, restored to another folder, and rejected when damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, filled: Path) -> Path:
-    """Two users and a journal with all of alice's events, of which the daemon has handled all."""
+    """Two users, and a journal with all of alice's events, each of which the daemon has ingested."""
     data_dir = filled.parent.parent
     shutil.copytree(filled, user_folder(data_dir, "bob.x"))
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -43,7 +43,7 @@ def data_dir(tmp_path: Path, filled: Path) -> Path:
 
 
 def answers(data_dir: Path, user_id: str, embedder: Embedder) -> list[object]:
-    """All answers that a user can get from a memory."""
+    """Every kind of answer that a user can get from a memory."""
     with Memory.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
         recalls = [memory.recall(query, 10, now=NOW).memories for query in QUERIES]
         runs = memory.runs.list()
@@ -111,7 +111,7 @@ with Memory.open(data_dir / "users" / "alice", user_id="alice", embedder_setting
 
 @pytest.fixture
 def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that appends events, ingests them, and commits the journal's cursor, as fast as it can."""
+    """A process that continuously appends events, ingests them, and commits the journal's cursor."""
     process = subprocess.Popen([sys.executable, "-c", _WRITER, str(data_dir)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -124,7 +124,7 @@ def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_backup_made_under_load_has_every_event_of_its_journal(
     data_dir: Path, tmp_path: Path, writer: subprocess.Popen[str]
 ) -> None:
-    """No store is ahead of the journal, and the journal delivers again what a store lacks."""
+    """No store is ahead of the journal, and the journal redelivers the events that a store lacks."""
     for number in range(3):
         backup, elsewhere = tmp_path / f"backup{number}", tmp_path / f"data{number}"
         make_backup(data_dir, backup, SETTINGS, NOW, quiet)

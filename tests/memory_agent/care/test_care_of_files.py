@@ -1,4 +1,4 @@
-"""Maintenance through a client."""
+"""Maintenance commands through a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export and import as JSON Lines: bit for bit, all or nothing, idempotent."""
+"""Export and import as JSON Lines are bit-exact, atomic and idempotent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def imported(folder: Path, data: bytes, store: StoreSettings = GRAPH) -> Importe
 
 
 def stored(folder: Path) -> list[object]:
-    """The content of a store without row numbers: bytes where they do not contain the row's number, else values."""
+    """The content of a store without row numbers: raw bytes, or decoded values if the bytes contain the row number."""
     archive = Archive.open(folder, GRAPH, "library")
     with archive.store.snapshot() as snapshot:
         rows = [row for row, _ in snapshot.scan()]

@@ -1,4 +1,4 @@
-"""`verify` finds damage and reports none in a sound store."""
+"""`verify` finds damage, and reports no fault in an intact store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_sound_store_has_no_findings_and_is_not_touched(filled: Path) -> None:
 
 
 def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path, embedder: Embedder) -> None:
-    """Unsaved changes of the owner are not faults, since the change log has them."""
+    """Unsaved changes of the owner are not faults, since they are in the change log."""
     with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
         memory.remember("later than the saved graph")
         process = subprocess.run(
@@ -211,7 +211,7 @@ def test_damaged_files_are_named_without_their_content(filled: Path) -> None:
 
 @pytest.mark.parametrize("row", [0, -1, 1 << 40])
 def test_a_run_that_names_a_row_that_never_was_is_found(filled: Path, row: int) -> None:
-    """Its indexes agree with it, so only this check can find it."""
+    """The run agrees with its indexes, so only this check can find the fault."""
     archive = Archive.open(filled, GRAPH, "library")
     with archive.batch() as batch:
         run = next(iter(batch.newest_trajectories()))

@@ -1,4 +1,4 @@
-"""A restore that is killed at any of its moves is finished by the next process that holds the folder."""
+"""If a restore is killed at any of its moves, the next process that locks the folder finishes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ else:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, embedder: Embedder) -> Path:
-    """With one memory of alice and one event; a backup of it beside; then another memory and another event."""
+    """A data folder with two of alice's memories and two events, and a backup made when it had one of each."""
     folder = tmp_path / "data"
     for number, text in enumerate(("The spare key is under the stone", "The spare key was moved to the shed")):
         with Memory.open(user_folder(folder, "alice"), user_id="alice", embedder=embedder) as memory:
@@ -79,12 +79,12 @@ def test_a_restore_killed_at_any_move_is_finished_by_the_next_start(
         with Layout(work).hold():
             assert not has_unfinished_moves(work)
         with Memory.open(user_folder(work, "alice"), user_id="alice", embedder=embedder) as memory:
-            assert memory.stats().memories == 1  # what the backup had
+            assert memory.stats().memories == 1  # as in the backup
         with Journal.open(journal_folder(work)) as journal:
             assert journal.last_seq == (1 if part == "all" else 2)
         (aside,) = work.glob("replaced-*")
         with Memory.open(aside / "users" / "alice", user_id="alice", embedder=embedder) as memory:
-            assert memory.stats().memories == 2  # what was there
+            assert memory.stats().memories == 2  # as before the restore
         assert not list(work.glob(".restoring"))
     assert killed == finished >= 2
 

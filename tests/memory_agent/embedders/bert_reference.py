@@ -1,6 +1,6 @@
-"""BERT's forward pass in float64, written from the paper (Devlin et al. 2019) and independent of the exporter.
+"""BERT's forward pass in float64, implemented from the paper (Devlin et al. 2019), independently of the exporter.
 
-Pooling and norm as all-MiniLM-L6-v2 defines them. Also writes small random models of the same make.
+Pooling and normalization are those of all-MiniLM-L6-v2. Also writes small random models of this architecture.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 class Reference:
-    """A BERT sentence encoder. `embed` takes the ids of one text."""
+    """A BERT sentence encoder. `embed` takes the token ids of one text."""
 
     def __init__(self, weights: Path, heads: int, epsilon: float, pooling: str = "mean") -> None:
         self._weights = {name: tensor.astype(np.float64) for name, tensor in load_file(weights).items()}
@@ -30,7 +30,7 @@ class Reference:
         self._layers = sum(name.endswith(".attention.self.query.weight") for name in self._weights)
 
     def embed(self, ids: npt.NDArray[np.int32]) -> Array:
-        """Return the (d,) unit vector of (t,) ids."""
+        """Return the unit vector (d,) of the token ids (t,)."""
         w = self._weights
         x = w["embeddings.word_embeddings.weight"][ids]
         x = x + w["embeddings.position_embeddings.weight"][: len(ids)]
@@ -68,7 +68,7 @@ class Reference:
 
 
 def write_random_model(folder: Path, tokenizer: Path, *, pooling: str, width: int = 64, layers: int = 2) -> None:
-    """Write a model folder of another make and dimension, with its checksums, using an existing vocabulary."""
+    """Write a folder with a random model of another size, its checksums, and an existing vocabulary."""
     rng = np.random.default_rng(7)
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
@@ -89,7 +89,7 @@ def write_random_model(folder: Path, tokenizer: Path, *, pooling: str, width: in
 
 
 def list_checksums(folder: Path) -> None:
-    """Write `SHA256SUMS` as the tool `sha256sum` does."""
+    """Write `SHA256SUMS` in the format of the tool `sha256sum`."""
     names = ("model.safetensors", "tokenizer.json", "config.json", "1_Pooling/config.json")
     present = [name for name in names if (folder / name).exists()]
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in present]

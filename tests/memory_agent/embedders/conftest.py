@@ -1,4 +1,4 @@
-"""The real model, built once per run into a cache of its own, and texts to embed."""
+"""The real model, built once per test run into a separate cache, and texts to embed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The default model with its weights, as the installed package carries them."""
+    """The default model with the weights of the installed package."""
     return find_default(tmp_path_factory.mktemp("none"), PACKAGE)
 
 
@@ -61,7 +61,7 @@ def real_sentences() -> list[str]:
 
 @pytest.fixture
 def start_server(tmp_path: Path, model_cache: Path) -> Iterator[StartServer]:
-    """Start servers at an ipc endpoint of this test, and kill them at its end."""
+    """Return a function that starts servers at this test's ipc endpoint; kill them when the test ends."""
     started: list[ServerProcess] = []
 
     def start(*arguments: str, settings: EmbedderSettings = INT8, cache: Path = model_cache) -> ServerProcess:
@@ -87,5 +87,5 @@ def remote(start_server: StartServer) -> Iterator[RemoteEmbedder]:
 
 @pytest.fixture(scope="session")
 def prefixed(model_cache: Path) -> Callable[[str, str], MiniLM]:
-    """Open the model with prefixes of queries and of passages."""
+    """Return a function that opens the model with prefixes for queries and passages."""
     return lambda query, passage: MiniLM(obtain(INT8, model_cache), 256, query, passage)

@@ -37,12 +37,12 @@ class ServerProcess:
         self.endpoint: str = self.ready.get("endpoint", endpoint)
 
     def stop(self) -> tuple[int, str]:
-        """End it with SIGTERM; return its exit code and log."""
+        """Send SIGTERM to the process; return its exit code and log."""
         self.process.terminate()
         return self.wait()
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.wait()
 

@@ -1,4 +1,4 @@
-"""The embedder process when killed, restarted, without a model, orphaned, or sent garbage."""
+"""The embedder process when it is killed, restarted, orphaned, has no model, or receives garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exported graph against BERT computed in numpy, and int8 against float32."""
+"""Compares the exported graph with BERT computed in numpy, and int8 with float32."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from memory_agent.embedders.wordpiece import WordPiece
 from memory_agent.errors import ModelError
 
 SATURATES = choose_scheme("int8").kernels == "saturating"
-"""Whether this processor sums int8 products in 16 bits (no VNNI), so that large ones are cut off.
+"""Whether this processor sums int8 products in 16 bits (no VNNI), so that large sums saturate.
 
-Least cosine to float32, with such kernels / the same scales multiplied out without saturation: this model .9929 / .9956
+Minimum cosine to float32, with these kernels / with the same scales but without saturation: this model .9929 / .9956
 (mean .9957 / .9978), real dialogue .9887 / .9934 (mean .9960 / .9976, top-10 overlap .936 / .946), the random model
-.9709 / .9996. Its products are large against its width of 64, so that saturation shows there most.
+.9709 / .9996. Saturation affects the random model most, since its products are large relative to its width of 64.
 """
 
 
@@ -89,7 +89,7 @@ def test_another_model_in_a_named_folder_equals_its_reference(tmp_path: Path, of
     settings = msgspec.structs.replace(FLOAT32, folder=str(folder))
     model = MiniLM(obtain(settings, tmp_path / "cache"), settings.max_tokens)
     assert (model.info.model, model.info.ndim) == ("other-model", 64)
-    assert model.info.runtime.endswith("tokens-128")  # the model has no more positions
+    assert model.info.runtime.endswith("tokens-128")  # the model has only 128 positions
     reference = Reference(folder / WEIGHTS, heads=4, epsilon=1e-12, pooling=pooling)
     wordpiece = WordPiece((folder / TOKENIZER).read_bytes(), 128)
     for text in SENTENCES:

@@ -1,4 +1,4 @@
-"""A changed graph needs a new revision; otherwise caches serve the old one and stamps are wrong."""
+"""A changed graph needs a new revision; otherwise caches serve the old graph and stamps are wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIGESTS = {
 
 @pytest.mark.parametrize("scheme", ["int8", "float32"])
 def test_the_exported_graph_is_the_one_of_its_revision(model_cache: Path, scheme: str) -> None:
-    """When this fails, increment GRAPH_REVISION, or _GRAPH_FORMAT if the vectors are the same; update digests here."""
+    """If this fails, increment GRAPH_REVISION (or _GRAPH_FORMAT for equal vectors) and update the digests."""
     if version("onnx") != ONNX:
         pytest.skip(f"the digests are of graphs written by onnx {ONNX}")
     status = fetch_model(EmbedderSettings(scheme=scheme, allow_download=False), cache=model_cache)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Ctrl-C at any point in a caller's thread leaves the lanes usable."""
+"""The lanes stay usable after Ctrl-C at any point in a caller's thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def use(embedder: LanedEmbedder) -> None:
 
 
 def use_idle(embedder: LanedEmbedder) -> None:
-    """Check the same when the thread of queries has ended the interrupted request and waits."""
+    """Check the same after the query thread has finished the interrupted request and is idle."""
     assert len(embedder.embed_passages(["one text", "and another"])) == 2  # takes longer than a query
     assert np.isfinite(embedder.begin_query_words("a third", WAIT_S).result().vector).all()
     embedder.close()

@@ -1,4 +1,4 @@
-"""Queries run before bulk work, shown by the recorded order of calls to the real model."""
+"""Queries run before bulk work: checked by the recorded order of calls to the real model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_while_a_query_waits_at_most_one_text_a_bulk_thread_is_begun(
     embedder = lanes(bulk_threads=bulk_threads, query_threads=1, starved_s=NEVER_S)
     bulk = embedder.submit_texts([f"bulk {number}" for number in range(4_000)])
     for number in range(12):
-        query = f"query {number} " + "with very many words " * 60  # as long as twenty bulk texts
+        query = f"query {number} " + "with very many words " * 60  # as long as 20 bulk texts
         future = embedder.submit_query(query)
         queued = len(witness.events)
         future.result(WAIT_S)
@@ -104,7 +104,7 @@ def test_while_the_nice_threads_are_starved_others_work_at_normal_priority(witne
 def test_a_long_text_continues_when_the_nice_threads_are_no_longer_starved(
     witness: Witness, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A text begun by a thread of normal priority is continued by a nice one, which sleeps while idle."""
+    """A nice thread, which sleeps while idle, continues a text begun by a thread of normal priority."""
     starved = threading.Event()
     monkeypatch.setattr(lanes_module.Pace, "is_slow", lambda _pace, _now_s: starved.is_set())
     embedder = lanes(bulk_threads=1, steady_threads=2)
@@ -257,7 +257,7 @@ def test_each_lane_has_a_thread_for_each_core(lanes: Lanes, monkeypatch: pytest.
 
 
 LONG = "a text of several passages, each of two hundred and fifty tokens " * 80
-"""Of 960 tokens: five passages."""
+"""A text of 960 tokens in five passages."""
 
 
 def test_a_query_is_answered_between_two_passages_of_an_awaited_text(witness: Witness, lanes: Lanes) -> None:

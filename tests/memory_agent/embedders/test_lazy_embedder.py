@@ -56,7 +56,7 @@ def test_an_unreachable_embedder_is_accepted_without_a_request(tmp_path: Path) -
 
 def test_without_a_model_the_result_raises_model_missing(tmp_path: Path) -> None:
     embedder = LazyEmbedder(None, EmbedderSettings(folder=str(tmp_path), allow_download=False))
-    for _ in range(2):  # the second time from the remembered failure
+    for _ in range(2):  # the second time, the stored error is raised
         pending = embedder.begin_query_words("a query", WAIT_S)
         with pytest.raises(ModelMissingError):
             pending.result()
@@ -69,7 +69,7 @@ def test_a_query_that_is_not_unicode_is_refused_at_once(unopened: LazyEmbedder) 
 
 
 class _FormerEmbedder:
-    """A custom embedder, written for version 0.1.0."""
+    """A custom embedder written for version 0.1.0."""
 
     def __init__(self, model: MiniLM) -> None:
         self.info = model.info

@@ -1,4 +1,4 @@
-"""Downloads from the model hub, against a local server that speaks the hub's HTTP."""
+"""Downloads from the model hub, tested with a local server that implements the hub's HTTP interface."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except ModelError as error:
 
 
 class Hub:
-    """Serves the files of one folder as the pinned revision; `damaged` files come with one byte changed."""
+    """Serves the files of one folder as the pinned revision, with one byte changed in the `damaged` files."""
 
     def __init__(self, folder: Path) -> None:
         self.damaged: set[str] = set()
@@ -122,7 +122,7 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path
     assert fetch(hub.endpoint, tmp_path)["state"] == "ready"
 
 
-@pytest.mark.slow  # the hub's library tries for 20 s
+@pytest.mark.slow  # the hub's library retries for 20 s
 def test_an_unreachable_hub_is_a_missing_model(tmp_path: Path, hub: Hub) -> None:
     hub.close()
     said = fetch(hub.endpoint, tmp_path)

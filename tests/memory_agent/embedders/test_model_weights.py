@@ -1,4 +1,4 @@
-"""Where the model is found, and that files with another checksum are refused."""
+"""The model is found in each supported place, and files with a wrong checksum are rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def copy_model(official: Model, folder: Path) -> Path:
 
 
 def flip_a_bit(path: Path) -> None:
-    """Flip a bit in the middle, and restore the file times."""
+    """Flip a bit in the middle of the file, and restore the file times."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(before.st_size // 2)

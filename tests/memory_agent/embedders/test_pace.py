@@ -1,4 +1,4 @@
-"""Detecting that other programs starve the nice threads."""
+"""Detecting whether other programs starve the nice threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passages, spans and word bits of texts from the real model, alone and in bulk."""
+"""Passages, spans and word bits that the real model computes for one text and for many."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ def test_the_words_of_a_query_are_folded_distinct_and_without_stop_words(int8_mo
 
 
 def test_the_bits_of_a_word_are_the_signs_of_its_vector(float32_model: MiniLM) -> None:
-    """A memory and a query of the same words have the same word vectors, so their signs agree."""
+    """A memory and a query with the same words have the same word vectors, so the signs agree."""
     text = "kiln olive workshop"
     found, query = made_of(float32_model, text), float32_model.embed_query(text)
-    bits = np.unpackbits(found.word_bits, axis=1).astype(bool)[[1, 2, 0]]  # the longest stem is the first
+    bits = np.unpackbits(found.word_bits, axis=1).astype(bool)[[1, 2, 0]]  # the longest stem comes first
     assert bits.shape == (3, 256)
-    assert (np.count_nonzero(query.word_vectors, axis=1) >= 252).all()  # a few channels are dead
+    assert (np.count_nonzero(query.word_vectors, axis=1) >= 252).all()  # a few components are always 0
     assert (((query.word_vectors > 0) == bits) | (query.word_vectors == 0)).all()
 
 
 def test_words_with_one_stem_count_as_one_and_frequent_or_long_ones_are_kept(int8_model: MiniLM) -> None:
-    assert len(made_of(int8_model, "The kiln, two kilns, KILN!").word_bits) == 2  # and "two"
+    assert len(made_of(int8_model, "The kiln, two kilns, KILN!").word_bits) == 2  # "kiln" and "two"
     rare = " ".join(f"ab{number:03}" for number in range(100))
     text = f"{rare} xyz xyz xyz xyz extraordinarily"  # ln 2 * 5, ln 5 * 3, ln 2 * 12
     assert len(made_of(int8_model, text).word_bits) == MOST_TEXT_WORDS

@@ -1,7 +1,7 @@
-"""A query never waits behind bulk texts, however many, in this process and through the embedder process.
+"""A query never waits behind bulk texts, in this process or through the embedder process.
 
-The tests check the order of events, never times. How bulk threads and a query share the processors depends on their
-priorities, and is measured by `ops.bench.load`.
+The tests check the order of events, never times. `ops.bench.load` measures how bulk threads and queries share the
+processors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def embedder(witness: Witness) -> Iterator[LanedEmbedder]:
 
 
 def submit_held(embedder: LanedEmbedder, witness: Witness, callers: int) -> list[Future[list[Embedded]]]:
-    """Submit a bulk call for each caller while every bulk thread is held in a text."""
+    """Submit a bulk call for each caller while every bulk thread is blocked in a text."""
     firsts = [f"first {thread}" for thread in range(CORES)]
     for text in firsts:
         witness.hold(text)
@@ -74,7 +74,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
     for thread in range(CORES):
         witness.release(f"first {thread}")
     calls[0].result(WAIT_S)
-    for number in range(20):  # the bulk threads are idle meanwhile
+    for number in range(20):  # the bulk threads are idle
         embedder.embed_query(f"query {number}", timeout_s=WAIT_S)
     assert not [text for what, text in witness.events if what == "begun" and text.startswith("bulk")]
     witness.release("long query")
@@ -86,7 +86,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
 def test_before_a_query_begins_each_bulk_thread_finishes_at_most_one_text(
     embedder: LanedEmbedder, witness: Witness, callers: int
 ) -> None:
-    """Nothing is held here: there are endless texts of 256 tokens, and queries whenever all bulk threads are busy."""
+    """No text is blocked: texts of 256 tokens arrive without end, and queries whenever all bulk threads are busy."""
     assert witness.count_tokens(PADDING) > 256
     calls = [embedder.submit_texts([f"bulk {caller} {n}{PADDING}" for n in range(200)]) for caller in range(callers)]
     for number in range(15):
@@ -105,13 +105,13 @@ def test_before_a_query_begins_each_bulk_thread_finishes_at_most_one_text(
 
 
 def at_work(witness: Witness) -> int:
-    """Return how many bulk texts are begun and not ended."""
+    """Return the number of bulk texts in progress."""
     events = [what for what, text in list(witness.events) if text.startswith("bulk")]
     return events.count("begun") - events.count("ended")
 
 
 class WitnessServer:
-    """`witness_server.py` as a process."""
+    """A process that runs `witness_server.py`."""
 
     def __init__(self, endpoint: str, cache: Path) -> None:
         command = [sys.executable, str(Path(__file__).with_name("witness_server.py")), endpoint, str(cache)]
@@ -120,18 +120,18 @@ class WitnessServer:
         self._await_line("ready")
 
     def await_begun(self, count: int, first_word: str) -> None:
-        """Return when `count` more texts with this first word are begun."""
+        """Wait until `count` more texts with this first word have begun."""
         for _ in range(count):
             self._await_line(f"begun {first_word}")
 
     def release(self) -> None:
-        """Release the held texts."""
+        """Release the blocked texts."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
     def stop(self) -> list[str]:
-        """Stop it cleanly; return its output."""
+        """Stop the process cleanly; return its output."""
         told, _ = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0
         return told.splitlines()
@@ -179,7 +179,7 @@ def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
 
 
 def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
-    """Expired queries are in its socket when it continues; a hundred would run before the one still waiting."""
+    """When the server continues, its socket contains expired queries, which must not run before the waiting query."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
     stop(server.process.pid)
@@ -187,7 +187,7 @@ def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(serve
         with pytest.raises(EmbedderUnavailableError):
             embedder.embed_query(f"late {number}", timeout_s=0.01)
     server.process.send_signal(signal.SIGCONT)
-    embedder.embed_query("after")  # on the same connection, so that the others came before it
+    embedder.embed_query("after")  # on the same connection, so it arrives after the late queries
     embedder.close()
     assert [line for line in server.stop() if "late" in line] == []
 
@@ -244,7 +244,7 @@ def test_a_dropped_probe_of_a_silent_server_leaves_the_next_one_to_another_query
     for ask in (embedder.embed_query, embedder.count_tokens):
         with pytest.raises(EmbedderUnavailableError, match=r"within 0\.05 s"):
             ask("fails fast")
-    threading.Event().wait(1.0)  # the time that the probe had
+    threading.Event().wait(1.0)  # the timeout of the probe
     pending = embedder.begin_query("probes")
     server.process.send_signal(signal.SIGCONT)
     assert pending.result().shape == (384,)

@@ -1,4 +1,4 @@
-"""Embedding leaves nothing in the temporary folder: the engine's telemetry is off before it is imported."""
+"""Embedding leaves no files in the temporary folder: the engine's telemetry is disabled before its import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to ids: truncated, never padded, and safe for any text."""
+"""Converting text to ids: truncation, no padding, and no error for any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real model, with a recorder of its calls: which text is begun and ended, in which order."""
+"""The real model, with a recorder of the order in which texts begin and end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 60.0
 
 
 class Witness:
-    """The real model; records which text is begun and ended, and lets a test hold a text before it begins."""
+    """The real model; records when each text begins and ends, and lets a test block a text before it begins."""
 
     def __init__(self, model: MiniLM) -> None:
         self._model = model
@@ -64,7 +64,7 @@ class Witness:
 
 
 class WitnessedReading:
-    """A reading whose passages are recorded: that of number 2 and later as ("passage", text)."""
+    """A reading that records each passage after the first as ("passage", text)."""
 
     def __init__(self, witness: Witness, reading: Reading, text: str) -> None:
         self._witness = witness

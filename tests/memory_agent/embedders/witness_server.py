@@ -1,6 +1,6 @@
-"""An embedder server, as a process, that prints which text is begun and ended: `witness_server.py ENDPOINT CACHE`.
+"""An embedder server process that prints when each text begins and ends: `witness_server.py ENDPOINT CACHE`.
 
-Texts whose first word is `held` are held in the midst of their embedding until a line comes in on standard input.
+Texts whose first word is `held` block after they begin, until a line arrives on standard input.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
 
 class Teller:
-    """The real model; prints its calls to standard output."""
+    """The real model; prints each call to standard output."""
 
     def __init__(self, model: MiniLM, go: threading.Event) -> None:
         self._model = model
@@ -65,7 +65,7 @@ class ToldReading:
 
 
 class Keeper(ModelKeeper):
-    """Holds an embedder from the start."""
+    """A model keeper whose embedder is open from the start."""
 
     def __init__(self, embedder: LanedEmbedder, cache: Path) -> None:
         super().__init__(INT8, cache, "")

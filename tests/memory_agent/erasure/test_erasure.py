@@ -1,4 +1,4 @@
-"""Erased memories leave no byte in any file, also after a crash."""
+"""Erased memories leave no bytes in any file, even after a crash."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def files_with(text: str, folder: Path) -> list[str]:
 
 
 def fill(memory: Memory, others: int = 150) -> list[str]:
-    """Memories, some of them secret, that were stored, recalled, updated and used by runs."""
+    """Store memories, some of them secret; then recall them, update them, and use them in runs."""
     ids = []
     for number in range(others):
         memory.remember(f"{OTHER} {number}", session_id="plain")
@@ -264,7 +264,7 @@ def test_an_erasure_killed_at_any_step_is_completed_by_the_next_process(
 
 
 def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
-    """Erase, and die by SIGKILL immediately before a step."""
+    """Erase, and kill this process immediately before a step."""
     import os
 
     from memory_agent.erasure import eraser
@@ -293,7 +293,7 @@ if __name__ == "__main__":
 
 
 def told(memory: Memory, count: int) -> list[str]:
-    """Memories with events that the journal has too."""
+    """Ingest events as from a journal; return the ids of the memories."""
     for number in range(count):
         memory.ingest(
             [
@@ -317,7 +317,7 @@ def test_an_erasure_leaves_the_journal_part_of_an_earlier_one_pending(tmp_path: 
         left = read_intent(tmp_path)
         assert left is not None
         assert (left.with_journal, left.event_ids) == (True, second.event_ids)
-        assert memory.erasure.erase([plain]).complete  # embedded, without a journal
+        assert memory.erasure.erase([plain]).complete  # an embedded memory has no journal
         left = read_intent(tmp_path)
         assert left is not None
         assert left.with_journal

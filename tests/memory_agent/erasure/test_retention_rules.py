@@ -1,4 +1,4 @@
-"""Retention: when memories expire, their erasure from every file, and when a store is scanned."""
+"""Retention: when memories expire, how they are erased from every file, and when a store is scanned."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_dry_run_counts_by_rule_and_changes_nothing(tmp_path: Path, embedder: 
         planned = memory.erasure.erase_expired(now=NOW, dry_run=True)
         assert (planned.by_rule, planned.memories, planned.complete) == ({"progress": 2}, 2, False)
         assert files_and_bytes(tmp_path) == before
-        assert memory.erasure.age(NOW) == 2  # and it did not count as a scan
+        assert memory.erasure.age(NOW) == 2  # the dry run did not count as a scan
 
 
 def files_and_bytes(folder: Path) -> dict[str, bytes]:
@@ -200,7 +200,7 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Return whether a closed memory must be scanned in this many days."""
+    """Return whether a scan of a closed memory is due in this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
@@ -227,7 +227,7 @@ def test_changed_rules_and_other_writers_make_a_user_due(tmp_path: Path, embedde
     longer = rules(msgspec.structs.replace(PROGRESS, age_s=60 * DAY_S))
     assert due(tmp_path, 0, longer)
     assert not due(tmp_path, 0, rules())
-    with opened(tmp_path, embedder) as memory:  # by a process without rules, which saves no schedule
+    with opened(tmp_path, embedder) as memory:  # this process has no rules and saves no schedule
         memory.ingest([told(2, 50 * DAY)], now=NOW)
     assert due(tmp_path, 0)
     with opened(tmp_path, embedder, USUAL) as memory:
@@ -303,7 +303,7 @@ def test_an_age_beyond_the_calendar_never_expires() -> None:
 
 
 def age_until_killed(folder: Path, step: str) -> None:
-    """Open with retention rules, and die by SIGKILL immediately before a step or after opening."""
+    """Open with retention rules, and kill this process immediately before a step or after opening."""
     import os
 
     from memory_agent.erasure import eraser, forgetting

@@ -1,4 +1,4 @@
-"""Two small BEAM chats, in the two published forms: batches of turns, and plain lists of messages."""
+"""Two small BEAM chats in the two published formats: batches of turns, and plain lists of messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PROBES: dict[str, list[dict[str, Any]]] = {
 
 
 def write_beam(folder: Path) -> Path:
-    """Write `chats/100K/2`, batches, and `chats/100K/10`, plain lists; the same messages and questions."""
+    """Write the same messages and questions as batches (`chats/100K/2`) and as plain lists (`chats/100K/10`)."""
     chats = folder / "chats"
     write_chat(chats / "100K" / "2", BATCHES)
     write_chat(chats / "100K" / "10", [[m for turn in batch["turns"] for m in turn] for batch in BATCHES])

@@ -1,4 +1,4 @@
-"""Reading JSON lines: valid lines, and refusal of invalid ones."""
+"""Reading JSON lines: valid lines are parsed, and invalid lines are rejected."""
 
 from __future__ import annotations
 

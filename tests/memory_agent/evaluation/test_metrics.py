@@ -1,4 +1,4 @@
-"""The metrics against manual calculations, and laws for every ranking."""
+"""The metrics agree with manual calculations, and have their general properties for every ranking."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_recall_never_falls_with_k(ranked: list[str], relevant: list[str]) -> No
 
 
 def test_ndcg_with_one_grade_is_the_sum_of_discounts_by_the_best_such_sum() -> None:
-    # Places 2 and 3 of 3, two relevant: (1/log2 3 + 1/log2 4) / (1/log2 2 + 1/log2 3).
+    # The two relevant items are at ranks 2 and 3 of 3: (1/log2 3 + 1/log2 4) / (1/log2 2 + 1/log2 3).
     gained, best = 1 / log2(3) + 1 / log2(4), 1 + 1 / log2(3)
     assert ndcg_at_k(places("xab"), {"a": 1, "b": 1}, 3) == pytest.approx(gained / best)
     assert ndcg_at_k(places("xab"), {"a": 1, "b": 1}, 2) == pytest.approx((1 / log2(3)) / best)
@@ -54,7 +54,7 @@ def test_ndcg_with_one_grade_is_the_sum_of_discounts_by_the_best_such_sum() -> N
 
 
 def test_ndcg_with_grades_gains_two_to_the_grade_less_one() -> None:
-    # Grades 3, 2, 3, 0, 1, 2: DCG = 7/1 + 3/1.585 + 7/2 + 0 + 1/2.585 + 3/2.807 = 13.848; best order 14.595.
+    # Grades 3, 2, 3, 0, 1, 2: DCG = 7/1 + 3/1.585 + 7/2 + 0 + 1/2.585 + 3/2.807 = 13.848; the best order has 14.595.
     ranked, graded = places("abcdef"), {"a": 3, "b": 2, "c": 3, "e": 1, "f": 2}
     gained = 7 + 3 / log2(3) + 7 / log2(4) + 1 / log2(6) + 3 / log2(7)
     best = 7 + 7 / log2(3) + 3 / log2(4) + 3 / log2(5) + 1 / log2(6)

@@ -1,4 +1,4 @@
-"""Results on disk: a round trip, and refusal of other files."""
+"""Saved results: they are read back unchanged, and other files are rejected."""
 
 from __future__ import annotations
 

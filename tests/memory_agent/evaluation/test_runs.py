@@ -1,4 +1,4 @@
-"""Ingesting a dataset once and asking several times, each time from the same state."""
+"""A dataset is ingested once and queried several times, each time from the same state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quiet(_what: str, _done: int, _total: int) -> None:
 
 
 def history(user: str) -> History:
-    """Enough questions that traces of a run would show in the next."""
+    """A history with so many questions that a run would affect the next one if its state were kept."""
     items = tuple(
         Item(id=f"i{place}", text=text, timestamp=DAY, session=f"s{place // 3}") for place, text in enumerate(TEXTS)
     )

@@ -1,4 +1,4 @@
-"""Reading runs of a software-engineering agent: items, questions, evidence, and what is left out."""
+"""Reading runs of a software-engineering agent: items, questions, evidence, and omitted parts."""
 
 from __future__ import annotations
 

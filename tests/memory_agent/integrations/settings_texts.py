@@ -1,4 +1,4 @@
-"""Settings files as people write them: JSON with any layout, comments and trailing commas, and TOML."""
+"""Settings files as users write them: JSON with any layout, comments and trailing commas, and TOML."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GAPS_WITH_COMMENTS = [*_GAPS, " // why\n", "/* all\nof it */", "\n  // {\n  ", 
 
 @st.composite
 def json_texts(draw: st.DrawFn, syntax: Syntax) -> str:
-    """A document whose root is an object, in any layout that the syntax allows."""
+    """A document whose root is an object, in any valid layout."""
     gaps = st.sampled_from(_GAPS_WITH_COMMENTS if syntax.comments else _GAPS)
 
     def written(value: Any) -> str:

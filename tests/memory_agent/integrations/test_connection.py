@@ -27,7 +27,7 @@ SCOPES = [(client, is_project) for client in CLIENTS for is_project in (False, T
 
 
 class Place:
-    """One client's settings below a folder."""
+    """The settings files of one client in a folder."""
 
     def __init__(self, folder: Path, client: str, is_project: bool = False) -> None:
         self.home = folder / "home"
@@ -63,7 +63,7 @@ def says(path: Path) -> Any:
 
 
 def runs(said: Any) -> list[str]:
-    """Return every command line of ours in a file."""
+    """Return every command line in a file that runs memory-agent."""
     if isinstance(said, list):
         return [line for one in said for line in runs(one)]
     if not isinstance(said, dict):
@@ -331,7 +331,7 @@ def test_what_the_client_writes_while_its_file_is_replaced_is_kept(
     flushed = os.fsync
 
     def slowly(file: int) -> None:
-        """Flush; meanwhile the client writes its settings, as Claude Code does at each start."""
+        """Flush the file while the client writes its settings, as Claude Code does at each start."""
         flushed(file)
         if os.readlink(f"/proc/self/fd/{file}").startswith(str(place.paths[0].parent / "..claude.json.")):
             place.write('{"numStartups": 2}', place.paths[0])

@@ -1,4 +1,4 @@
-"""Editing JSON and TOML text: an addition can be removed again, and everything else keeps its bytes."""
+"""Editing JSON and TOML text: additions can be removed, and the rest of the text stays byte for byte the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_an_addition_can_be_found_and_its_removal_restores_every_byte(syntax: Sy
     removed = added.removed(("memory-agent",))
     if document.value:
         assert removed.text == text
-    else:  # an empty object may be left on two lines
+    else:  # an empty object may remain on two lines
         assert removed.with_inside((), document.inside(())).text == text
 
 

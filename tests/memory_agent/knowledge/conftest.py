@@ -1,4 +1,4 @@
-"""A real embedder, opened once, and a data folder of users who share items."""
+"""A real embedder that is opened once, and a data folder of users who share items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of one version, with the contributions of its users in a dictionary."""
+"""The figures of one version, with the users' contributions in a dictionary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory_agent.records.shared import QualityMetrics
 
 
 class CountedVersion(Figures):
-    """Combines what the store keeps in two places."""
+    """The sums and the contributions of one version, which the store keeps in two places."""
 
     def __init__(self, key: bytes, author: bytes) -> None:
         self.parts: dict[bytes, Part] = {}
@@ -31,6 +31,6 @@ class CountedVersion(Figures):
         return self.standing.metrics()
 
     def to_bytes(self) -> bytes:
-        """Return the whole state, after checking that the sums match the parts."""
+        """Return the whole state, after checking that the sums match the contributions."""
         assert self.standing == self.standing.counted(self.parts)
         return msgspec.msgpack.encode((self.standing, sorted(self.parts.items())))

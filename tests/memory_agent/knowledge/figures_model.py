@@ -1,4 +1,4 @@
-"""A model of the figures of a version: the contributions of users, and what decision 0023 releases of them."""
+"""A model of a version's figures: the contributions of users, and the values that decision 0023 releases."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from memory_agent.knowledge.figures import lower_bound, mean, shrunk_mean
 from memory_agent.records.shared import QualityMetrics
 
 Version = tuple[str, str]
-"""The id of an item, and the name of a version."""
+"""An item's id and the name of a version."""
 Names = Callable[[str], str]
-"""From a user's id to the present pseudonym."""
+"""Returns the current pseudonym of a user id."""
 
 LEAST_USERS = 5
 COUNTED_OF_EACH, COUNT_STEP, SCORE_STEP = 3, 5, 0.05
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass
 class Released:
-    """One figure: the release, the users that it counts, and the users who are new or changed since."""
+    """One figure: the released values, the users counted in them, and the users who are new or changed since."""
 
     shown: tuple[float, ...] | None = None
     counted: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Released:
 
 @dataclass
 class Tally:
-    """The contributions to one version and their releases. `key` is the store's; it keeps levels secret."""
+    """The contributions to one version and their releases. `key` is the store's key, which keeps levels secret."""
 
     author: str
     key: bytes
@@ -85,7 +85,7 @@ class Tally:
             self.quality.change(user, contributes=True)
 
     def count_numbered(self, user: str, number: int, retrievals: int, qualities: list[float]) -> None:
-        """Count a report of a user, unless a report with this number or a higher one was counted."""
+        """Count a user's report, unless a report with this number or a higher number was already counted."""
         if user != self.author and number > self.numbers.get(user, 0):
             self.numbers[user] = number
             self.count(user, retrievals, qualities)
@@ -127,7 +127,7 @@ class Tally:
         self.rating.release(set(rated), rating)
 
     def _levels(self, thousandths: dict[str, Fraction], purpose: str) -> list[int]:
-        """Return how many users have each level: floor(4 q + u), with a constant u in [0, 1) for each user."""
+        """Return the number of users at each level: floor(4 q + u), with a constant u in [0, 1) per user."""
         levels = Counter[int]()
         for name, value in thousandths.items():
             digest = blake2b(name.encode(), key=self.key, person=purpose.encode(), digest_size=8).digest()
@@ -136,7 +136,9 @@ class Tally:
         return [levels[level] for level in range(QUARTERS + 1)]
 
     def state(self) -> tuple[dict[str, tuple[int | None, ...]], list[tuple[bool, set[str]]]]:
-        """Return the contributions by user, and for each figure whether it is released and who changed since."""
+        """Return the contributions by user, and for each figure whether it is released and which users changed
+        since.
+        """
         series = (self.usage, self.quality, self.rating)
         parts = {user: astuple(part) for user, part in self.parts.items()}
         return parts, [(figure.shown is not None, figure.changed) for figure in series]

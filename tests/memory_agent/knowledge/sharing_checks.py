@@ -1,6 +1,6 @@
-"""Invariants after each step of a story about shared items.
+"""Invariants that hold after each step of a sequence of operations on shared items.
 
-Files, answers, events, messages and logs contain no more than the model (`sharing_model`) allows, and the figures match
+Files, answers, events, messages and logs contain only what the model (`sharing_model`) allows, and the figures match
 its counts.
 """
 
@@ -44,13 +44,13 @@ SAYINGS = (
 )
 UNKNOWN = "0" * 26
 NUMBERS = re.compile(r"(?:-?\d\.\d+(?:e-?\d+)?[,\s]+){4}")
-"""A part of a vector, as a log would show it."""
+"""Matches a part of a vector as a log prints it."""
 
 _opened: list[Embedder] = []
 
 
 def embedder() -> Embedder:
-    """The real embedder, opened once for all stories."""
+    """The real embedder, opened once for all tests."""
     if not _opened:
         _opened.append(open_embedder(EmbedderSettings(allow_download=False)))
     return _opened[0]
@@ -72,7 +72,7 @@ def refused(ask: Callable[[str], object], item_id: str) -> tuple[object, ...]:
 
 
 class CheckedSharing(RuleBasedStateMachine):
-    """Several users, the store and the relay on disk, and the model. With `is_encrypted`, no file contains a mark."""
+    """Several users, the store and the relay on disk, and the model. If `is_encrypted`, no file contains a mark."""
 
     is_encrypted = False
 
@@ -84,7 +84,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.capturing = structlog.testing.capture_logs()
         self.logs = self.capturing.__enter__()
         self.leaving: set[str] = set()  # the marks that users send to the store in a step
-        self.said_by_many: dict[str, tuple[str, str]] = {}  # by policy, the marks of words that many users offer
+        self.said_by_many: dict[str, tuple[str, str]] = {}  # marks of words that many users offer, by policy
         self.lines = self.recalls = 0
         if self.is_encrypted:
             (self.root / "keys").mkdir(mode=0o700)
@@ -103,7 +103,7 @@ class CheckedSharing(RuleBasedStateMachine):
         parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
         assert [part.findings for part in parts if part.findings] == []
         self.logs_contain_no_marks()
-        assert self.lines >= self.recalls  # otherwise the check would search for lines that do not exist
+        assert self.lines >= self.recalls  # otherwise the check of the logs would have no lines
         self.capturing.__exit__(None, None, None)
         shutil.rmtree(self.root)
 
@@ -123,12 +123,12 @@ class CheckedSharing(RuleBasedStateMachine):
         assert marks_in(msgspec.json.encode(answer)) <= self.model.may_see(user)
 
     def keep_up(self) -> None:
-        """Do the upkeep of the store."""
+        """Run the store's upkeep."""
         self.world.shared.expire()
         self.settled()
 
     def settled(self) -> None:
-        """Update the model after upkeep, and take over the ids of the items that it proposed."""
+        """Update the model after upkeep, and set the ids of the items proposed by upkeep."""
         proposed = self.model.settle(self.world.shared._authors.pseudonym)
         with self.world.shared._archive.store.snapshot() as snapshot:
             new = {record.title: record for _, record in snapshot.scan() if record.id not in self.model.items}
@@ -152,7 +152,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.model.publish(item, standing.key)
 
     def announce_all(self) -> None:
-        """Publish all pending changes to followers, and check what each of them reads."""
+        """Publish all pending changes to followers, and check what each follower reads."""
         self.model.announce()
         self.followers.announce()
         self.followers.compact()
@@ -164,7 +164,7 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
 
     def pseudonyms(self) -> set[str]:
-        """The pseudonyms of the users, including former ones of erased users."""
+        """The pseudonyms of the users, including the former pseudonyms of erased users."""
         return self.model.pseudonyms | {self.world.shared._authors.pseudonym(user) for user in EVERYBODY}
 
     @invariant()
@@ -173,7 +173,7 @@ class CheckedSharing(RuleBasedStateMachine):
         gone = set() if model.is_purged else model.left
         allowed = set() if self.is_encrypted else model.published() | gone
         assert marks_in(data) <= allowed
-        assert self.is_encrypted or model.published() <= marks_in(data)  # else the check looks for wrong bytes
+        assert self.is_encrypted or model.published() <= marks_in(data)  # else the check would look for wrong bytes
         assert not any(user.encode() in data for user in EVERYBODY)
         live = {item.vector for item in model.items.values()} if model.is_purged else model.public
         hidden = model.vectors if self.is_encrypted else model.vectors - live
@@ -186,9 +186,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def events_contain_only_published_items(self) -> None:
-        """Check that the journal has no word, vector or user, and only ids of items that existed when they were
-        announced.
-        """
+        """Check that the journal has no word, vector or user, and no ids of items removed before their announcement."""
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
@@ -212,7 +210,7 @@ class CheckedSharing(RuleBasedStateMachine):
             admitted, found = self.model.admitted(user), self.world.found(user, SAYINGS[0], *GROUPS[user])
             assert found.keys() <= admitted.keys()
             texts = {admitted[id_].marks for id_ in found}
-            assert {item.marks for item in admitted.values()} == texts  # one of several equal offers
+            assert {item.marks for item in admitted.values()} == texts  # equal offers yield one item
             self.check_answer(user, list(found.values()))
             own = self.memory(user).shared.published()
             assert {one.id: one.version for one in own} == {
@@ -237,7 +235,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.world.answers.clear()
 
     def reaches_by_id(self, user: str) -> None:
-        """Check that each item is visible to the users that its policy admits, and missing for all others."""
+        """Check that each item is visible exactly to the users that its policy admits."""
         shared, visible = self.memory(user).shared, self.model.admitted(user) | self.model.of_author(user)
         asks: list[Callable[[str], object]] = [shared.item, shared.attachment, partial(shared.rate, rating=1.0)]
         unknown = [refused(ask, UNKNOWN) for ask in asks]
@@ -264,7 +262,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_match_the_contributions_of_existing_users(self) -> None:
-        """Check that each part exists once, and none of the author, after any repeat, erasure or restore."""
+        """Check that each contribution is stored once, and no contribution of the author, after any step."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

@@ -1,4 +1,4 @@
-"""The relay of a data folder whose users share items, and followers with a key each."""
+"""The relay of a data folder whose users share items, and followers that each have a key."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MOST_EVENTS = 10_000
 
 
 class Followers:
-    """Followers of shared items. The relay runs only inside the context."""
+    """Followers of shared items. The relay runs only within the context."""
 
     def __init__(self, world: World, groups: Mapping[str, tuple[str, ...]]) -> None:
-        """Create a key with the groups of each user."""
+        """Create a key with the user's groups for each follower."""
         self._world = world
         self._tokens = {user: _key(world.data_dir, user, of_user) for user, of_user in groups.items()}
 
     def announce(self) -> None:
-        """Publish the changes in the publish log, as a daemon does. Durable on return."""
+        """Publish the changes of the publish log, as a daemon does. Durable on return."""
 
         async def told(broker: Broker) -> None:
             ingest = broker.endpoints.ingest
@@ -57,7 +57,7 @@ class Followers:
             return {user: _read(broker, token) for user, token in self._tokens.items()}
 
     def bytes_of_the_journal(self) -> bytes:
-        """Return the bytes of all its files, including former events in free pages."""
+        """Return the bytes of all journal files, including former events in free pages."""
         return bytes_below(journal_folder(self._world.data_dir))
 
     def _relay(self) -> Broker:

@@ -1,6 +1,5 @@
-"""A model of users who share items: who may see which words, which words many users offer, and what followers receive.
-
-Every word of a user has a unique mark (`MARK`).
+"""A model of users who share items: which words each user may see, which words many users offer, and what followers
+receive. Each word of a user has a unique mark (`MARK`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ GROUPS = {
     "quince-dot": ("tier:pro",),
 }
 CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in range(6)}
-"""Users who publish nothing, so that there are enough of them for figures, and for items of many."""
+"""Users who publish nothing. They make figures and items of many users possible."""
 BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
-"""Users whose reports are no memory's: with numbers in any order, and repeated."""
+"""Users whose reports come from no memory: the numbers have any order and may repeat."""
 ADMIN = "quince-root"
 EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND, ADMIN), ())
 POLICIES = ("public", "org:acme", "tier:pro")
@@ -41,13 +40,13 @@ def marks_in(data: bytes) -> set[str]:
 
 
 def half(numbers: Iterable[float] | None) -> bytes:
-    """A vector as the store keeps it."""
+    """The stored bytes of a vector."""
     return np.array(numbers, np.float32).astype("<f2").tobytes()
 
 
 @cache
 def forms_of(vector: bytes) -> tuple[bytes, ...]:
-    """A vector as records, as columns and as computations contain it."""
+    """The bytes of a vector in records, in columns and in computations."""
     floats = np.frombuffer(vector, "<f2").astype(np.float32)
     levels = np.rint(floats / np.abs(floats).max() * np.float32(127)).astype(np.int8)
     return vector, levels.tobytes(), floats.tobytes()
@@ -55,7 +54,7 @@ def forms_of(vector: bytes) -> tuple[bytes, ...]:
 
 @dataclass
 class PrivateMemory:
-    """A memory: the marks of its text, title and tags, and those that no item ever has (`hidden`)."""
+    """A memory: the marks of its text, title and tags, and the marks that no item ever has (`hidden`)."""
 
     user: str
     id: str
@@ -64,7 +63,7 @@ class PrivateMemory:
 
 
 class Words(NamedTuple):
-    """The words of an offer, as its user spelled them."""
+    """The words of an offer, as spelled by its user."""
 
     title: str
     summary: str
@@ -72,7 +71,7 @@ class Words(NamedTuple):
 
 @dataclass
 class Offer:
-    """An offer of a user. Others only ever see those of its marks that others offer too (`common`)."""
+    """An offer of a user. Other users may only see the marks that others offer too (`common`)."""
 
     id: str
     user: str
@@ -89,7 +88,7 @@ class Offer:
 
 @dataclass
 class Item:
-    """A published version of an item. An item of many users has the offer of each of its `offerers`, and no author."""
+    """A published version of an item. An item of many users has an offer by each of its `offerers`, and no author."""
 
     id: str
     author: str
@@ -111,7 +110,7 @@ class Item:
 
 @dataclass
 class Unreported:
-    """What a user's memory has not reported yet: versions shown, and runs with the versions that they used."""
+    """Uses that a user's memory has not reported yet: versions shown, and runs with the versions they used."""
 
     shown: list[Version] = field(default_factory=list)
     runs: list[tuple[str, set[Version]]] = field(default_factory=list)
@@ -119,11 +118,9 @@ class Unreported:
 
 @dataclass
 class Journal:
-    """What the relay's journal may contain.
-
-    `named`: ids of items that its bytes may contain. `astray`: items that a restore of the store alone removed, while
-    the journal kept their events. `moved`: items withdrawn from the readers of a former policy. `rated`: versions with
-    a released rating.
+    """The permitted content of the relay's journal. `named`: ids of items that its bytes may contain. `astray`: items
+    whose events stayed in the journal after a restore of only the store removed the items. `moved`: items withdrawn
+    from the readers of a former policy. `rated`: versions with a released rating.
     """
 
     named: set[str] = field(default_factory=set)
@@ -134,7 +131,7 @@ class Journal:
 
 @dataclass
 class Model:
-    """The current state: memories, items and offers by id, chosen names by user, and figures; and what was removed."""
+    """The current state (memories, items and offers by id, chosen names by user, figures), and the removed content."""
 
     told: list[PrivateMemory] = field(default_factory=list)
     items: dict[str, Item] = field(default_factory=dict)
@@ -143,10 +140,10 @@ class Model:
     tallies: dict[Version, Tally] = field(default_factory=dict)
     unreported: defaultdict[str, Unreported] = field(default_factory=lambda: defaultdict(Unreported))
     journal: Journal = field(default_factory=Journal)
-    ended: set[str] = field(default_factory=set)  # ids that are never used again
+    ended: set[str] = field(default_factory=set)  # ids that must not be reused
     left: set[str] = field(default_factory=set)  # marks of removed content
-    vectors: set[bytes] = field(default_factory=set)  # of every memory, query and item so far
-    public: set[bytes] = field(default_factory=set)  # of every item so far
+    vectors: set[bytes] = field(default_factory=set)  # of all memories, queries and items so far
+    public: set[bytes] = field(default_factory=set)  # of all items so far
     pseudonyms: set[str] = field(default_factory=set)  # of erased users
     said: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     is_purged: bool = True
@@ -158,7 +155,7 @@ class Model:
         return {id_: item for id_, item in self.items.items() if item.author == user}
 
     def offers_of(self, user: str) -> dict[str, str | None]:
-        """Return the item made of each offer of a user, by offer id."""
+        """Return the items made from a user's offers, by offer id."""
         made = {offer: item.id for item in self.items.values() for offer in item.offerers.values()}
         return {offer.id: made.get(offer.id) for offer in self.offers.values() if offer.user == user}
 
@@ -171,7 +168,7 @@ class Model:
         return seen | {self.names.get(user, "")}
 
     def published(self) -> set[str]:
-        """Return the marks that the store contains."""
+        """Return the marks that the store must contain."""
         kept = (*self.items.values(), *self.offers.values())
         return {mark for one in kept for mark in one.marks} | set(self.names.values())
 
@@ -196,7 +193,7 @@ class Model:
         self.tallies = {version: tally for version, tally in self.tallies.items() if version[0] != id_}
 
     def withdraw(self, is_gone: Callable[[Offer], bool]) -> None:
-        """Withdraw offers, and remove the items without enough offers left."""
+        """Withdraw offers, and remove items that have too few offers left."""
         gone = {offer.id: offer for offer in self.offers.values() if is_gone(offer)}
         for offer in gone.values():
             del self.offers[offer.id]
@@ -210,7 +207,7 @@ class Model:
                 self.remove(item.id)
 
     def settle(self, names: Names) -> list[dict[str, Offer]]:
-        """Do upkeep: add later offerers to items, release figures, and return the proposed items by user."""
+        """Run upkeep: add later offerers to items, release figures, and return the proposed items by user."""
         groups: defaultdict[object, dict[str, Offer]] = defaultdict(dict)
         for offer in self.offers.values():
             groups[offer.said][offer.user] = offer
@@ -251,7 +248,7 @@ class Model:
         self.told = [one for one in self.told if one.user != user]
 
     def restore(self, saved: Model, erased: set[str], *, is_whole: bool) -> None:
-        """Return to a copy, except for later removals. `is_whole` includes memories and the journal."""
+        """Restore a copy, except for items removed since. `is_whole` includes memories and the journal."""
         self.left |= self.published()
         before = {item.named for item in self.items.values()}
         self.items = {id_: one for id_, one in saved.items.items() if id_ not in self.ended}
@@ -268,13 +265,13 @@ class Model:
                 saved.unreported.pop(user, None)
             self.unreported = saved.unreported
             self.journal = saved.journal
-        else:  # the journal has events of items that no longer exist, and recognises repeats from the restored log
+        else:  # the journal keeps events of removed items, and recognises repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
         self.is_purged = True
 
     def announce(self) -> None:
-        """Announce pending changes, as the announcer does, whether or not it finishes."""
+        """Announce pending changes as the announcer does, whether or not it finishes."""
         self.journal.named |= self.items.keys()
 
     def compact(self) -> None:
@@ -282,7 +279,7 @@ class Model:
         self.journal.named &= (self.items.keys() | self.journal.astray) - self.ended
 
     def check_received(self, user: str, changes: list[SharedChange]) -> None:
-        """Check the events that a user receives: exactly those of existing items that the policies admit."""
+        """Check that a user receives exactly the events of existing items whose policies admit the user."""
         journal, groups = self.journal, ("public", *EVERYBODY[user])
         went = {fingerprint(SHARED_USER, id_) for id_ in self.ended | journal.moved | journal.astray}
         present: dict[str, str | None] = {}

@@ -1,4 +1,4 @@
-"""A data folder of users who share items, opened in this process as the hosts of a daemon open it."""
+"""A data folder of users who share items, opened in this process as by a daemon's hosts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from relay import SHARED_USER, BusSettings, JournalSettings
 from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000)
-_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a crash copies these
+_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a simulated crash copies these folders
 
 
 def with_id(preview: PublishPreview, item_id: str) -> PublishPreview:
-    """Return the preview with this id for the new item, which is otherwise random."""
+    """Return the preview with this item id instead of the random id."""
     content = msgspec.structs.replace(preview.content, item_id=item_id)
     return msgspec.structs.replace(preview, content=content, digest=digest_of(content))
 
@@ -50,11 +50,11 @@ class World:
         self.data_dir = data_dir
         self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption, relay=_SMALL)
         self.answers: list[tuple[str, object]] = []
-        """All that the store answered, with who asked."""
+        """All answers of the store, each with the caller."""
         self.asked: list[tuple[Caller, AnySharedRequest]] = []
-        """All that left a user's memory."""
+        """All requests sent by users' memories."""
         self.on_answer: Callable[[], None] = lambda: None
-        """Called after each answer of the store, before a user's memory has it."""
+        """Called after each answer of the store, before a user's memory receives it."""
         self._embedder = embedder
         self._memories: dict[str, Memory] = {}
         self.open()
@@ -76,7 +76,7 @@ class World:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close the store inside the context, since LMDB opens a file only once in a process."""
+        """Close the store within the context, since a process may open an LMDB file only once."""
         self.close()
         try:
             yield
@@ -84,7 +84,7 @@ class World:
             self.open()
 
     def crash(self, copy: Path | None = None) -> None:
-        """Continue with the current files, or those of `copy`, as if the process had been killed."""
+        """Continue with the current files, or the files of `copy`, as if the process had been killed."""
         aside = self.data_dir.with_name("crashed")
         shutil.rmtree(aside, ignore_errors=True)
         if copy is None:
@@ -123,7 +123,7 @@ class World:
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
     def keep_up(self, user_id: str) -> Memory:
-        """Return a user's memory after upkeep, as its host has it: without the rights of a caller."""
+        """Return a user's memory after upkeep. As in its host, it has no caller's rights."""
         memory = self.user(user_id)
         memory.expire()
         return memory
@@ -136,12 +136,12 @@ class World:
         return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
 
     def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:
-        """Return the items that a user finds at any relevance, by id."""
+        """Return the items that a user finds, of any relevance, by id."""
         found = self.user(user_id, *groups).shared.search(query, 100, min_relevance=0.0)
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all its files, and of the history of erasures."""
+        """The bytes of all files of the store, and of the history of erasures."""
         return bytes_below(self.folder) + bytes_below(self.data_dir / "erasures")
 
     def __enter__(self) -> Self:
@@ -152,7 +152,7 @@ class World:
 
 
 def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict[bytes, Part]]]:
-    """Return the figures of each version of an item, with the part of each user."""
+    """Return the figures of each version of an item, with each user's contribution."""
     place = place_in(snapshot, item_id)
     users = [user for _, at, user in parts_in(snapshot) if at == place]
     found = {}
@@ -172,7 +172,7 @@ def bytes_below(folder: Path) -> bytes:
 
 
 class RecordingStore:
-    """The store, with lists of requests and answers. Satisfies `SharedStore`."""
+    """The store, recording requests and answers. Satisfies `SharedStore`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -198,9 +198,8 @@ class RecordingStore:
 
 @contextmanager
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
-    """Call `do` after each step that changes the disk: commits, the history, replaced files.
-
-    A kill between two steps leaves the result of the earlier one. Other threads make no steps meanwhile.
+    """Call `do` after each step that changes the disk: commits, appends to the history, replaced files. A kill between
+    two steps leaves the result of the first step. Other threads make no steps during `do`.
     """
     stepping = threading.RLock()
 
@@ -220,7 +219,7 @@ def after_each_step(do: Callable[[], None]) -> Iterator[None]:
         with ExitStack() as step:
             with begin_write(self) as transaction:
                 yield transaction
-                step.enter_context(stepping)  # before the commit, for which other threads may wait
+                step.enter_context(stepping)  # before the commit, since other threads may wait for it
             do()
 
     with pytest.MonkeyPatch.context() as patched:

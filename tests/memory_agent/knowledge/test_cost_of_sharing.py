@@ -1,4 +1,4 @@
-"""The cost of shared items in a recall, independent of the machine: the order of requests, the calls and the reads."""
+"""The cost of shared items in a recall, measured by the order of requests and the numbers of calls and reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BOTH = ("local", "global")
 
 
 class Listed(PassageEmbedder):
-    """The model, with a list of the embedded queries."""
+    """The model, recording the embedded queries."""
 
     def __init__(self, model: Embedder, steps: list[str]) -> None:
         self._model = model
@@ -55,7 +55,7 @@ class Listed(PassageEmbedder):
 
 
 class ListedStore:
-    """The store, with a list of the searches begun."""
+    """The store, recording the searches begun."""
 
     def __init__(self, knowledge: Knowledge, steps: list[str]) -> None:
         self._knowledge = knowledge

@@ -1,4 +1,4 @@
-"""Figures of a shared version: who counts, how much, and from when on; an erased user leaves no trace."""
+"""Figures of a shared version: which users count, how much and when; an erased user leaves no trace."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_hundred_recalls_and_uses_of_one_user_count_as_three() -> None:
     for each in (figures, thrice):
         each.release(RULES)
     assert figures.metrics() == thrice.metrics()
-    assert (figures.metrics().usage_count, figures.metrics().used_count) == (5, 5)  # 3 + 5 * 1, rounded down to fives
+    assert (figures.metrics().usage_count, figures.metrics().used_count) == (5, 5)  # 3 + 5 * 1, down to a multiple of 5
 
 
 def test_one_user_has_one_vote_however_many_uses() -> None:
@@ -353,7 +353,7 @@ def test_a_user_who_removed_a_rating_is_forgotten_at_the_next_release() -> None:
         figures.rate(user, 1.0)
     figures.release(RULES)
     figures.rate(USERS[0], None)
-    assert USERS[0] in figures.parts  # one of the five changes, once
+    assert USERS[0] in figures.parts  # the user counts once among the five changes
     figures.rate(USERS[0], 0.5)
     figures.rate(USERS[0], None)
     assert figures.standing.rating.waiting == 1
@@ -393,7 +393,7 @@ def test_an_invalid_key_is_refused() -> None:
         (0.6, 0, 4, False),  # nothing is released
         (0.6, 0, 5, True),
         (0.6, 2, 3, True),
-        (0.6, 3, 2, False),  # as the prior
+        (0.6, 3, 2, False),  # equal to the prior
         (0.62, 3, 2, False),  # both are rounded to .6
         (0.8, 3, 2, True),
     ],

@@ -1,4 +1,4 @@
-"""Reports count once, impossible ones are refused, and a value is released only as a coarse, unbiased level."""
+"""Reports count once, impossible reports are refused, and a value is released only as a coarse, unbiased level."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_impossible_report_is_refused_by_the_name_of_its_field(report: Report
 
 @given(st.lists(st.tuples(st.integers(1, 8), possible_items()), max_size=20))
 def test_a_report_counts_once_and_not_after_a_later_one(sent: list[tuple[int, ReportedItem]]) -> None:
-    first = dict(reversed(sent))  # the content of a report when its number was first sent
+    first = dict(reversed(sent))  # the first content sent for each number
     contribution = Contribution()
     for number, _ in sent:
         before = contribution
@@ -139,7 +139,7 @@ def test_a_level_stays_while_the_mean_stays_and_rises_with_it(user: bytes, key: 
 
 
 def test_users_versions_and_purposes_have_offsets_of_their_own() -> None:
-    middle = used(0.375).with_rating(0.375)  # level 1 or 2, by the offset alone
+    middle = used(0.375).with_rating(0.375)  # level 1 or 2, depending only on the offset
     by_user = [middle.quality_level(str(number).encode(), KEYS[0]) for number in range(400)]
     by_key = [middle.quality_level(b"user", key) for key in KEYS[:400]]
     of_rating = [middle.rating_level(b"user", key) for key in KEYS[:400]]

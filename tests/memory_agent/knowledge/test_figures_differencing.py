@@ -1,4 +1,4 @@
-"""What releases reveal of one user to an attacker who controls all others and compares the releases."""
+"""What releases reveal about one user to an attacker who controls all other users and compares the releases."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def seen(figures: CountedVersion) -> Seen:
 def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Seen, ...]:
     """Return every release of an attack on a victim whose quality or rating has this value.
 
-    All other users are the attacker's. Their values, multiples of 1/4, which are certain levels, add up to every
-    possible sum in turn. They are erased and begin again each time, and a release follows. The victim contributes once
-    more each time with the same quality, so that there are five changes even with four others.
+    All other users are the attacker's. Their values are multiples of 1/4, whose levels are certain, and take every
+    possible sum. For each sum they are erased and contribute again, and a release follows. The victim contributes the
+    same quality again each time, so that there are five changes even with four other users.
     """
     figures = CountedVersion(key, b"author")
     shown = []
@@ -70,8 +70,8 @@ def test_an_attacker_with_all_other_users_never_learns_a_value_to_an_eighth(othe
             causes[all_that_shows(key, value, kind, others)].append(value)
     assert len(causes) == QUARTERS + 1  # the attack is as strong as possible: it learns the level
     widths = sorted(max(values) - min(values) for values in causes.values())
-    assert widths[0] > 0.22  # levels 0 and 1: .25 with more and more keys
-    assert widths[2] > 0.42  # the other levels: .5
+    assert widths[0] > 0.22  # levels 0 and 1: tends to .25 with more keys
+    assert widths[2] > 0.42  # the other levels: tends to .5
 
 
 Action = tuple[str, int, float]
@@ -86,7 +86,7 @@ ACTIONS = st.lists(
 
 
 def shown_by(key: bytes, quality: float, uses: int, actions: Sequence[Action], rules: Rules) -> list[Seen]:
-    """Return all releases during an attack; each run of the victim has this quality, with `uses` in a report."""
+    """Return all releases during an attack. The victim's runs have this quality, and its reports have `uses` uses."""
     figures = CountedVersion(key, b"author")
     shown = []
     for number, (verb, place, value) in enumerate(actions, 1):
@@ -114,7 +114,7 @@ def levels(key: bytes, value: float) -> tuple[int, int]:
 
 
 def exact(quality: float) -> float:
-    """Return the quality in thousandths, rounded as in a sum of several."""
+    """Return the quality in thousandths, rounded as in a sum of several uses."""
     return round(quality * 1_000) / 1_000
 
 

@@ -1,4 +1,4 @@
-"""Many keys that praise or condemn one item: the bounds of their effect, and its removal by erasing their users."""
+"""Attacks by many keys on one item: their effect is bounded, and erasing their users removes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 
 def praise(world: World, item: GlobalRecord, users: range) -> None:
-    """Report as hosts do, for users who use a version repeatedly, always with success, and rate it."""
+    """Report for users who use a version repeatedly with success and rate it, as hosts do."""
     report(world, item, users, 1.0)
 
 
@@ -64,7 +64,7 @@ def test_keys_that_praise_an_item_prove_it_and_raise_its_score_by_at_most_a_twen
     assert list(after) == [best, praised]  # a more relevant item still comes first
     result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
     order = [best, praised] if not is_proven else [praised, best]  # proven items come before new ones
-    assert [one.record.id for one in result.memories] == ["own", *order]  # but never before own memories
+    assert [one.record.id for one in result.memories] == ["own", *order]  # but never before the caller's own memories
 
 
 @pytest.mark.parametrize(("keys", "is_worse", "score"), [(4, False, None), (5, True, 0.3), (100, True, 0.05)])

@@ -1,4 +1,4 @@
-"""The lower bound is wrong no more often than stated, at one look or at many, and rises with each user's level."""
+"""The lower bound fails at most as often as stated, at one look or at many, and rises with each user's level."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def histograms(users: int, levels: int = 5) -> Iterator[tuple[int, ...]]:
 
 
 def nulls(prior: float) -> Iterator[Distribution]:
-    """Yield distributions with the mean `prior`: every pair of levels around it, and mixtures of two pairs."""
+    """Yield distributions with the mean `prior`: on every pair of levels around it, and mixtures of two pairs."""
     pairs = []
     for low in range(5):
         for high in range(low + 1, 5):
@@ -57,9 +57,9 @@ def test_a_version_no_better_than_the_prior_is_rarely_proven(users: int, prior: 
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (1, 4), (2, 4)])
 def test_it_is_rarely_proven_even_at_any_of_many_looks(low: int, high: int, prior: float) -> None:
-    """All paths of 5 to 60 users with two levels, exactly: the probability of proof at any look."""
+    """Compute the exact probability of proof at any look over all paths of 5 to 60 users with two levels."""
     share = (prior - low / 4) / (high / 4 - low / 4)
-    unproven, proven = {0: 1.0}, 0.0  # by the number of users at the high level
+    unproven, proven = {0: 1.0}, 0.0  # keys: the number of users at the high level
     for users in range(1, 61):
         after: dict[int, float] = {}
         for highs, chance in unproven.items():
@@ -84,7 +84,7 @@ def test_this_many_users_prove_a_perfect_version(prior: float, users: int) -> No
 def test_a_good_version_is_proven_by_a_dozen_and_an_average_one_by_nobody() -> None:
     assert lower_bound([0, 0, 1, 4, 7], DOUBT) > 0.65  # mean .875
     assert lower_bound([0, 0, 8, 6, 6], DOUBT) > 0.6  # mean .725
-    assert lower_bound([20, 20, 50, 60, 50], DOUBT) < 0.6  # mean .625, of 200
+    assert lower_bound([20, 20, 50, 60, 50], DOUBT) < 0.6  # mean .625 of 200 users
 
 
 @given(COUNTS)

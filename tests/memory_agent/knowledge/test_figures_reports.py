@@ -1,4 +1,4 @@
-"""Reports of the use of shared items, from a recall to the released figures: counts and sums, once."""
+"""Reports of the use of shared items, from a recall to the released figures: each use counts once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOTH = ("local", "global")
 
 
 class Between:
-    """The store as a memory reaches it: records requests, and fails on demand."""
+    """The connection of a memory to the store: records requests, and fails on demand."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
@@ -52,7 +52,7 @@ class Between:
         return answer
 
     def keep_up(self) -> None:
-        """Release due figures, as upkeep does."""
+        """Release due figures as upkeep does."""
         self._knowledge.expire()
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
@@ -70,7 +70,7 @@ def between(tmp_path: Path) -> Iterator[Between]:
 
 @pytest.fixture
 def opened(tmp_path: Path, between: Between) -> Iterator[Open]:
-    """Return a function that opens memories without a model, so that recalls find memories by words."""
+    """Return a function that opens memories without a model, so recalls search by words."""
     with absent_embedder(tmp_path) as embedder, ExitStack() as stack:
         yield lambda user: stack.enter_context(Memory.open(tmp_path / user, embedder=embedder, shared=between))
 
@@ -175,8 +175,8 @@ def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
     memory.close()
     between.is_lost = False
     again = opened("user")
-    time.sleep(1)  # after the time of the first report
-    used(again, item)  # the next report has it
+    time.sleep(1)  # later than the first report
+    used(again, item)  # the next report contains this use
     assert again.shared.report(soon() + timedelta(seconds=5)) == 1
     assert again.shared.report(soon() + timedelta(seconds=10)) == 1
     first, repeated, second = between.reports
@@ -192,7 +192,7 @@ def test_reports_continue_after_a_clock_was_ahead_and_are_not_repeated_after_it_
     item, memory = published(opened("author")), opened("user")
     used(memory, item)
     assert memory.shared.report(soon()) == 1
-    assert memory.shared.report(soon() - timedelta(seconds=30)) == 0  # a step back
+    assert memory.shared.report(soon() - timedelta(seconds=30)) == 0  # the clock stepped back
     assert memory.shared.report(soon()) == 0
     assert memory.shared.report(soon() + timedelta(days=400)) == 0
     used(memory, item)
@@ -224,12 +224,12 @@ def test_a_user_has_one_rating_and_can_remove_it(opened: Open, between: Between)
     assert (figures.raters, figures.user_rating) == (5, pytest.approx(0.9, abs=0.2))
     raters[0].shared.rate(item.id, None)
     between.keep_up()
-    assert author.shared.published()[0].quality_metrics.raters == 0  # four are left
+    assert author.shared.published()[0].quality_metrics.raters == 0  # four raters are left
     second = published(author, item_id=item.id, version="2")
     assert author.shared.published()[0].quality_metrics.raters == 0
     raters[0].shared.rate(second.id, 0.5, version="1")
     between.keep_up()
-    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # one of the five required changes
+    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # five changes are required
     for rater in raters[1:]:
         rater.shared.rate(second.id, 0.5, version="1")
     between.keep_up()
@@ -238,7 +238,7 @@ def test_a_user_has_one_rating_and_can_remove_it(opened: Open, between: Between)
 
 
 def test_a_release_that_changes_no_figure_is_a_release(opened: Open, between: Between) -> None:
-    """Otherwise the next change, of one user, would be released alone."""
+    """Otherwise a later change by one user would be released separately."""
     item = published(opened("author"))
     raters = [opened(f"user-{number}") for number in range(6)]
 

@@ -1,4 +1,4 @@
-"""Publishing under concurrent, late, stale, edited, repeated, oversized and hostile input, and clock jumps."""
+"""Publishing with concurrent, late, stale, edited, repeated, oversized and hostile input, and with clock jumps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECRET = "ghp_" + "a1B2" * 9
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run calls at the same time; return their results or exceptions."""
+    """Run calls concurrently; return their results or exceptions."""
     barrier = threading.Barrier(len(calls))
 
     def call(do: Callable[[], object]) -> object:
@@ -57,7 +57,7 @@ def test_one_version_confirmed_several_times_at_once_is_one_item(world: World) -
     assert isinstance(first, GlobalRecord)
     assert all(other == first for other in others)
     assert world.user("ann").shared.published() == [first]
-    assert once() == first  # and later, after a lost answer
+    assert once() == first  # a later repeat, as after a lost answer
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
@@ -111,7 +111,7 @@ def test_a_version_never_changes_not_even_after_the_next_one(world: World) -> No
 
 
 def test_a_confirm_after_unpublish_is_refused_and_the_same_words_are_a_new_item(world: World) -> None:
-    """A repeat that was in progress must not restore an item that its author has removed meanwhile."""
+    """A repeated request must not restore an item that its author has removed."""
     ann = world.user("ann")
     again = confirm(ann)
     item = again()
@@ -183,7 +183,7 @@ def test_an_attachment_has_a_megabyte_at_most(world: World) -> None:
     for other in (None, data[1:], data + b"\0", b"\1" + data[1:]):
         with pytest.raises(InvalidInputError, match="attachment"):
             ann.shared.confirm(preview, other)
-    with pytest.raises(InvalidInputError, match="attachment: is not the file"):  # without the checks of a client
+    with pytest.raises(InvalidInputError, match="attachment: is not the file"):  # bypassing the client's checks
         world.shared.ask(Caller(user_id="ann"), Publish(content=preview.content, data=data[1:]))
 
 
@@ -265,7 +265,7 @@ def test_an_author_has_a_bounded_number_of_items(tmp_path: Path, embedder: Embed
         items = [answer for answer in answers if isinstance(answer, GlobalRecord)]
         assert len(items) == len(ann.shared.published()) == 3
         assert {answer.field for answer in answers if isinstance(answer, InvalidInputError)} == {"item_id"}
-        confirm(ann, item_id=items[0].id, version="2")()  # a version is not a further item
+        confirm(ann, item_id=items[0].id, version="2")()  # a new version does not add an item
         world.published("ben", FIX)
         ann.shared.unpublish(items[0].id)
         confirm(ann, summary="Another one")()
@@ -430,7 +430,7 @@ def test_an_erased_author_leaves_no_item_and_returns_under_another_pseudonym(wor
 
 
 def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
-    """Otherwise a publish that waits for the erasure of its user would bring the user back."""
+    """Otherwise a publish that waits for its user's erasure would recreate the user."""
     preview = world.user("ann").shared.preview("The VPN", FIX)
     item = world.published("ben", FIX)
     for ask in (Publish(content=preview.content), SetName(name="Ann"), Rate(item_id=item.id, rating=1.0)):
@@ -442,7 +442,7 @@ def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
 def test_an_unpublish_that_failed_is_completed_by_the_next_opening(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is recorded in the history, and a later removal that succeeds must not hide its failure."""
+    """The unpublish is recorded in the history, and a later successful removal must not hide its failure."""
     shared, failed, done = world.user("ann").shared, world.published("ann", FIX), world.published("ann", "Another")
 
     def fail(*_: object) -> int:
@@ -480,7 +480,7 @@ def test_an_erasure_waits_for_publishes_in_progress(world: World, monkeypatch: p
 
 
 def test_publishing_goes_on_while_the_columns_are_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebuild needs the writers' lock at its end, so a publish that waits for the rebuild must not hold that lock."""
+    """A rebuild needs the writers' lock at the end, so a publish that waits for the rebuild must not hold the lock."""
     archive, rebuild = world.shared._archive, Archive._rebuild
     begun = threading.Event()
 
@@ -500,7 +500,7 @@ def test_publishing_goes_on_while_the_columns_are_rebuilt(world: World, monkeypa
 
 
 def test_a_new_version_is_visible_only_under_its_own_policy(world: World) -> None:
-    """While the columns are out of date, they find an item under its former policy."""
+    """Outdated columns find an item under its former policy."""
     ann = world.user("ann", "org:acme")
     item = confirm(ann)()
     world.shared._archive._is_behind = True
@@ -515,7 +515,7 @@ def test_a_new_version_is_visible_only_under_its_own_policy(world: World) -> Non
 
 
 def test_scores_do_not_reveal_items_that_a_caller_may_not_see(world: World) -> None:
-    """Word rarity must not count hidden items: a score would reveal how many of them contain a word."""
+    """Word rarity must not count hidden items, since a score would reveal how many of them contain a word."""
     texts = [f"The build number {number} failed because of a lock of the cache" for number in range(12)]
     for text in (*texts, "The project quagga needs the lock"):
         world.published("ann", text)
@@ -564,7 +564,7 @@ def test_upkeep_purges_a_replaced_version_from_the_files(world: World) -> None:
 
 
 def test_an_attachment_belongs_to_its_version_only(world: World) -> None:
-    """Fetches attachments while versions with other files are published."""
+    """Fetch attachments while versions with other files are published."""
     ann, item = world.user("ann"), world.published("ann", FIX, data=b"0" * 1_000)
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Patterns of many users: an offer is hidden until enough users offer the same words, and no user is ever named."""
+"""Patterns of many users: an offer is hidden until enough users offer the same words, and no user is named."""
 
 from __future__ import annotations
 
@@ -513,7 +513,7 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """A model of the offers of each user and their spelling, and of the items, their spelling and their offerers."""
+    """A model of each user's offers with their spelling, and of the items with their spelling and offerers."""
 
     offers: dict[tuple[str, str], str] = field(default_factory=dict)
     items: dict[str, tuple[str, set[str]]] = field(default_factory=dict)

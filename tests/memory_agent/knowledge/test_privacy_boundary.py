@@ -1,14 +1,15 @@
-"""A memory stays private until its user publishes it, and removed items leave no trace, whatever happens between.
+"""A memory stays private until its user publishes it, and removed items leave no trace.
 
-A model tracks the words that are or were published or offered, for which readers, and which contributions the figures
-count. After each step it is compared (`sharing_checks`) with files, the history of erasures, answers, messages from a
-user's memory to the store, the relay's journal, and logs: words, tags, queries, sessions, ids, vectors and names.
+A model tracks the words that are or were published or offered, their readers, and the contributions that the figures
+count. After each step, `sharing_checks` compares the model with files, the history of erasures, answers, messages from
+a user's memory to the store, the relay's journal, and logs. It checks words, tags, queries, sessions, ids, vectors and
+names.
 
-Of a published item, the journal may contain id, version, type, policy and time once it was announced. It never contains
-a word, author, vector or figure, nor anything about unpublished content, including offers. Of a removed item it keeps
-only the fingerprint, as soon as the removal was announced and the journal was compacted.
+The journal may contain the id, version, type, policy and time of an announced item. It never contains a word, author,
+vector or figure, or anything about unpublished content, including offers. Once a removal was announced and the journal
+was compacted, only the item's fingerprint remains.
 
-`--hypothesis-profile deep` runs ten times as many stories, different ones each time (`make fuzz`).
+`--hypothesis-profile deep` (`make fuzz`) runs ten times as many examples, with a new random seed each time.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ qualities = st.sampled_from((0.0, 0.35, 0.8, 1.0))
 works_of_many = st.lists(st.tuples(qualities, st.booleans()), min_size=len(CROWD), max_size=len(CROWD))
 spellings = st.lists(st.sampled_from(("", "", ".", ":")), min_size=len(offering), max_size=len(offering))
 crashes = st.sampled_from((None, None, None, ANSWERED, 1, 1, 2, 3, 5))
-"""The step after which the process is killed; or `ANSWERED`: before the first answer of the store is heard."""
+"""The step after which the process is killed, or `ANSWERED` to kill it before it receives the store's first answer."""
 
 
 def now() -> datetime:
@@ -74,11 +75,11 @@ def _closes_the_embedder() -> Iterator[None]:
 
 
 class SharingModel(CheckedSharing):
-    """Actions of users, and events of the process."""
+    """Actions of users, upkeep, crashes and restores, each followed by the checks."""
 
     @initialize(policy=policies, whom=st.sets(offerers, min_size=5), values=works_of_many, spelled=spellings)
     def begin(self, policy: str, whom: set[str], values: list[tuple[float, bool]], spelled: list[str]) -> None:
-        """Begin with items of one and of many users, and with figures, so that each story covers everything."""
+        """Begin with items of one user and of many users, and with figures, so that each example covers all of them."""
         self.create()
         self.publish_text("quince-ann", SAYINGS[1], "public", has_file=True, crash=None)
         self.publish_text(
@@ -93,7 +94,7 @@ class SharingModel(CheckedSharing):
         self.model.told.append(PrivateMemory(user, hidden[0], frozenset(), frozenset(hidden)))
 
     def asks(self, user: str, query: str, **options: Any) -> RecallResult:
-        """Recall, and check the answer. Both are on disk afterwards, as after the upkeep of a host."""
+        """Recall, write pending data to disk as a host's upkeep does, and check the answer."""
         self.leaving.add(query)
         self.recalls += 1
         words = f"{query} {SAYINGS[self.recalls % len(SAYINGS)]}"
@@ -140,14 +141,16 @@ class SharingModel(CheckedSharing):
 
     @rule(user=users, quality=qualities, is_reported=st.booleans(), crash=crashes)
     def work(self, user: str, quality: float, is_reported: bool, crash: int | None) -> None:
-        """A run that recalls both tiers, names all memories that it was shown and an unknown id, and ends."""
+        """Begin a run, recall both tiers, report all shown memories and an unknown id as used, and end it."""
         self.works(user, quality)
         if is_reported:
             self.reports(user, crash)
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Enough users for figures, one with a repeated report, and authors, whose reports do not count."""
+        """Work as enough users for figures, one of them repeating a report, and as authors, whose reports do not
+        count.
+        """
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):
@@ -206,7 +209,7 @@ class SharingModel(CheckedSharing):
             return
         self.leaving |= marks if inside is None else {*marks, inside}
         preview = shared.preview(**asked, attachment=data)
-        assert marks_in(msgspec.json.encode(preview.content)) == marks  # only this leaves the memory
+        assert marks_in(msgspec.json.encode(preview.content)) == marks  # only the preview's content leaves the memory
         id_ = preview.content.item_id
         former = self.model.items.get(id_)
         version = 1 if former is None else former.version + 1
@@ -248,7 +251,7 @@ class SharingModel(CheckedSharing):
 
     @rule(policy=policies, whom=st.sets(offerers, min_size=4), spelled=spellings, crash=crashes)
     def offer_together(self, policy: str, whom: set[str], spelled: list[str], crash: int | None) -> None:
-        """Offer words that others offer too, except for the punctuation and the tag."""
+        """Offer words that others offer too, with other punctuation and another tag."""
         common = self.said_by_many.setdefault(policy, (self.mark(), self.mark()))
         able = [user for user in sorted(whom) if policy in ("public", *EVERYBODY[user])]
         for user, end in zip(able, spelled, strict=False):
@@ -286,7 +289,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: any(item.offerers for item in self.model.items.values()))
     @rule(data=st.data(), from_the_files=st.booleans())
     def take_from_many(self, data: st.DataObject, from_the_files: bool) -> None:
-        """Only an administrator can remove an item of many users; this removes the offers too."""
+        """Remove an item of many users and its offers, as only an administrator can."""
         item = self.some_item(data, lambda item: bool(item.offerers))
         for user in GROUPS:
             assert not self.memory(user).shared.unpublish(item.id).found
@@ -347,7 +350,7 @@ class SharingModel(CheckedSharing):
         self.reports(user, crash)
 
     def reports(self, user: str, crash: int | None = None) -> None:
-        """Report as a host does in its upkeep; after a crash the next upkeep repeats the report, which counts once."""
+        """Report as a host's upkeep does; after a crash the next upkeep repeats the report, which counts once."""
         self.run(lambda: self.world.keep_up(user).shared.report(now()), crash)
         if crash is not None:
             self.world.keep_up(user).shared.report(now())
@@ -369,13 +372,13 @@ class SharingModel(CheckedSharing):
         said=st.lists(qualities, min_size=1, max_size=4),
     )
     def report_by_hand(self, data: st.DataObject, sender: str, number: int, said: list[float]) -> None:
-        """Send a report by hand with a number that may have counted; also for an own item."""
+        """Send a report by hand, with a number that may have been counted, also for the user's own item."""
         item = self.some_item(data)
         user = (item.author or min(item.offerers)) if sender == "author" else sender
         self.reports_by_hand(user, item, number, said)
 
     def reports_by_hand(self, user: str, item: Item, number: int, said: list[float]) -> None:
-        """Send it twice, as after a lost answer."""
+        """Send a report twice, as after a lost answer."""
         used = ReportedItem(
             item_id=item.id, version=item.named[1], retrievals=len(said), uses=len(said), quality=sum(said)
         )
@@ -393,7 +396,7 @@ class SharingModel(CheckedSharing):
 
     @rule(crash=crashes)
     def tell_followers(self, crash: int | None) -> None:
-        """Announce changes as the daemon does. After a kill, the next call continues."""
+        """Announce changes as the daemon does. After a kill, the next call continues the announcement."""
         if crash is not None:
             self.model.announce()
             self.run(self.followers.announce, crash)
@@ -419,7 +422,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: self.saved is not None)
     @rule(is_whole=st.booleans())
     def restore(self, is_whole: bool) -> None:
-        """Restore a backup: its items return, except those removed since."""
+        """Restore a backup: its items return, except items removed since."""
         assert self.saved is not None
         saved, erased = self.saved
         paths = self.root / "backup", self.world.data_dir
@@ -430,12 +433,12 @@ class SharingModel(CheckedSharing):
                 restored = restore_user(*paths, SHARED_USER, self.world.settings, now(), quiet, replace=True)
             shutil.rmtree(restored.aside or "")
         self.model.restore(copy.deepcopy(saved), erased, is_whole=is_whole)
-        if self.model.ended or self.model.pseudonyms:  # the restore applied the history and did upkeep
+        if self.model.ended or self.model.pseudonyms:  # the restore applied the history and ran upkeep
             self.settled()
         self.nothing_private_is_in_the_files()
 
     def run(self, do: Callable[[], object], crash: int | None) -> None:
-        """Run an action. With a number, kill the process after that step of it, or after the last step."""
+        """Run an action. If `crash` is a number, kill the process after that step or after the last step."""
         if crash is None:
             do()
             return
@@ -459,7 +462,7 @@ class SharingModel(CheckedSharing):
 
 
 class EncryptedSharingModel(SharingModel):
-    """The same model with encryption: files contain no mark of any user."""
+    """The same model with encryption: no file contains a user's mark."""
 
     is_encrypted = True
 
@@ -471,7 +474,7 @@ TestSharing.settings = settings(
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.generate),  # shrinking a failure takes minutes, and its story is short already
+    phases=(Phase.explicit, Phase.generate),  # shrinking a failure takes minutes, and examples are short
     derandomize=settings.get_current_profile_name() != "deep",
 )
 TestEncryptedSharing.settings = settings(TestSharing.settings, max_examples=settings.default.max_examples // 50)

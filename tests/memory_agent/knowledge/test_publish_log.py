@@ -1,4 +1,4 @@
-"""Events for followers of shared items: each change once, and only to readers that the policy admits."""
+"""Events for followers of shared items: each change is sent once, to readers that the policy admits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Received = list[tuple[str, str]]
 
 
 class Deployment:
-    """Shared items, a relay, and followers with a key each."""
+    """Shared items, a relay, and followers that each have a key."""
 
     def __init__(self, data_dir: Path, keys: Path | None = None) -> None:
         encryption = EncryptionSettings(keys_folder=str(keys or ""))
@@ -95,7 +95,7 @@ class Deployment:
             return subscriber.fetch(0, 1_000, user_id=user_id).entries
 
     def received(self, name: str = "both") -> Received:
-        """Return what a follower receives: the kind, and the id or else the fingerprint of the item."""
+        """Return the events that a follower receives, as the kind and the id or fingerprint of the item."""
         changes = changes_in(self.entries(name))
         return [(change.kind, change.item_id or change.item) for change in changes]
 
@@ -123,7 +123,7 @@ def here() -> Iterator[Deployment]:
 
 
 def changes_in(entries: list[JournalEntry]) -> list[SharedChange]:
-    """Return the change in each of the journal entries."""
+    """Return the change of each journal entry."""
     changes = [change for entry in entries if (change := SharedChange.in_entry(entry))]
     assert len(changes) == len(entries)
     return changes
@@ -196,7 +196,7 @@ def test_the_journal_keeps_only_the_fingerprint_of_an_unpublished_item(here: Dep
     assert here.journal_holds(item.id)
     here.world.user("ann").shared.unpublish(item.id)
     here.world.shared.expire()
-    assert item.id.encode() not in here.world.bytes_of_the_store()  # with the log, which is not announced yet
+    assert item.id.encode() not in here.world.bytes_of_the_store()  # including the log, which is not announced yet
     here.announce()
     assert here.received() == [("published", kept.id), ("unpublished", gone(item))]
     with Subscriber(*here.broker.endpoints) as local:
@@ -222,7 +222,7 @@ def test_an_encrypted_log_and_journal_show_neither_items_nor_readers(tmp_path: P
         item, went = here.publish("The quokka", ACME), here.publish("The other", ACME)
         here.announce()
         here.world.user("ann").shared.unpublish(went.id)
-        for _ in range(2):  # before and after its announcement
+        for _ in range(2):  # before and after the removal is announced
             stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history contains it
             for text in (item.id, went.id, gone(item), gone(went), "acme", "published"):
                 assert not here.journal_holds(text)
@@ -264,7 +264,7 @@ def test_a_rating_is_announced_at_its_release_without_its_rater(here: Deployment
     for entry in here.entries("both"):
         assert not any(name.encode() in entry.data for name in (*raters, *pseudonyms))
         assert b"rating" not in entry.data
-    assert rate(raters[:1], None) == [("rated", item.id)] * 2  # withdrawn: too few are left
+    assert rate(raters[:1], None) == [("rated", item.id)] * 2  # withdrawn: too few raters are left
     assert here.world.user("ben").shared.search("quokka")[0].item.quality_metrics.user_rating is None
     here.world.user("ann").shared.unpublish(item.id)
     here.announce()
@@ -341,7 +341,7 @@ def test_a_journal_that_fails_keeps_no_user_from_being_erased(
 
 
 def test_a_receipt_states_that_a_full_journal_still_has_the_removed_items(here: Deployment) -> None:
-    """The daemon that starts when there is room removes it."""
+    """The first daemon that starts after the journal has room removes the items."""
     item = here.publish("The quokka", ACME)
     here.announce()
     with Publisher(here.broker.endpoints.ingest) as publisher:
@@ -364,7 +364,7 @@ def test_a_receipt_states_that_a_full_journal_still_has_the_removed_items(here: 
 
 def test_a_kill_at_any_step_announces_each_change_once(tmp_path: Path) -> None:
     copies: list[Path] = []
-    copying = threading.Lock()  # the relay has its own thread
+    copying = threading.Lock()  # the relay runs in another thread
     with deployment() as here:
         first, moved = here.publish("The first", ACME), here.publish("The moved")
         here.announce()
@@ -399,7 +399,7 @@ def test_a_kill_at_any_step_announces_each_change_once(tmp_path: Path) -> None:
             told = changes_in(entries)
             assert {one.item_id: one.version for one in told if one.item_id} == items
             seen.add(tuple(items.items()))
-    assert len(seen) == 5  # after each of the changes
+    assert len(seen) == 5  # one state after each change
 
 
 def test_a_repeated_event_has_the_same_id(here: Deployment) -> None:
@@ -457,7 +457,7 @@ def test_a_repeated_batch_erases_none_of_its_own_events(here: Deployment) -> Non
 def test_removals_in_quick_succession_are_erased_from_the_journal_together(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each erasure reads the journal's events of shared items, and each compaction copies its file."""
+    """An erasure reads all events of shared items in the journal, and a compaction copies the journal's file."""
     items = [here.publish(f"Quokka {number}") for number in range(20)]
     here.announce()
     erased, compacted = counted(monkeypatch, "erase"), counted(monkeypatch, "compact")
@@ -488,7 +488,7 @@ def test_removals_in_quick_succession_are_erased_from_the_journal_together(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
-    """Return a list that grows with each call of a method of any journal."""
+    """Return a list with an entry for each call of a method of any journal."""
     calls: list[str] = []
     do = getattr(Journal, method)
 

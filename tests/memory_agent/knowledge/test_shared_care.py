@@ -56,7 +56,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def items(world: World) -> dict[str, GlobalRecord]:
-    """Items of three users, one with a file and one with ratings; and chosen names."""
+    """Items of three users, one with a file and one with ratings, and the users' chosen names."""
     world.user("ann").shared.set_name("Ann of the platform team")
     world.user("quokka-cas").shared.set_name("Quokka Cas")
     found = {
@@ -70,7 +70,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 
 def contributors(world: World, item: GlobalRecord) -> int:
-    """Return how many users contribute to the figures of an item."""
+    """Return the number of users who contribute to an item's figures."""
     with world.shared._archive.store.snapshot() as snapshot:
         return len(snapshot.blobs(place_of(snapshot, PARTS, item.id)))
 
@@ -122,7 +122,7 @@ def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, Gl
     world.close()
     assert erase_user(world.data_dir, world.settings, "quokka-cas", now()).unpublished == 1
     restored = restore(world, backup)
-    assert restored.erased_again[SHARED_USER] == (1 if restore is everything else 2)  # one rating left with its user
+    assert restored.erased_again[SHARED_USER] == (1 if restore is everything else 2)  # the erased user had one rating
     data = world.bytes_of_the_store()
     for trace in (b"uokka", items["gone"].id.encode(), items["of cas"].id.encode(), items["of cas"].author_id.encode()):
         assert trace not in data, trace
@@ -141,7 +141,7 @@ def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, Gl
 def test_a_user_who_returned_after_an_erasure_has_the_same_pseudonym_elsewhere(
     world: World, tmp_path: Path, embedder: Embedder
 ) -> None:
-    """In a folder whose history does not contain the erasure of the former pseudonym."""
+    """The history of the target folder does not contain the erasure of the former pseudonym."""
     world.published("ann", KEPT)
     world.shared.ask(Caller(user_id="ann"), ForgetUser())
     item = world.published("ann", KEPT)
@@ -171,7 +171,7 @@ def test_a_restore_after_which_the_user_returned_keeps_both_apart(world: World, 
 
 
 def test_the_next_opening_deletes_blobs_without_an_item(world: World, items: dict[str, GlobalRecord]) -> None:
-    """As a store restored by other means: a copy of the files, with the history of this folder."""
+    """The store is restored by copying its files, with the history of this folder."""
     copy = world.data_dir.with_name("copy")
     with world.shared._archive.batch() as batch:
         batch.set_blob("shared:file:" + "0" * 32, b"left over")
@@ -334,7 +334,7 @@ def test_a_restore_of_the_store_alone_leaves_no_event_of_what_was_taken_away_sin
         make_backup(world.data_dir, backup, world.settings, now(), quiet)
     gone = world.published("ann", "Staging needs a permit")
     followers.announce()
-    world.user("ann").shared.unpublish(gone.id)  # and before its announcement, the log returns to that of the backup
+    world.user("ann").shared.unpublish(gone.id)  # before the announcement, the backup's log is restored
     assert gone.id.encode() in followers.bytes_of_the_journal()
     with world.closed():
         restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)
@@ -390,7 +390,7 @@ def test_an_export_imports_items_as_they_were_published(
         assert contributors(other, items["kept"]) == 0
         other.user("dot").shared.rate(items["kept"].id, 1.0)
         assert faults(other) == set()
-        assert other.user("ann").shared.published() == []  # any user with that name
+        assert other.user("ann").shared.published() == []  # "ann" may be another user in this folder
         assert not other.user("ann").shared.unpublish(items["kept"].id).found
         assert other.user("root", is_admin=True).shared.unpublish(items["kept"].id).found
 

@@ -1,4 +1,4 @@
-"""A kill after any step that changes the disk leaves no operation on shared items half done."""
+"""A kill after any step that changes the disk leaves no partial operation on shared items."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with opened(Path(sys.argv[2])) as world:
 
 
 def opened(data_dir: Path) -> World:
-    """Return a world without a model, which would take a second in each process: searches find items by words."""
+    """Return a world whose searches use words, since loading a model takes a second in each process."""
     return World(data_dir, None, Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none")))
 
 
@@ -89,7 +89,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def items_of(world: World) -> dict[str, str]:
-    """Return the versions by id, after checking that each is complete and that no blob is left over."""
+    """Return the versions by id; check that each item is complete and that no blob is orphaned."""
     with world.shared._archive.store.snapshot() as snapshot:
         items = {record.id: record for _, record in snapshot.scan()}
         files, figures = snapshot.blobs("shared:file:"), snapshot.blobs(FIGURES)
@@ -183,7 +183,7 @@ def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp
 def test_an_unpublish_recorded_only_in_the_history_is_completed_by_the_next_opening(
     tmp_path: Path, embedder: Embedder
 ) -> None:
-    """The history is written first; else a restore would bring back an item whose removal a crash left unrecorded."""
+    """The history is written first; otherwise a crash could leave a removal unrecorded, and a restore would undo it."""
     with World(tmp_path / "data", embedder) as world:
         item = world.published("ann", "The quokka needs the VPN", data=b"[quokka]")
         copies = []

@@ -1,4 +1,4 @@
-"""Searches of shared items: the caller's own items, highlights, and the quota of each user."""
+"""Searches of shared items: the caller's own items, highlights, and the quota per user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_recall_excludes_own_items_and_a_search_finds_them(world: World) -> No
 def test_a_graph_search_excludes_own_items_without_a_mask(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Excluding them with a mask would read all vectors, of which there may be millions."""
+    """A mask would make the search read all vectors, possibly millions."""
     masks: list[Mask | None] = []
     scan = PassageView.scan
 
@@ -100,7 +100,7 @@ def published_sheet(world: World, text: str) -> GlobalRecord:
 
 
 def test_the_store_marks_only_long_texts_and_the_recall_what_it_shows(world: World) -> None:
-    """Marking all fifteen items takes .4 ms of the search, and most are not shown."""
+    """Marking all fifteen items would take .4 ms of the search, and most of them are not shown."""
     long = published_sheet(world, LONG)
     for number in range(8):
         world.published("ann", f"{SHORT}, says sheet {number}")
@@ -120,7 +120,7 @@ def test_the_store_marks_only_long_texts_and_the_recall_what_it_shows(world: Wor
 def test_a_long_text_is_marked_in_its_best_passage(world: World) -> None:
     published_sheet(world, LONG)
     (found,) = world.user("ben").recall(WHICH_VPN, tiers=BOTH, min_relevance=0.0, deadline_ms=30_000.0).memories
-    assert "**VPN** of the platform team" in found.highlights[0]  # in the whole text it would be the beginning
+    assert "**VPN** of the platform team" in found.highlights[0]  # a highlight of the whole text would be its beginning
 
 
 def taken(quota: SearchQuota, user: str, now_s: float) -> bool:
@@ -177,4 +177,4 @@ def test_the_quota_keeps_the_users_seen_last() -> None:
     for number in range(10_000):
         quota.take(f"user-{number}", 0.0)
     assert not taken(quota, "user-9999", 0.0)
-    assert taken(quota, "ann", 0.0)  # forgotten, with a full bucket
+    assert taken(quota, "ann", 0.0)  # ann's empty bucket was dropped, so she starts with a full bucket

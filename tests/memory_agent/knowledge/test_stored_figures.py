@@ -1,4 +1,4 @@
-"""The stored form of figures: one blob for each user of an item; and the conversion of the former form."""
+"""The stored form of figures, with one blob per user of an item, and the conversion of the former form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_report_writes_the_part_of_its_user_alone(world: World) -> None:
     assert before.keys() == after.keys()
     assert len([name for name in after if after[name] != before[name]]) == 1
     world.shared.expire()
-    assert blobs(world, PARTS) == after  # nor does a release
+    assert blobs(world, PARTS) == after  # a release does not change them
     assert metrics(world, item).distinct_users == 5
 
 
@@ -101,7 +101,7 @@ def test_a_rating_removed_between_reports_and_releases_is_counted_once(world: Wo
 
 @pytest.mark.parametrize("step", [2, 3, 4, 5])
 def test_other_users_write_while_a_user_is_erased(world: World, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Other users write between two of its transactions."""
+    """Other users write between two transactions of the erasure."""
     monkeypatch.setattr(removal, "_AT_ONCE", 1)
     items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
     own = world.published("ben", "A fix of his own")
@@ -115,7 +115,7 @@ def test_other_users_write_while_a_user_is_erased(world: World, monkeypatch: pyt
         steps += 1
         if steps == step:
             writer.start()
-            writer.join(0.1)  # time to reach the store's lock, which is held until this returns
+            writer.join(0.1)  # lets the writer reach the store's lock, which is held until `between` returns
 
     with after_each_step(between):
         assert world.shared.ask(Caller(user_id="ben"), ForgetUser()).items == 1
@@ -131,7 +131,7 @@ def test_other_users_write_while_a_user_is_erased(world: World, monkeypatch: pyt
 def test_an_erasure_that_fails_half_way_is_completed_by_the_next_opening(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if another removal succeeds meanwhile."""
+    """The opening completes it even if another removal succeeded in between."""
     monkeypatch.setattr(removal, "_AT_ONCE", 1)
     items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
     report(world, "ben", 1, *items)
@@ -172,7 +172,7 @@ def fails_always(*_: object) -> int:
 
 
 def as_former(batch: Batch) -> None:
-    """Write the figures in the former form: all of an item in one blob."""
+    """Write the figures in the former form: one blob per item."""
     for name in batch.blobs(FIGURES):
         place = name.removeprefix(FIGURES)
         versions: dict[str, Any] = {
@@ -191,7 +191,7 @@ def as_former(batch: Batch) -> None:
             batch.set_blob(part, None)
         batch.set_blob(FORMER + place, msgspec.msgpack.encode(versions))
         batch.set_blob(name, None)
-    for name in batch.blobs(USED):  # which came later
+    for name in batch.blobs(USED):  # blobs that the former form did not have
         batch.set_blob(name, None)
     for name in batch.blobs(NAME):
         author, chosen = msgspec.msgpack.decode(batch.blob(name) or b"")
@@ -201,7 +201,7 @@ def as_former(batch: Batch) -> None:
 
 
 def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
-    """Convert the store to the former form: figures released, and some of the users changed since."""
+    """Convert a store with released figures, and with users changed since, to the former form."""
     item, other = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
     for number in range(10):
         report(world, f"user-{number}", 1, item)
@@ -245,7 +245,7 @@ def test_a_store_of_the_former_format_is_converted_when_it_is_opened(world: Worl
     for number in range(4):
         rate(world, f"user-{number}", item, 0.0)
     world.shared.expire()
-    assert metrics(world, item).user_rating == 1.0  # 3 waits already: four changes
+    assert metrics(world, item).user_rating == 1.0  # user-3 changed before: four changes
     world.shared.ask(Caller(user_id="user-9"), ForgetUser())
     assert metrics(world, item) == QualityMetrics()
     assert len(blobs(world, PARTS)) == 10

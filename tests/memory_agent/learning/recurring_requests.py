@@ -1,6 +1,6 @@
-"""A small company whose requests come again in other words; of its memories one kind answers, another looks as if.
+"""A small company whose requests recur in other words. One kind of memory answers them, and another only looks similar.
 
-For each thing there is a note that a run used, and a ticket that is closer to every request.
+Each thing has a note that a run used, and a ticket that is closer to every request.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ REQUESTS = (
 
 @dataclass
 class Company:
-    """One memory of the company. `notes` and `tickets` are the records by thing."""
+    """The memory of the company. `notes` and `tickets` are records by thing."""
 
     memory: Memory
     notes: dict[str, MemoryRecord]
     tickets: dict[str, MemoryRecord]
 
     def request(self, number: int) -> tuple[str, str]:
-        """The thing and the words of the `number`-th request."""
+        """Return the thing and the words of request `number`."""
         things = list(THINGS)
         return things[number % len(things)], REQUESTS[number // len(things) % len(REQUESTS)]
 
@@ -60,13 +60,13 @@ class Company:
         return thing, self.memory.recall(words.format(thing), top_k, now=now, deadline_ms=60_000, min_relevance=0)
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Recall, and report the thing's note as used if it was shown."""
+        """Recall, and report the thing's note as used if the answer contains it."""
         for number in numbers:
             thing, result = self.ask(number)
             self.judge(number, result, [self.notes[thing]])
 
     def run(self, number: int, session: str) -> None:
-        """Recall as a conductor's run that reports what it used and leaves no memory."""
+        """Recall in a conductor's run that reports the used note and stores no memory."""
         run_id, (thing, words) = f"run-{number}", self.request(number)
         now = START + timedelta(days=1, minutes=10 * number)
         self.memory.recall(words.format(thing), 3, by_run=run_id, now=now, deadline_ms=60_000)
@@ -81,7 +81,7 @@ class Company:
         self.memory.feedback(result.recall_id, ids, quality, now=now)
 
     def leads(self, numbers: Sequence[int]) -> int:
-        """Return for how many of these requests the note ranks first."""
+        """Return the number of these requests for which the note ranks first."""
         asked = (self.ask(number) for number in numbers)
         return sum(self.places(result)[0] == self.notes[thing].id for thing, result in asked)
 
@@ -90,7 +90,7 @@ class Company:
 
 
 def open_company(folder: Path, embedder: Embedder, settings: LearningSettings) -> Company:
-    """Open the memory of a company that was set up before."""
+    """Open the memory of a company after `set_up`."""
     memory = Memory.open(folder, embedder=embedder, settings=Settings(store=SMALL, learning=settings))
     with memory._archive.store.snapshot() as snapshot:
         records = [record for _, record in snapshot.scan()]
@@ -100,7 +100,7 @@ def open_company(folder: Path, embedder: Embedder, settings: LearningSettings) -
 
 
 def set_up(folder: Path, embedder: Embedder) -> None:
-    """Make the memories of a company, none of which was asked for yet."""
+    """Store the memories of a company, before any recall."""
     with Memory.open(folder, embedder=embedder, store_settings=SMALL) as memory:
         for thing, note in THINGS.items():
             memory.remember(note, now=START)
@@ -108,10 +108,10 @@ def set_up(folder: Path, embedder: Embedder) -> None:
 
 
 def copied(source: Path, target: Path) -> Path:
-    """Copy a store that is closed."""
+    """Copy a closed store."""
     return Path(shutil.copytree(source, target))
 
 
 def ticket(thing: str) -> str:
-    """What looks closest: a ticket in the words of the requests."""
+    """Return the text of a ticket, which is most similar to the requests."""
     return f"{thing} does not work, a customer complains: please have a look at it today"

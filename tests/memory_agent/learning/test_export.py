@@ -1,4 +1,4 @@
-"""A crafted export is refused and changes nothing."""
+"""A maliciously crafted export is rejected and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feedback on recalls credits only what it names, and never a whole list."""
+"""Feedback on a recall credits only the named memories, never the whole list."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_relations_of_a_forgotten_run_are_withdrawn(memory: Memory) -> None:
     assert memory.runs.get("one").quality == 0.4  # type: ignore[union-attr]
     assert memory.forget_session("s-3") == 2
     assert memory.runs.get("two").quality == 0.8  # type: ignore[union-attr]
-    assert memory.forget_session("s-2") == 2  # its end came without a session, and belongs to it all the same
+    assert memory.forget_session("s-2") == 2  # the run's end event has no session, but belongs to s-2
     assert memory.runs.get("one").quality == 0.8  # type: ignore[union-attr]
     assert verified(memory._archive.store)
 

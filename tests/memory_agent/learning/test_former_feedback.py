@@ -1,4 +1,4 @@
-"""Folders of versions with implicit feedback open, and upkeep removes what these versions inferred."""
+"""Folders of versions with implicit feedback can be opened, and upkeep removes what these versions inferred."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def former_entries(memory: Memory) -> int:
 
 
 def infer_as_before(memory: Memory) -> None:
-    """Store a sign and a watch of the run `one`, as a version with implicit feedback did."""
+    """Store a sign and a watch of the run `one` as a version with implicit feedback did."""
     with memory._archive.batch() as batch:
         run = batch.trajectory("one")
         assert run is not None

@@ -1,4 +1,4 @@
-"""What a run used, inferred from its text: facts count; the request and common words do not."""
+"""Inferring what a run used from its text: facts count, but the request and common words do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILLER = [f"Day {day}: looked at the build, wrote tests, and read the logs of se
 
 
 class CountedTexts:
-    """Word counts of some texts, as a store of them has."""
+    """Word counts of some texts, as in a store of these texts."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.memories = len(texts)
@@ -120,7 +120,7 @@ def test_a_memory_that_one_statement_contradicts_may_be_used_in_another() -> Non
 
 
 def test_a_long_output_needs_more_agreement_than_a_short_one() -> None:
-    """Each statement is one more chance to agree by accident."""
+    """Each statement is another chance to agree by accident."""
     short = "Talked about sailing."
     (one,) = weigh(short, "why?", SHOWN, STORE)
     long = "\n".join([short, *(f"Then lunch number {number} followed." for number in range(60))])

@@ -1,4 +1,4 @@
-"""Recalls that rank by what runs used: through the real memory, from the first request to the open gate."""
+"""Recalls that rank by what runs used, in a real memory, from the first request until the gate opens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def without_times(result: RecallResult) -> bytes:
-    """All of an answer but what differs from call to call anyway."""
+    """An answer without the parts that differ between calls."""
     memories = [
         msgspec.structs.replace(found, record=msgspec.structs.replace(found.record, last_recalled_at=None))
         for found in result.memories
@@ -31,7 +31,7 @@ def without_times(result: RecallResult) -> bytes:
 
 
 def arms(result: RecallResult) -> set[str]:
-    """The rankings that brought memories in."""
+    """The rankings that contributed memories to the answer."""
     return {found.explanation["arm"] for found in result.memories if found.explanation["arm"]}
 
 
@@ -117,14 +117,14 @@ def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers
         number += 1
     status = company.memory.sona.status()
     assert list(dict.fromkeys(states)) == ["shadow", "trial"]
-    assert status.gate.state == "on"  # after 16 runs, measured
+    assert status.gate.state == "on"  # measured: after 16 runs
     assert status.served == {"baseline": number, "learned": 0, "interleaved": 0}
     assert status.gain is None
     answers = [company.ask(asked) for asked in range(number, number + 60)]
     learned = [(thing, result) for thing, result in answers if arms(result) == {"learned"}]
-    assert len(learned) >= 36  # a tenth is held out, a tenth interleaved: fewer once in 10,000 runs
+    assert len(learned) >= 36  # a tenth is held out, a tenth interleaved: fails 1 time in 10,000
     leading = sum(result.memories[0].record.id == company.notes[thing].id for thing, result in learned)
-    assert leading >= 0.6 * len(learned)  # of the usual ranking, 1 of 60
+    assert leading >= 0.6 * len(learned)  # with the usual ranking, 1 of 60
     company.memory.close()
     again = open_company(tmp_path / "auto", embedder, AUTO)
     assert again.memory.sona.status().gate == status.gate

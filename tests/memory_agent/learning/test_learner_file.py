@@ -1,5 +1,5 @@
-"""The learner file lost, outdated, forgotten, reset, exported and imported, and what the gate may count: through the
-real memory.
+"""The learner file of a real memory: lost, outdated, reset, exported, imported, and after a session was forgotten; and
+what the gate may count.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_after_forgetting_a_session_the_learner_is_the_one_that_never_saw_it(
                 company.run(number, "gone")
         if name == "forgetful":
             assert company.memory.sona.status().credited == 30
-            company.memory.forget_session("gone")  # learns all anew
+            company.memory.forget_session("gone")  # relearns everything
         else:
             company.memory.sona.consolidate()
         assert company.memory.sona.status().credited == 20
@@ -78,7 +78,7 @@ def test_after_forgetting_a_session_the_learner_is_the_one_that_never_saw_it(
                 adaptation.direction.tobytes(),
                 adaptation.reached.memories.tolist(),
                 adaptation.reached.amounts.tobytes(),
-                learner.gate.evidence().credited,  # comparisons made earlier stay
+                learner.gate.evidence().credited,  # earlier comparisons stay
                 learner.baselines.to_bytes(),
                 learner.prior.to_bytes(),
                 learner.instant.to_bytes(),

@@ -1,4 +1,4 @@
-"""Recalls are linked to a run that names them, made them, or has the same request."""
+"""A recall is linked to a run that names it, made it, or has the same request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs, and the memories they revise, do not depend on the order, batching or repetition of events."""
+"""Runs, and the memories that they revise, do not depend on the order, batching or repetition of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECALLS = ("01KHJY9080NWG22H9Q8BBD7B80", "01KHJY9080NWG22H9Q8BBD7B81")
 
 
 def story(things: list[str]) -> list[dict[str, Any]]:
-    """Related runs: a retry, a continuation, a failure that is revised."""
+    """Events of related runs: a retry, a continuation, and a failure that is revised."""
     return [
         begin("one", 0, session_id="s-1"),
         begin("one", 3, "Something else altogether", session_id="s-2") | {"event_id": "one-begin-again"},

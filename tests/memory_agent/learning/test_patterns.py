@@ -1,4 +1,4 @@
-"""Patterns of recurring requests, as a pure function of runs."""
+"""Patterns of recurring requests, computed as a pure function of runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
 def near(
     topic: np.ndarray[tuple[int], np.dtype[np.float64]], number: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """A request about `topic`, in its own words: a cosine of about .9 to the others."""
+    """The vector of a request about `topic`, with a cosine of about .9 to others about it."""
     vector = topic + 0.3 * np.random.default_rng([number, int(abs(topic[0]) * 1e6)]).standard_normal(NDIM)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
@@ -63,7 +63,7 @@ def only(runs: Sequence[PastRun]) -> MemoryRecord:
 
 
 def many() -> list[PastRun]:
-    """Thirty runs about three things, in turn: enough to centre."""
+    """Thirty runs that alternate between three topics: enough for centring the vectors."""
     topics = {"fix the login": LOGIN, "send the invoices": INVOICES, "clear the cache": CACHE}
     names = list(topics)
     return [run(n, topics[names[n % 3]], objective=names[n % 3]) for n in range(30)]

@@ -1,4 +1,4 @@
-"""Runs through `Memory.runs`: begun, continued, ended, listed, and expired when silent."""
+"""Runs through `Memory.runs`: begun, continued, ended, listed, and expired after inactivity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that runs have in common, in their order, and those of failed runs alone."""
+"""Steps that runs have in common, in order, and steps that occur only in failed runs."""
 
 from __future__ import annotations
 

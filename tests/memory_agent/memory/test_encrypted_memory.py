@@ -98,14 +98,14 @@ def _int8(vector: Embedding) -> bytes:
 
 
 def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
-    """Return the marks found, by file."""
+    """Return the marks found in each file."""
     contents = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     held = {name: {mark for mark, data in marks.items() if data in content} for name, content in contents.items()}
     return {name: names for name, names in held.items() if names}
 
 
 def learnt_in(store: Store) -> bytes:
-    """Return bytes from the middle of a store's saved learner."""
+    """Return bytes from the middle of a store's saved learner file."""
     learner = load_learner(store)
     assert learner is not None
     data = checkpoint.to_bytes(learner)
@@ -124,7 +124,7 @@ def test_no_file_contains_plain_text_while_open_or_closed(tmp_path: Path, embedd
 
 
 def test_without_encryption_the_files_contain_every_mark(tmp_path: Path, embedder: Embedder) -> None:
-    """Without this, the test above might search for the wrong bytes."""
+    """Otherwise the test above might search for the wrong bytes."""
     with opened(tmp_path / "alice", embedder) as memory:
         marks = fill(memory)
         held = found(tmp_path / "alice", marks)

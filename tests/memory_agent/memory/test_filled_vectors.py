@@ -1,4 +1,4 @@
-"""Vectors and word vectors filled in later: in old stores, after a change of the model, after a crash."""
+"""Vectors and word vectors are filled in later: in old stores, after a change of the model, and after a crash."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_store_without_word_vectors_is_searchable_and_completed(tmp_path: Path
         assert_whole(memory, embedder)
         slots = np.flatnonzero(memory._archive.view.alive)
         assert memory._archive.view.word_bits.count == len(slots)
-    with Memory.open(tmp_path / "a", embedder=embedder) as memory:  # the bits come from the store again
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:  # the bits are read from the store
         assert_whole(memory, embedder)
 
 
@@ -97,7 +97,7 @@ def test_a_model_of_other_dimensions_reembeds_everything_in_the_background(tmp_p
         assert memory.care.rebuild(vectors=True) == COUNT + 2
         stats = memory.stats()
         assert (stats.waiting, stats.memories, stats.model) == (COUNT + 2, COUNT + 2, embedder.info.stamp)
-        assert found(memory, "note17", "hybrid").startswith("note17 ")  # by words
+        assert found(memory, "note17", "hybrid").startswith("note17 ")  # found by words
         memory.remember("said meanwhile")
         assert memory.recall("said meanwhile").degraded == ("vectors_pending",)
         assert found(memory, "said meanwhile") == "said meanwhile"
@@ -160,7 +160,7 @@ def test_incompatible_word_vectors_are_remade_and_vectors_stay(tmp_path: Path) -
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         assert memory.fill_vectors() == 31
         assert memory.stats().without_vector == 0
-        assert memory._archive.view.count == 31  # no slot was replaced: the vectors are the same
+        assert memory._archive.view.count == 31  # no slot was replaced, since the vectors are the same
         assert memory._archive.store.state.last_change == changes + 31
         assert memory._archive.view.words_stamp == embedder.info.words_stamp
         assert_whole(memory, embedder, 30)

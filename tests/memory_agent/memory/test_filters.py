@@ -1,4 +1,4 @@
-"""Every field of `MemoryFilter` through recall against brute force over all records, at any selectivity."""
+"""Recalls with every field of `MemoryFilter`, at any selectivity, agree with brute force over all records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAGS = ["auth", "web", "data", "rare"]
 
 
 def sample(number: int) -> dict[str, Any]:
-    """Return an event with varied fields, so that filters keep between none and all."""
+    """Return an event with varied fields, so that filters keep from none to all of the events."""
     random = np.random.default_rng(number)
     event_type, quality = [
         ("chat.user_msg", {}),
@@ -55,7 +55,7 @@ def sample(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A read-only memory with few candidates per side, so that a filter must select."""
+    """A read-only memory with few candidates per ranking, so that filters must apply before the cut."""
     recall = RecallSettings(candidates=20, min_relevance=0.0)
     with Memory.open(tmp_path_factory.mktemp("filters") / "a", embedder=embedder, recall_settings=recall) as memory:
         assert memory.ingest([sample(number) for number in range(COUNT)], now=NOW).kept == COUNT
@@ -69,7 +69,7 @@ def everything(filled: Memory) -> list[MemoryRecord]:
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """Reference implementation of a filter, without `min_score`."""
+    """Reference implementation of a filter, ignoring `min_score`."""
     return all(
         (
             not chosen.kinds or record.kind in chosen.kinds,
@@ -169,7 +169,7 @@ def check(filled: Memory, everything: list[MemoryRecord], embedder: Embedder, ch
     vector = embedder.embed_query(query)
     cosines = {record.id: float(np.dot(record.embedding or [], vector)) for record in everything}
     floor = -2.0 if chosen.min_score is None else chosen.min_score
-    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides these cases
+    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides for these
     right = {r.id for r in everything if passes(r, chosen) and cosines[r.id] >= floor}
     right |= {r.id for r in near if passes(r, chosen)}
     result = filled.recall(query, top_k=1000, filter=chosen, mode=mode, deadline_ms=60_000)

@@ -1,4 +1,4 @@
-"""Pages of memories against a plain sort of all records, while memories come and go."""
+"""Pages of memories equal a plain sort of all records, while memories are added and removed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def remember(memory: Memory, number: int, **fields: Any) -> MemoryRecord:
 
 
 def expected(memory: Memory, chosen: MemoryFilter, order: Order) -> list[str]:
-    """The ids of all pages, from the records."""
+    """The expected ids of all pages, computed from the records."""
 
     def key(pair: tuple[int, MemoryRecord]) -> tuple[datetime, int]:
         row, record = pair
@@ -139,7 +139,7 @@ def test_a_memory_that_is_forgotten_while_a_page_is_read_is_left_out(tmp_path: P
         for number in range(6):
             remember(memory, number)
         *_, (row, last) = memory._archive.store.scan()
-        with memory._archive.store.batch() as batch:  # which the columns do not know of yet
+        with memory._archive.store.batch() as batch:  # the columns have not applied it yet
             batch.delete(row)
         found = [record.id for page in pages(memory, MemoryFilter(), "newest", 4) for record in page]
         assert sorted(found) == sorted({f"m-{number}" for number in range(6)} - {last.id})

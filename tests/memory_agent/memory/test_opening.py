@@ -1,4 +1,4 @@
-"""`Memory.open` takes one settings struct; keywords of earlier versions replace one table each."""
+"""`Memory.open` takes one settings struct; each keyword of earlier versions replaces one table of it."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_replaced_memory_waits_for_a_vector_without_a_model(tmp_path: Path, em
     no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "alice", settings=no_model) as memory:
         memory.remember("The cat sleeps on the sofa", id="vpn", now=LATER)
-        memory.remember(LUNCH, id="lunch", phase="act", now=LATER)  # its words stay, and so does its vector
+        memory.remember(LUNCH, id="lunch", phase="act", now=LATER)  # the text is unchanged, so it keeps its vector
         assert memory.stats().without_vector == 1
         assert texts(memory.recall("cat sofa", mode="lexical")) == ["The cat sleeps on the sofa"]
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:

@@ -1,4 +1,4 @@
-"""Unusable vectors of a model affect nothing else in memories and recalls."""
+"""Unusable vectors of a model affect no other memories or recalls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOOD, BAD = "the kiln is fired with olive wood", "the canteen serves lunch at no
 
 
 class Spoiled(MadeVectors):
-    """While `is_broken`, spoils one field of the vectors of all queries and of texts that mention the canteen."""
+    """While `is_broken`, corrupts one field of the vectors of all queries and of texts that mention the canteen."""
 
     def __init__(self, field: str, spoil: Spoil) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_a_query_without_a_usable_vector_is_answered_by_words(tmp_path: Path, fi
 def test_memories_that_cannot_be_embedded_do_not_delay_later_ones(tmp_path: Path) -> None:
     no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "alice", settings=no_model) as memory:
-        for number in range(260):  # more than are embedded at once
+        for number in range(260):  # more than one batch of texts
             memory.remember(f"{BAD}, day {number}")
         memory.remember(GOOD)
     with Memory.open(tmp_path / "alice", embedder=Spoiled("vectors", without_number)) as memory:

@@ -1,4 +1,4 @@
-"""Markdown sections: split at any kind of heading, never within code, with ids that survive changes around them."""
+"""Markdown sections: split at headings of any kind, never within code, with ids that survive changes elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Queries that name a time, with what they mean, and queries that only look like it.
+"""Queries that name a time, with the time that they mean, and queries that only seem to.
 
-Seen from a Wednesday afternoon in UTC. `since` is inclusive, `until` exclusive, None open.
+The reference time is a Wednesday afternoon in UTC. `since` is inclusive, `until` is exclusive, and None is open.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 SEEN_FROM = datetime(2023, 11, 15, 14, 30, tzinfo=UTC)
 
 Named = tuple[str, str, str | None, str | None]
-"""The query; the phrase in it; since; until."""
+"""The query, its time phrase, `since` and `until`."""
 
 DAYS: list[Named] = [
     ("what did we do yesterday?", "yesterday", "2023-11-14", "2023-11-15"),

@@ -1,4 +1,4 @@
-"""Archives of synthetic memories and vectors, with brute-force answers to filters."""
+"""Archives of synthetic memories and vectors, with brute-force results of filters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BATCH = 10_000
 
 
 class World:
-    """An archive with its records and vectors (rows, NDIM) by row, NaN without one."""
+    """An archive with its records and vectors (rows, NDIM) by row; a missing vector is NaN."""
 
     def __init__(self, archive: Archive, count: int) -> None:
         self.archive = archive
@@ -35,7 +35,7 @@ class World:
         self._masks: dict[bytes, npt.NDArray[np.bool_]] = {}
 
     def passing(self, chosen: MemoryFilter) -> npt.NDArray[np.bool_]:
-        """Return, by row, whether it passes, without the floor on the score."""
+        """Return whether each row passes the filter, ignoring the minimum score."""
         key = msgspec.msgpack.encode(chosen)
         if key not in self._masks:
             mask = np.zeros(len(self.vectors), dtype=np.bool_)
@@ -44,13 +44,13 @@ class World:
         return self._masks[key]
 
     def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
-        """Return, by row, the cosine with `vector`, NaN without one."""
+        """Return the cosine of each row with `vector`; NaN if the row has no vector."""
         unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
         return self.vectors @ unit
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """Reference implementation of a filter, without the floor on the score."""
+    """Reference implementation of a filter, ignoring the minimum score."""
     return (
         (not chosen.kinds or record.kind in chosen.kinds)
         and (not chosen.sources or record.source in chosen.sources)
@@ -72,7 +72,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
 
 @contextmanager
 def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1) -> Iterator[World]:
-    """Yield a world of `count` memories, some changed and some deleted after insertion."""
+    """Yield a world of `count` memories, some of them changed or deleted after insertion."""
     settings = StoreSettings(exact_search_limit=exact_search_limit)
     archive = Archive.open(folder, settings, "library")
     try:
@@ -98,7 +98,7 @@ def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1)
 
 
 def clustered(count: int, rng: np.random.Generator) -> Embedding:
-    """Return (count, NDIM) vectors around centres; one in fifty duplicates another."""
+    """Return (count, NDIM) vectors around centres; one in fifty is a duplicate."""
     centres = rng.normal(size=(max(1, count // 100), NDIM))
     vectors = centres[rng.integers(len(centres), size=count)] + 0.7 * rng.normal(size=(count, NDIM))
     twins = rng.random(count) < 0.02
@@ -107,7 +107,9 @@ def clustered(count: int, rng: np.random.Generator) -> Embedding:
 
 
 def made(number: int, chances: list[float]) -> MemoryRecord:
-    """Return a memory, its fields spread by CHANCES numbers of 0 to 1 so that filters keep from three to nearly all."""
+    """Return a memory with fields chosen by CHANCES numbers from 0 to 1, so that filters keep from three to nearly
+    all.
+    """
     kind, source, half, tenth, hundredth, channel, run, has_quality, quality, minute = chances
     shares = {"half": half < 0.5, "tenth": tenth < 0.1, "hundredth": hundredth < 0.01, "three": number in (3, 33, 77)}
     return MemoryRecord(
@@ -127,7 +129,7 @@ def made(number: int, chances: list[float]) -> MemoryRecord:
 
 
 def _change(world: World, rng: np.random.Generator) -> None:
-    """Delete some memories, change others in every column, set or replace some vectors."""
+    """Delete some memories, change every column of others, and set or replace some vectors."""
     chosen = rng.permutation(np.array(list(world.records)))[: max(12, len(world.records) // 25)]
     gone, changed, given = np.array_split(chosen, 3)
     with world.archive.batch() as batch:
@@ -147,7 +149,7 @@ def _change(world: World, rng: np.random.Generator) -> None:
 
 
 def _keep(world: World, row: int, vector: Embedding | None) -> None:
-    """Record a vector as the store keeps it: of unit length, in float16."""
+    """Record a vector as stored: of unit length, in float16."""
     if vector is not None:
         stored = unit_vector(vector, NDIM).astype(np.float16).astype(np.float64)
         world.vectors[row] = stored / np.linalg.norm(stored)

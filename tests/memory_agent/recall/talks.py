@@ -1,6 +1,6 @@
 """Archives of conversations whose words have synthetic vectors, so that scores can be computed by hand.
 
-The components of a word's vector are equal but for their signs, or 0, so that int8 holds it exactly.
+The components of a word's vector are 0 or differ only in sign, so that int8 represents it exactly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN = MemoryFilter(agent_id="shown")
 
 
 class Turn(NamedTuple):
-    """The content of one memory; `length` in tokens. `is_known`: its words have vectors.
+    """The content of one memory. `length` is in tokens. `is_known`: its words have vectors.
 
     `padding` is the number of further words, which no query has.
     """
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The length that the store has."""
+        """The stored length."""
         return self.length if self.has_words else 0
 
     @property
@@ -99,13 +99,13 @@ def word_vector(word: str, variant: int = 0) -> npt.NDArray[np.float16]:
 
 
 def signs_of(turn: Turn, variant: int = 0) -> npt.NDArray[np.bool_]:
-    """Return the signs (w, d) that the store keeps of a turn's words."""
+    """Return the stored signs (w, d) of a turn's words."""
     vectors = [word_vector(word, variant) > 0 for word in dict.fromkeys(turn.words)]
     return np.array(vectors, dtype=np.bool_).reshape(-1, NDIM)
 
 
 def text_vector(said: Sequence[str], number: int) -> Embedding:
-    """Return the vector of a text, of unit length: the sum of its words' vectors and a random part of its own."""
+    """Return the unit vector of a text: the sum of its words' vectors and a random vector."""
     own = np.random.default_rng(1_000 + number).normal(size=NDIM)
     vector = 0.3 * own + np.sum([word_vector(word) for word in said] or [np.zeros(NDIM)], axis=0)
     unit: Embedding = (vector / np.linalg.norm(vector)).astype(np.float32)
@@ -138,7 +138,7 @@ def asked_of(
     settings: RecallSettings | None = None,
     deadline: Deadline | None = None,
 ) -> Search:
-    """Search an archive for words of the vocabulary."""
+    """Search an archive for these words of the vocabulary."""
     settings = settings or RecallSettings()
     options: Any = {"dates": "ignore"}
     text = " ".join(said) + ("?" if asks else "")
@@ -147,14 +147,14 @@ def asked_of(
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
-    """Return the vectors that a model would make of a query, without words if `info` has none."""
+    """Return the vectors of a query as from a model, without word vectors if `info.words` is empty."""
     distinct = tuple(dict.fromkeys(said)) if info.words else ()
     vectors = np.array([word_vector(word) for word in distinct], dtype=np.float16).reshape(-1, NDIM)
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)
 
 
 class GivenVector(Searcher):
-    """Searches with a given vector, for which there is no model."""
+    """Searches with a given vector instead of a model."""
 
     def __init__(self, archive: Archive, vector: QueryVector | None, settings: RecallSettings | None = None) -> None:
         no_embedder: Any = None

@@ -1,4 +1,4 @@
-"""The context block: readable, within its token budget, and data whatever a memory contains."""
+"""The context block is readable, fits its token budget, and stays data whatever a memory contains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def memory(
 
 
 def seen(days: float, quality: float | None, others: list[tuple[float, float | None]]) -> RetrievedMemory:
-    """Return a memory of `days` ago with other occurrences: days ago and outcome."""
+    """Return a memory of `days` ago; `others` are further occurrences as days ago and outcome."""
     origins = tuple(
         Origin(id=str(days), timestamp=NOW - timedelta(days=days), source="conductor_plan", quality_score=quality)
         for days, quality in others
@@ -64,7 +64,7 @@ def seen(days: float, quality: float | None, others: list[tuple[float, float | N
 def shared(
     text: str = "Connect the VPN", author: str = "Ann", version: str = "2", title: str | None = None, **metrics: float
 ) -> RetrievedMemory:
-    """Return a memory that another user published a day ago, with these released figures."""
+    """Return a memory that another user published a day ago, with these figures."""
     origin = SharedOrigin(
         author=author,
         version=version,
@@ -287,7 +287,7 @@ def test_each_memory_is_counted_once() -> None:
         return len(text.split())
 
     assert len(context_block(recalled(*records), 100_000, now=NOW, count_tokens=count).splitlines()) == 2003
-    assert len(counted) == 1002  # with the fence, and with the line that says what is left out
+    assert len(counted) == 1002  # including the fence and the line about omitted memories
     assert sum(map(len, counted)) < 100_000
 
 
@@ -427,7 +427,7 @@ said_by_a_run = st.lists(prose(20), min_size=1, max_size=6)
 def test_at_every_budget_the_fence_closes_around_whole_entries(
     name: str, row: Trigger, told: list[str], ran: list[list[str]], data: st.DataObject
 ) -> None:
-    """Each entry has its text, and the memories shown and left out are all memories, for any budget."""
+    """With any budget, each entry has its text, and the shown and omitted memories are all memories."""
     budget = data.draw(st.sampled_from([row.max_tokens]) | st.integers(0, 2 * row.max_tokens))
     result = msgspec.structs.replace(
         recalled(*(memory(text) for text in told)), runs=tuple(run(number, said) for number, said in enumerate(ran))

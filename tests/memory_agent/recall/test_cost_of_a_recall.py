@@ -1,4 +1,4 @@
-"""The cost of a recall on any machine: the Python functions that it calls, and no SQL."""
+"""The cost of a recall, independent of the machine: it calls few Python functions and no SQL."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def _audit(event: str, _arguments: tuple[object, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def connections() -> list[str]:
-    """Record every SQLite database that this process opens, by an audit hook."""
+    """Record every SQLite database that this process opens, with an audit hook."""
     sys.addaudithook(_audit)
     return _connections
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connections: list[str]) -> Iterator[Memory]:
-    """Passages in sessions of 30, with enough recalls that all imports and caches are done. Read-only."""
+    """Passages in sessions of 30, after enough recalls to complete imports and fill caches. Read-only."""
     connections.clear()
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         memory.ingest(events(passages(MEMORIES, seed=1), "alice", "fill"), now=NOW)
-        for query in ["what failed yesterday?", *queries(WARM_UP, seed=2)]:  # the first time word imports the dates
+        for query in ["what failed yesterday?", *queries(WARM_UP, seed=2)]:  # a time word imports the dates
             memory.recall(query, now=NOW)
         yield memory
 
@@ -48,7 +48,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connect
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
 def test_a_recall_calls_no_more_than_three_thousand_python_functions(filled: Memory, mode: Mode) -> None:
-    """Functions of C are not counted. In the calling thread; the embedder works in others."""
+    """Counts calls in the calling thread, without C functions; the embedder works in other threads."""
     calls = [
         python_calls(lambda query=query: filled.recall(query, 10, mode=mode, now=NOW)) for query in queries(ASKED, 3)
     ]

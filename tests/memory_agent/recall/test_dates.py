@@ -1,4 +1,4 @@
-"""Dates in a query: spans are exact to the second, and lookalikes are ignored."""
+"""Dates in a query: spans are exact to the second, and phrases that only resemble dates are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Late interaction equals a computation word by word, over memories that pass the filter; relevance follows from it."""
+"""Late interaction and relevance equal a word-by-word computation over the memories that pass the filter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_SCHEME = msgspec.structs.replace(INFO, scheme="float32")
 
 
 def similarity(word: str, turn: Turn, *, compared: bool) -> float:
-    """Return the similarity of `word` to the nearest word of a turn, which may be itself."""
+    """Return the similarity of `word` to the nearest word of a turn, which may be the same word."""
     has_word = word in turn.words
     signs = signs_of(turn)
     if not compared or not turn.has_words or not len(signs):
@@ -47,18 +47,18 @@ def met(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def likeness(word: str, turn: Turn) -> float:
-    """Return the similarity of `word` to the nearest word of a turn, by their vectors alone."""
+    """Return the similarity of `word` to the nearest word of a turn, by vectors only."""
     return float((np.where(signs_of(turn), 1.0, -1.0) @ word_vector(word).astype(np.float64)).max() / np.sqrt(NDIM))
 
 
 def nearness(word: str, turn: Turn, *, compared: bool) -> float:
-    """Return the similarity of `word` to the nearest word of a turn; without vectors, whether it is there."""
+    """Return the similarity of `word` to the nearest word of a turn; without vectors, 1 if the turn has it, else 0."""
     is_known = compared and turn.has_words and len(signs_of(turn))
     return likeness(word, turn) if is_known else float(word in turn.words)
 
 
 def is_known(turn: Turn) -> bool:
-    """Whether its words can be compared; a text without words is similar to nothing."""
+    """Whether a turn's words can be compared. A turn without words is similar to nothing."""
     return not (turn.words or turn.padding) or (turn.has_words and len(signs_of(turn)) > 0)
 
 
@@ -75,7 +75,8 @@ def expected(
     *,
     compared: bool = True,
 ) -> Met:
-    """The scores of each of `slots`, word by word and neighbour by neighbour; only `shown` are neighbours.
+    """Return the scores of `slots`, computed word by word and neighbour by neighbour. Only `shown` slots are
+    neighbours.
 
     `credits` are 1 by default.
     """
@@ -147,7 +148,7 @@ def test_without_comparable_word_vectors_the_words_of_the_texts_count(
 @given(talks, queries)
 @settings(deadline=None, max_examples=10)
 def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
-    """Word vectors stay valid on a machine without VNNI that continues the memories of one that has it."""
+    """Word vectors stay valid if memories move from a machine with VNNI to a machine without."""
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = asked_of(talk.archive, words, info=OTHER_SCHEME)
         check(score(found), expected(talk, words, every(found), every(found)))
@@ -156,7 +157,7 @@ def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: l
 @given(talks, queries, st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_memories_outside_the_filter_do_not_affect_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
-    """Their vectors, words and questions may be anything; the rarity of words counts all memories."""
+    """Their vectors, words and questions do not matter, except that the rarity of words counts all memories."""
     other = [
         turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
         for turn in said
@@ -204,7 +205,7 @@ def test_a_memory_after_a_question_like_the_query_is_credited_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asking: bool, asks: bool, is_alike: bool
 ) -> None:
     said = [Turn(0, ("walnut",), is_asking=is_asking), Turn(0, ("ferry",)), Turn(0, ("ferry",))]
-    monkeypatch.setattr(formula, "_LIKE_QUESTION", -1.0 if is_alike else 1.1)  # their vectors are drawn
+    monkeypatch.setattr(formula, "_LIKE_QUESTION", -1.0 if is_alike else 1.1)  # the vectors are random
     with open_talk(tmp_path / "a", said) as talk:
         found = score(asked_of(talk.archive, ["walnut"], asks=asks), credits=[0.0] * 3)
     goes_on = is_asking and asks and is_alike
@@ -251,7 +252,7 @@ drawn_parts = st.fixed_dictionaries(
 
 
 def one(**drawn: float) -> float:
-    """Return the evidence of one memory."""
+    """Return the evidence for one memory."""
     return float(
         evidence(
             Met(
@@ -372,7 +373,7 @@ def test_all_lines_give_the_same_scale_without_word_vectors_or_words() -> None:
 
 
 def test_the_required_match_grows_fast_with_few_memories_and_slowly_with_many() -> None:
-    """The best of 10 is much better by chance than one, the best of 100,000 hardly better than that of 10,000."""
+    """By chance, the best of 10 is much better than one memory; the best of 100,000 is hardly better than of 10,000."""
     drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
     found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
     assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5

@@ -1,4 +1,4 @@
-"""Highlights against the `snippet()` of FTS5."""
+"""Highlights agree with the `snippet()` function of FTS5."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memory_agent.storage.terms import query_words, text_words
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r"\w*(bly|ble|logy|logies|logical|kked)\b", re.IGNORECASE)
-"""Words on which Snowball's Porter differs from that of FTS5."""
+"""Words that the Porter stemmers of Snowball and FTS5 stem differently."""
 
 said = st.sampled_from(
     [
@@ -33,7 +33,7 @@ queries = st.lists(
 
 
 def bare(text: str) -> str:
-    """Return a text without what marks and cuts a passage."""
+    """Return a text without highlight marks and ellipses."""
     return text.replace("*", "").replace("…", "")
 
 

@@ -1,7 +1,7 @@
 """Memories and questions in other languages: shared words are found, and unanswerable questions get no answer.
 
-`languages.json` holds stores by language, each with questions that share words with a memory, and others that none
-answers. The second store of a language was written after the constants were chosen.
+`languages.json` has stores by language, each with questions that share words with a memory, and questions that no
+memory answers. The second store of each language was written after the constants were chosen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 
 READ = ("en", "de", "es", "fr", "pt")
-"""Languages whose letters the model reads."""
+"""Languages whose letters are in the model's vocabulary."""
 
 
 class Store(msgspec.Struct):

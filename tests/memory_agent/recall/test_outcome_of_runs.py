@@ -1,4 +1,4 @@
-"""Outcomes count from the first run on: of about equally good memories, those of runs that worked come first."""
+"""Outcomes count from the first run: among memories of about equal score, those of successful runs come first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEEK = timedelta(days=7)
 
 
 class Work(NamedTuple):
-    """A run: its request, its steps, its final message, and whether it failed."""
+    """A run: request, steps, final message, and whether it failed."""
 
     request: str
     steps: tuple[str, ...]
@@ -47,11 +47,11 @@ CASES = {
         Work("deploy it with kubectl", ("Applied it",), "Deploy of the billing service to staging broke", failed=True),
     ),
 }
-"""By request: a run that worked, and one that failed and shares more words with it."""
+"""By request: a successful run, and a failed run that shares more words with the request."""
 
 
 def events(run_id: str, work: Work, at: datetime, session: str | None = None) -> list[dict[str, Any]]:
-    """Return a run as a conductor reports it, with the user's message that began it."""
+    """Return the events of a run as a conductor reports them, with the user's message that began it."""
     last = ("conductor.run.failed", "error") if work.failed else ("conductor.run.completed", "summary")
     payloads = [
         ("chat.user_msg", {"message": work.request}),
@@ -109,7 +109,7 @@ def test_an_approved_run_is_before_a_failed_one_that_shares_more_words_with_the_
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[tuple[Memory, Memory]]:
-    """The runs of all cases with outcomes off, and as by default."""
+    """Two memories with the runs of all cases: with outcomes off, and with the default settings."""
     folder = tmp_path_factory.mktemp("cases")
     with opened(folder / "off", embedder, OFF) as off, opened(folder / "on", embedder, RecallSettings()) as on:
         for memory in (off, on):
@@ -206,7 +206,7 @@ def test_a_later_revision_counts(tmp_path: Path, embedder: Embedder) -> None:
             memory.runs.end(letter, "completed" if letter == "a" else "failed", now=START)
         before = asked(memory, query)
         assert first_run(before) == "a"
-        memory.feedback(before.recall_id, [], 0.0, now=NOW)  # about the recall, not about either run
+        memory.feedback(before.recall_id, [], 0.0, now=NOW)  # feedback on the recall, not on a run
         assert first_run(asked(memory, query)) == "a"
         memory.feedback("a", quality=0.0, now=NOW)
         memory.feedback("b", quality=1.0, now=NOW)
@@ -314,7 +314,7 @@ def without_outcomes(name: str) -> tuple[list[dict[str, Any]], Sequence[str]]:
     """Return the first memories of a conversation and the questions about it."""
     read = read_locomo(DATA / "locomo_dev.json") if name == "locomo" else read_beam(DATA / "beam_dev")
     history = read.histories[0]
-    items = 120 if name == "locomo" else 24  # long ones
+    items = 120 if name == "locomo" else 24  # BEAM items are long
     return history.events("alice")[:items], [question.text for question in history.questions[:20]]
 
 

@@ -1,4 +1,6 @@
-"""A recall leaves out its caller's own words: the causing event, the run, the session's last minutes, its own echo."""
+"""A recall omits its caller's own words: the causing event, the run, the session's last minutes, and echoes of the
+query.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def ago(minutes: float, now: datetime = NOW) -> str:
 
 
 def said(event_id: str, minutes_ago: float, text: str = ASKED, **fields: Any) -> dict[str, Any]:
-    """Return a user's message of some minutes ago, by default without a session."""
+    """Return an event of a user's message some minutes ago, by default without a session."""
     fields = {"session_id": None} | fields
     return message(0, text, event_id=event_id, timestamp=ago(minutes_ago), **fields)
 
@@ -50,7 +52,7 @@ def events(result: RecallResult) -> list[str | None]:
 
 @pytest.fixture
 def told(memory: Memory) -> Memory:
-    """A memory with the answer, which is from another session long ago."""
+    """A memory with the answer, from an old session."""
     memory.ingest([said("cause", 7 * 24 * 60, CAUSE, session_id="s-old")], now=NOW)
     return memory
 
@@ -64,7 +66,7 @@ def test_a_message_is_not_an_answer_to_itself(told: Memory, mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_is_the_same_before_and_after_the_message_arrives(told: Memory, mode: Mode) -> None:
-    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}  # which would hide them too
+    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}  # would exclude the echo too
     before = recall(told, mode=mode, **own)
     told.ingest([said("echo", 0, session_id="s-1"), begun("plan", 0, "r-1")], now=NOW)
     after = recall(told, mode=mode, **own)
@@ -134,7 +136,7 @@ def test_a_report_in_the_words_of_the_query_is_an_answer(memory: Memory) -> None
 
 
 def test_an_echo_is_recognised_by_its_stored_text(tmp_path: Path, embedder: Embedder) -> None:
-    """The text is masked and cut; case, white space and courtesies are ignored, as for duplicates."""
+    """The stored text is masked and truncated. As for duplicates, case, white space and courtesies are ignored."""
     secret = "https://ann:" + "hunter2" + "@db.example.com"
     long = "The backup log says: " + "disk full, " * 1_000
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
@@ -274,7 +276,7 @@ def test_exactly_the_own_words_by_the_rules_are_left_out(
     by_run: str | None,
     by_event: int | None,
 ) -> None:
-    """Compares with the rules applied to each record alone."""
+    """Compares with the rules applied to each record separately."""
     kept, excluded = set(), {"event": 0, "run": 0, "session": 0, "echo": 0}
     with open_without_model(tmp_path_factory.mktemp("rules") / "alice") as memory:
         for number, (text, minutes, session, run, type_) in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Profiles: the defaults of each occasion of a recall, and the block that comes with the answer."""
+"""Profiles: the defaults for each occasion of a recall, and the block of the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory_agent.records.memories import KINDS, PROFILES, MemoryFilter, Profile
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Six memories of each kind on one subject. Read-only."""
+    """Six memories of each kind about one subject. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         for number in range(6):
             for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Recall of evidence on a real conversation: the fusion must help, and no part may silently stop helping."""
+"""Recall of evidence on a real conversation: the fusion must help, and so must each of its parts."""
 
 from __future__ import annotations
 

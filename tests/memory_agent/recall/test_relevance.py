@@ -1,4 +1,4 @@
-"""A recall leaves out memories that do not bear on the query, in every mode, with and without a model."""
+"""A recall omits memories that are irrelevant to the query, in every mode, with and without a model."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ MANY_THINGS = (
 
 @pytest.mark.parametrize("session_id", [None, "talk"])
 def test_irrelevant_memories_are_left_out_however_few_there_are(memory: Memory, session_id: str | None) -> None:
-    """Neither their neighbours' words nor a good answer make memories about something else relevant."""
+    """Neither neighbours' words nor a good answer in the store make memories about something else relevant."""
     for text in MANY_THINGS:
         memory.remember(text, tags=["deploy"] if "VPN" in text else (), session_id=session_id)
     for query, answer in (
@@ -125,14 +125,14 @@ def test_a_text_without_words_is_irrelevant(memory: Memory, text: str) -> None:
 
 
 def test_an_answer_in_other_words_beside_its_question_stays(memory: Memory) -> None:
-    """It shares no words with the query, but its vector is near enough for its neighbours to count."""
+    """The answer shares no words with the query, but its vector is near enough for its neighbours to count."""
     talk = ("Where does your sister Ann live these days?", "She moved to Bergen, near the harbour", "And Per is fine")
     memory.ingest([message(number, text, session_id="talk") for number, text in enumerate(talk)], now=NOW)
     assert talk[1] in texts(memory.recall("where does Ann live?", 10, now=NOW))
 
 
 def test_words_of_memories_outside_the_filter_do_not_count(pottery: Memory) -> None:
-    """Neighbours outside the filter add nothing."""
+    """Neighbours outside the filter do not add to the score."""
     query = "why did the glaze crack?"
     chosen = {"since": START.replace(minute=3)}
     inside = [found.relevance for found in pottery.recall(query, filter=chosen, min_relevance=0).memories]
@@ -229,7 +229,7 @@ def test_an_answer_need_not_repeat_the_words_of_a_date(pottery: Memory, time: st
 
 
 def test_a_question_about_a_time_alone_is_answered_by_memories_of_that_time(pottery: Memory) -> None:
-    """Such a question names nothing that a memory could resemble."""
+    """The question has no content that a memory could resemble."""
     found = pottery.recall("what did we do on 2026-02-01?", 10, now=NOW, reference_time=NOW)
     assert found.dates
     assert sorted(texts(found)) == sorted(TALK)

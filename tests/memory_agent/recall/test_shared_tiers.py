@@ -21,7 +21,7 @@ from memory_agent.records.shared import QualityMetrics, SharedOrigin
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 CUT_OFF = 0.6
 LOCAL, PROVEN, LOCAL_BELOW, UNPROVEN, UNKNOWN = range(1, 6)
-"""The classes of the module's table."""
+"""The classes in the table of `memory_agent.recall.shared`."""
 
 
 def own(
@@ -83,7 +83,7 @@ def merge(
 
 
 class World(NamedTuple):
-    """Two ranked lists, some with the same words."""
+    """Two ranked lists, with some equal texts."""
 
     local: tuple[RetrievedMemory, ...]
     shared: list[RetrievedMemory]
@@ -248,7 +248,7 @@ def test_items_of_unknown_relevance_take_only_empty_places_proven_ones_first() -
 
 
 def recall_ids(count: int) -> list[str]:
-    """Return ids of recalls within one hour."""
+    """Return ids of recalls made within one hour."""
     random = np.random.default_rng(7)
     alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     return ["01KHJY9" + "".join(alphabet[place] for place in random.integers(0, 32, 19)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Stages: context and answers equal a computation by hand, within session and filter; the scale of learning."""
+"""Stages: scores for context and answers equal a manual computation, within session and filter; learning is scaled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def whole(turn: Turn) -> float:
 
 
 def exchanged(talk: Talk, found: Candidates) -> list[tuple[float, int]]:
-    """Return what each candidate gains as an answer and loses as a question, and its lender."""
+    """Return each candidate's gain as an answer minus its loss as a question, and its lender."""
     slots = found.slots.tolist()
     fused = dict(zip(slots, found.fused.tolist(), strict=True))
     ranked = sorted(fused.values(), reverse=True)

@@ -1,4 +1,4 @@
-"""Tokens of a block: the bound holds for the real tokenizer, and a recall counts within its deadline."""
+"""Tokens of a block: the upper bound holds for the real tokenizer, and a recall counts within its deadline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ foreign = st.text(
         st.characters(min_codepoint=0x1F300, max_codepoint=0x1FAFF),  # emoji
         st.characters(min_codepoint=0x2000, max_codepoint=0x2BFF),  # symbols
         st.characters(categories=["Mn", "Me", "Mc"]),
-        st.characters(min_codepoint=0x00C0, max_codepoint=0x024F),  # letters with marks
+        st.characters(min_codepoint=0x00C0, max_codepoint=0x024F),  # letters with diacritics
         st.sampled_from("aeqz \n\u200d\ufe0f\u212a\u0130"),
     ),
     max_size=120,
@@ -52,7 +52,7 @@ def test_no_character_has_more_tokens_than_its_estimate(embedder: Embedder) -> N
 
 
 def test_no_pair_of_letters_has_more_tokens_than_its_estimate(embedder: Embedder) -> None:
-    """The table of pairs matches the vocabulary."""
+    """Checks the table of pairs against the vocabulary."""
     for first in string.ascii_lowercase:
         for second in string.ascii_lowercase:
             word = f"zq{(first + second) * 20}"
@@ -97,7 +97,7 @@ def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
 
 
 class Failing(Embedder):
-    """The real embedder, whose tokenizer answers `answers` times and then times out."""
+    """The real embedder with a tokenizer that answers `answers` times and then times out."""
 
     def __init__(self, embedder: Embedder, answers: int) -> None:
         self._embedder = embedder
@@ -121,7 +121,7 @@ class Failing(Embedder):
         return self._embedder.count_tokens(text)
 
     def close(self) -> None:
-        """Keep the real embedder open."""
+        """Do nothing: the real embedder stays open."""
 
 
 def late(embedder: object) -> LazyEmbedder:

@@ -1,4 +1,4 @@
-"""The text that is embedded for a memory, and embedders that make no word vectors."""
+"""The embedded text of a memory, and embedders without word vectors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_spans_of_the_embedded_text_are_found_in_the_text(text: str, title: 
 
 
 class Inheriting(Embedder):
-    """A caller's own embedder, without word vectors."""
+    """A custom embedder without word vectors."""
 
     info = INFO
 
@@ -87,7 +87,7 @@ class Standing:
 
 
 class Former:
-    """An embedder of the former protocol."""
+    """An embedder that implements the former protocol."""
 
     info = INFO
     count_tokens = Inheriting.count_tokens

@@ -1,4 +1,4 @@
-"""Metadata as values at paths: equality of JSON, any depth, and no input that raises an unexpected error."""
+"""Metadata as values at paths: JSON equality at any depth, and no unexpected error for any input."""
 
 from __future__ import annotations
 

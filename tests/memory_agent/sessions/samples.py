@@ -1,4 +1,4 @@
-"""Small sessions in each format, written for these tests, and functions that read them."""
+"""Small synthetic sessions in each format, and functions that read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
 
 BLOCK = f"{OPEN}\n1. 2 weeks ago · finding (user_input)\n| A mutex fixed it\n{CLOSE}"
-"""A block of recalled memories, as in a prompt."""
+"""A block of recalled memories as in a prompt."""
 
 PROMPT = "Users get signed out at random, please fix it"
 Events = list[dict[str, Any]]
@@ -22,13 +22,13 @@ Events = list[dict[str, Any]]
 def read(
     *paths: Path, since: datetime | None = None, project: str | None = None, clients: tuple[str, ...] = NAMES
 ) -> tuple[Events, ImportCounts]:
-    """Return the events of these files or folders, and the counts."""
+    """Return the events in these files or folders, and the counts."""
     imported = SessionImport(Places(paths, clients=clients), Scope("alice", since, project), lambda *_: None)
     return list(imported.events()), imported.counts
 
 
 def stream(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file one by one."""
+    """Yield the events of a file."""
     yield from SessionImport(Places((path,)), Scope("alice"), lambda *_: None).events()
 
 
@@ -56,7 +56,7 @@ def write_document(path: Path, document: Any) -> Path:
 
 
 def claude_line(number: int, type: str, content: Any, **fields: Any) -> dict[str, Any]:
-    """Return a line of Claude Code; `stop` is the message's `stop_reason`."""
+    """Return a line of a Claude Code session; `stop` is the message's `stop_reason`."""
     message = {"role": type, "content": content, "stop_reason": fields.pop("stop", None)}
     return {
         "type": type,
@@ -118,7 +118,7 @@ def codex_line(number: int, kind: str, /, **payload: Any) -> dict[str, Any]:
 
 
 def codex_message(number: int, role: str, *parts: tuple[str, str]) -> dict[str, Any]:
-    """Return a message of parts, each a kind ("" for old versions of the client) and a text."""
+    """Return a message of parts, each with a kind ("" for old versions of the client) and a text."""
     kinds = [kind for kind, _ in parts]
     noted = {"content_item_kinds": kinds} if any(kinds) else {}
     content = [{"type": "input_text", "text": text} for _, text in parts]

@@ -1,4 +1,4 @@
-"""Bad input is counted and reported with its place; nothing else is lost, and nothing raises."""
+"""Bad input is counted and reported with its place, raises no error, and loses no other input."""
 
 from __future__ import annotations
 

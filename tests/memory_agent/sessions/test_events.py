@@ -1,4 +1,4 @@
-"""Events of sessions become memories and runs of the right project, and trigger no recall."""
+"""Session events become memories and runs of the right project, and trigger no recall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entries that each format's reader finds in a small session, in order, and what it leaves out."""
+"""The entries that each format's reader finds in a small session, in order, and the parts that it omits."""
 
 from __future__ import annotations
 

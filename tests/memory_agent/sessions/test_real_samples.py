@@ -1,4 +1,4 @@
-"""Sessions written by real clients; the tests skip if these are not available."""
+"""Sessions written by real clients. The tests are skipped if the sessions are not available."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_real_runs_of_a_software_engineering_agent_become_runs_with_their_outcom
 
 
 def _as_written(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a run in the agent's format; the data set has thought, command and output of each step."""
+    """Return a run in the agent's format; the data set has the thought, command and output of each step."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a helpful assistant."},
         {"role": "user", "content": f"<pr_description>\n{run['task']}\n</pr_description>\nRules."},

@@ -1,4 +1,4 @@
-"""Events as emitters send them, read with the package's table."""
+"""Events as sent by emitters, read with the default table."""
 
 from __future__ import annotations
 

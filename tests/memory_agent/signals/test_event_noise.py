@@ -1,4 +1,6 @@
-"""Events that become no memory: noise has a reason, invalid fields are reported, and nothing else is raised."""
+"""Events that do not become memories: noise has a reason, invalid fields are reported, and no other errors are
+raised.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's table adds, changes and removes rows; errors name row and field."""
+"""A user's table adds, changes and removes rows; errors name the row and field."""
 
 from __future__ import annotations
 

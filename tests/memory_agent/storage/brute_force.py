@@ -1,4 +1,4 @@
-"""The expected answers of a view, computed from the records one by one."""
+"""The expected answers of a view, computed by brute force from the records."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ REACH = 2
 
 Records = Mapping[int, MemoryRecord]
 Vectors = Mapping[int, Embedding]
-"""By row: a vector (d,), or those of all passages (p, d)."""
+"""By row: one vector (d,), or the vectors of all passages (p, d)."""
 KnownWords = Mapping[int, Words]
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """Whether a memory passes the filter, its `min_score` aside."""
+    """Whether a memory passes the filter, ignoring `min_score`."""
     named = ((record.session_id, chosen.session_id), (record.run_id, chosen.run_id))
     named += ((record.channel_id, chosen.channel_id), (record.agent_id, chosen.agent_id))
     named += ((record.type, chosen.type), (record.phase, chosen.phase))
@@ -59,7 +59,7 @@ def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
 
 
 def _has(metadata: dict[str, Any], path: str, values: Any) -> bool:
-    """Whether one of the values is at the path, found by following every way to read it."""
+    """Whether one of the values is at the path. Keys may contain dots, so every reading of the path is tried."""
     wanted = values if isinstance(values, tuple) else (values,)
     return any(_same(held, one) for held in _at(metadata, path) for one in wanted)
 
@@ -79,12 +79,12 @@ def _at(value: Any, path: str | None) -> Iterator[Any]:
 
 
 def _same(held: object, wanted: object) -> bool:
-    """Equal as values of JSON."""
+    """Whether two values are equal as JSON."""
     return held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
 
 
 def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
-    """Check rows, counts, times, fingerprints and sessions of a view."""
+    """Check the rows, counts, times, fingerprints and sessions of a view."""
     rows = sorted(records)
     slots = view.slots(rows)
     assert (slots >= 0).all()
@@ -113,7 +113,7 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
 
 
 def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
-    """Check the mask of a filter, and the time ranges of `within`."""
+    """Check the mask of a filter, and `within` with time ranges."""
     named = () if chosen.exclude is None else chosen.exclude.records
     mask = view.mask(chosen, [row for row, record in records.items() if record.id in named])
     passing = sorted(row for row, record in records.items() if passes(record, chosen))
@@ -128,7 +128,7 @@ def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
 
 
 def assert_searches(view: View, records: Records, vectors: Vectors, query: Embedding, words: list[str]) -> None:
-    """Check cosines against the vectors, and words against new columns, which hold no deleted words."""
+    """Check cosines against the vectors, and words against new columns, which have no deleted words."""
     rows = sorted(records)
     slots = view.slots(rows)
     assert_passages(view, vectors, query)
@@ -142,7 +142,7 @@ def assert_searches(view: View, records: Records, vectors: Vectors, query: Embed
 
 
 def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
-    """Check that every search uses the best passage of each memory, and which passage it is."""
+    """Check that every search uses the best passage of each memory, and that `best_passages` names it."""
     every = np.flatnonzero(view.alive)
     exact = np.full(view.count, np.nan)
     for row, slot in zip(view.rows[every].tolist(), every.tolist(), strict=True):
@@ -166,7 +166,7 @@ def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
 
 
 def assert_words(view: View, words: KnownWords) -> None:
-    """Check the word bits of a view, of all slots together and of each alone."""
+    """Check the word bits of a view, for all slots and for a part of them."""
     slots = np.flatnonzero(view.alive)
     rows = view.rows[slots].tolist()
     assert view.word_bits.count == len(words)
@@ -196,7 +196,7 @@ def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
 
 
 def _windows(records: Records) -> Iterator[list[int]]:
-    """Yield the neighbours of each row, in order of rows."""
+    """Yield the neighbours of each row, in row order."""
     sessions: dict[object, list[tuple[datetime, int]]] = defaultdict(list)
     for row, record in records.items():
         sessions[row if record.session_id is None else record.session_id].append((record.timestamp, row))

@@ -1,4 +1,4 @@
-"""Fixtures that run the tests with plain and encrypted stores."""
+"""Fixtures that run the tests with unencrypted and encrypted stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories, vectors and settings for the tests of the storage floor."""
+"""Memories, vectors and settings for the storage tests."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def memory(text: str = "fixed the auth race with a mutex", **fields: Any) -> Mem
 
 
 def new_key(folder: Path) -> UserKey:
-    """The key of a user, created on first use."""
+    """Return the key of user alice, created on first use."""
     return UserKey(KeyRing(folder), "alice")
 
 
 def unit_vectors(count: int, seed: int, ndim: int = NDIM) -> npt.NDArray[np.float32]:
-    """(count, ndim) vectors in clusters, as those of real text are, of unit length."""
+    """Return (count, ndim) unit vectors in clusters, like the vectors of real text."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(max(1, count // 50), ndim))
     vectors = centres[rng.integers(len(centres), size=count)] + 0.5 * rng.normal(size=(count, ndim))
@@ -57,7 +57,7 @@ def tables(exact_search_limit: int = 250_000) -> PassageVectors:
 
 
 def embedded(seed: int, passages: int = 1, words: int = 3, *, ndim: int = NDIM) -> Embedded:
-    """A possible output of a model: the given numbers of passages and words, the same for the same seed."""
+    """A possible output of a model, with these numbers of passages and words, determined by the seed."""
     rng = np.random.default_rng(seed)
     starts = seed + 100 * np.arange(passages, dtype=np.int32)
     return Embedded(
@@ -69,7 +69,7 @@ def embedded(seed: int, passages: int = 1, words: int = 3, *, ndim: int = NDIM) 
 
 
 def exact_ranking(vectors: dict[int, npt.NDArray[np.float32]], query: npt.NDArray[np.float32]) -> list[int]:
-    """The rows by cosine in float32, best first."""
+    """The rows sorted by cosine in float32, best first."""
     rows = np.array(list(vectors), dtype=np.int64)
     if not len(rows):
         return []

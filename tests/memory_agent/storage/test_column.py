@@ -1,4 +1,6 @@
-"""A growing array equals a list after any history, its views never change, and appends share the cost of growing."""
+"""A growing array equals a list after any operations, its views never change, and appends take amortized constant
+time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns compared with brute force over the records after every kind of change; threads; compaction."""
+"""The columns equal brute force over the records after every kind of change, with threads and after compaction."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ filters = st.builds(
 
 
 class ColumnsModel(RuleBasedStateMachine):
-    """Columns that follow a real store."""
+    """Columns that apply the changes of a real store."""
 
     @initialize()
     def create(self) -> None:
@@ -115,7 +115,7 @@ class ColumnsModel(RuleBasedStateMachine):
         self.store = Store.open(self.folder, SMALL)
         self.columns = Columns(tables(), Postings())
         self.records: dict[int, MemoryRecord] = {}
-        self.vectors: dict[int, Embedding] = {}  # those of all passages, as far as they were stored
+        self.vectors: dict[int, Embedding] = {}  # the vectors of all passages, if stored
         self.words: dict[int, Words] = {}
         self.words_stamp = ""
 
@@ -142,7 +142,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
     @rule(stamp=st.sampled_from(["words 1", "words 2"]), follow=st.booleans())
     def make_words_by(self, stamp: str, follow: bool) -> None:
-        """Another version of words: the former ones are dropped."""
+        """Change the version of words, which drops the former words."""
         if stamp != self.store.state.words_stamp:
             self.words.clear()
         self.words_stamp = stamp
@@ -152,7 +152,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
     @rule()
     def make_no_words(self) -> None:
-        """Later memories have one vector alone."""
+        """Store later memories with one vector and no words."""
         self.words_stamp = ""
 
     @rule(batch=st.lists(st.tuples(records, vectors), min_size=1, max_size=6), follow=st.booleans())
@@ -216,7 +216,7 @@ class ColumnsModel(RuleBasedStateMachine):
         keeps_words: bool,
         follow: bool,
     ) -> None:
-        """Replace a memory by its id; one that is new is added."""
+        """Replace a memory by id, or add it if it is new."""
         record = memory(**fields, event_id="e-9", times_recalled=3)
         row = None
         if self.records and not is_new:
@@ -295,7 +295,7 @@ class ColumnsModel(RuleBasedStateMachine):
             assert changes is not None
             self.columns.apply(changes)
             assert dict(snapshot.scan()) == self.records
-            self.columns.take_words(snapshot.scan_words(0, 1_000))  # those that a file does not hold
+            self.columns.take_words(snapshot.scan_words(0, 1_000))  # words that a file does not have
             waiting = [row for row in self.records if row not in self.vectors or row not in self.words]
             is_worded = snapshot.state.words_stamp is not None
             assert snapshot.pending_rows(1_000) == sorted(
@@ -320,7 +320,7 @@ def puts(records: list[MemoryRecord], start: int = 1) -> list[Change]:
 
 
 def columns_of(*records: MemoryRecord) -> Columns:
-    """Columns of these, in rows from 1 on, after change 1."""
+    """Columns of these records, in rows from 1, after change 1."""
     return built(dict(enumerate(records, 1)), {})
 
 
@@ -396,7 +396,7 @@ def test_metadata_that_changed_alone_is_found_as_it_is_now(
 
 
 def test_metadata_of_a_former_store_is_found_and_its_event_type_is_the_type(tmp_path: Path) -> None:
-    """Records of 0.1.0 end with their metadata."""
+    """Metadata is the last field of records of version 0.1.0."""
     told = {"event_type": "chat.user_msg", "host": {"name": "staging"}}
     with Store.open(tmp_path, SMALL) as store:
         with store.batch() as batch:
@@ -536,7 +536,7 @@ def test_arrays_that_do_not_fit_together_are_damage() -> None:
 
 
 def test_readers_see_whole_batches_while_changes_are_applied() -> None:
-    """Each batch adds a memory and deletes the one before: every view holds one, linked to none."""
+    """Each batch adds a memory and deletes the previous memory, so every view has one memory without neighbours."""
     columns = columns_of(memory("a race", session_id="s"))
     is_over, wrong = threading.Event(), list[object]()
 
@@ -569,7 +569,7 @@ def test_readers_see_whole_batches_while_changes_are_applied() -> None:
 
 
 def _record(view: Any, row: int) -> MemoryRecord:
-    """A record with the fields that `assert_holds` reads, for a view of two memories in one session."""
+    """Return a record with the fields read by `assert_holds`, for a view of two memories in one session."""
     (slot,) = view.slots([row])
     return memory(
         session_id="s", timestamp=datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(view.times_us[slot]))
@@ -577,7 +577,7 @@ def _record(view: Any, row: int) -> MemoryRecord:
 
 
 def _whole(array: Any) -> npt.NDArray[Any]:
-    """A new array, whole or in parts."""
+    """Return an array, or the parts of an array, as one new array."""
     return np.concatenate(array) if isinstance(array, list) else array.copy()
 
 

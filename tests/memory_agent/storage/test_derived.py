@@ -1,4 +1,4 @@
-"""Saved columns are used if correct, caught up if behind, and rebuilt if anything is wrong."""
+"""Saved columns are used if correct, updated if behind, and rebuilt if anything is wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNT = 120
 
 @pytest.fixture
 def archives(key: UserKey | None) -> Iterator[Callable[[Path], Archive]]:
-    """Opens archives, all with the same key, and closes them."""
+    """Return a function that opens archives with the same key; close them at the end."""
     opened: list[Archive] = []
 
     def opening(folder: Path) -> Archive:
@@ -44,7 +44,7 @@ def archives(key: UserKey | None) -> Iterator[Callable[[Path], Archive]]:
 
 
 def add(archive: Archive, count: int, seed: int = 1, word: str = "race") -> None:
-    """Add memories; every third has several passages, every fourth no words."""
+    """Add memories; every third has several passages, and every fourth has no words."""
     for start in range(0, count, 10):
         with archive.batch() as batch:
             batch.set_stamp("model")
@@ -73,7 +73,7 @@ def assert_right(archive: Archive) -> None:
 
 
 def was_loaded(archive: Archive) -> bool:
-    """Whether the columns come from their file."""
+    """Whether the columns were loaded from their file."""
     return archive._has_file
 
 
@@ -271,7 +271,7 @@ def test_a_store_that_is_closed_while_a_save_begins_closes(
     monkeypatch.setattr(archive, "_wait", waiting)
     monkeypatch.setattr(derived, "capture", slow)
     monkeypatch.setattr("memory_agent.storage.archive._SAVED_AT_LEAST_EVERY", 20)
-    with suppress(StoreError):  # of the batches that come too late
+    with suppress(StoreError):  # raised for batches after closing began
         add(archive, 20, seed=2)
     closing.join(30)
     assert not closing.is_alive()
@@ -394,7 +394,7 @@ def test_a_purge_leaves_nothing_of_the_deleted_in_any_file(
 
 
 def planes(vector: Embedding) -> bytes:
-    """The bytes of a vector in the file of the columns."""
+    """Return the bytes of a vector in the columns' file."""
     table = VectorTable()
     table.append(vector[None])
     return table.view().coarse(np.array([0])).tobytes()

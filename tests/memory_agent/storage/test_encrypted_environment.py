@@ -1,4 +1,6 @@
-"""An encrypted environment behaves as a plain one, its file reveals nothing, and neither opens as the other."""
+"""An encrypted environment works like an unencrypted environment, and its file reveals nothing. Neither opens as the
+other.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def test_the_file_holds_nothing_of_it(tmp_path: Path) -> None:
     content = (tmp_path / "env" / "data.mdb").read_bytes()
     assert b"MARKED" not in content
     assert ULID not in content
-    assert ULID[:10] in content  # a time stays readable
+    assert ULID[:10] in content  # the time of the id stays readable
 
 
 def test_it_stays_encrypted_when_it_is_compacted_and_opened_again(tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def test_a_plain_one_is_not_opened_with_a_key_nor_gets_one(tmp_path: Path, reado
 def test_a_destroyed_key_ends_its_use_at_the_next_transaction_and_no_new_one_is_made(tmp_path: Path) -> None:
     environment = opened(tmp_path)
     fill(environment)
-    KeyRing(tmp_path / "keys").destroy("alice")  # another process has a ring of its own
+    KeyRing(tmp_path / "keys").destroy("alice")  # a second key ring, as in another process
     with pytest.raises(EncryptionKeyMissingError), environment.read():
         pass
     environment.close()

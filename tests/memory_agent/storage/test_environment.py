@@ -45,7 +45,7 @@ def test_a_transaction_that_raises_leaves_nothing(environment: Environment) -> N
 def test_keys_come_in_order_both_ways_and_from_a_start(environment: Environment) -> None:
     with environment.write() as transaction:
         for key in (b"c", b"a", b"d", b"b"):
-            transaction.put("one", key, key.upper(), append=True)  # the hint is wrong half of the time
+            transaction.put("one", key, key.upper(), append=True)  # the append hint is wrong for half of the keys
     with environment.read() as transaction:
         assert [key for key, _ in transaction.scan("one")] == [b"a", b"b", b"c", b"d"]
         assert [value for _, value in transaction.scan("one", b"bb")] == [b"C", b"D"]

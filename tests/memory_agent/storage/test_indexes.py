@@ -1,4 +1,4 @@
-"""The vector table, with and without a graph, and the postings, compared with brute force."""
+"""The vector table, with and without a graph, and the postings agree with brute force."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POOL = 48
 
 
 def pool() -> Embedding:
-    """Vectors (POOL, D) of unit length: clusters, equal ones, opposite ones, and some with one large component."""
+    """Return (POOL, D) unit vectors: in clusters, equal, opposite, and with one large component."""
     vectors = unit_vectors(POOL, seed=3, ndim=D)
     vectors[1] = vectors[0]
     vectors[2] = -vectors[0]
@@ -41,7 +41,7 @@ def pool() -> Embedding:
 POOLED = pool()
 NONE = np.zeros(D, dtype=np.float32)
 Model = list[Embedding | None]
-"""A vector for each slot, or None."""
+"""The vector of each slot, or None."""
 
 
 def stacked(model: Model) -> Embedding:
@@ -100,7 +100,7 @@ steps = st.lists(
 
 
 class VectorTableContract:
-    """The tests of a table. A subclass says how to make an empty one, and one of saved arrays."""
+    """Tests of a vector table. A subclass defines how to make an empty table, and a table from saved arrays."""
 
     make: Callable[[], VectorTable]
     remake: Callable[[Any], VectorTable]
@@ -226,7 +226,7 @@ TEXTS = (
 )
 WORDS = ("race", "running", "cafe", "café", "i̇stanbul", "東京", "会議", "мир", "σίσυφος", "mutexes", "14", "absent")
 WordModel = list[tuple[str, ...] | None]
-"""The texts of each slot, None for one that was removed."""
+"""The texts of each slot, or None for a removed slot."""
 
 
 def counted(model: WordModel) -> list[Counter[str] | None]:
@@ -234,7 +234,7 @@ def counted(model: WordModel) -> list[Counter[str] | None]:
 
 
 def bm25(documents: list[Counter[str] | None], words: tuple[str, ...]) -> list[float]:
-    """Return the score of each slot by the definition, one document at a time."""
+    """Return the score of each slot by the definition of BM25."""
     live = [document for document in documents if document is not None]
     mean = sum(document.total() for document in live) / max(len(live), 1)
     scores = [0.0] * len(documents)

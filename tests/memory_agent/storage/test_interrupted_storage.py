@@ -1,4 +1,4 @@
-"""Ctrl-C at any point in the main thread leaves a store, its columns and its graph usable."""
+"""A store, its columns and its graph stay usable after Ctrl-C at any point in the main thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def put(archive: Archive) -> None:
 
 
 def test_writing_a_batch(tmp_path: Path) -> None:
-    """Another thread writes, and closing returns."""
+    """After the interrupt, another thread can write and close."""
     folders = count()
 
     def put_another(archive: Archive) -> None:
@@ -45,7 +45,7 @@ def test_writing_a_batch(tmp_path: Path) -> None:
 
 
 def test_searching_a_graph() -> None:
-    """The graph grows, and closing returns."""
+    """After the interrupt, the graph can grow and the table can close."""
 
     def grown() -> VectorTable:
         table = VectorTable(50)

@@ -1,4 +1,4 @@
-"""Owners of runs and sessions: learned once, durable, and never guessed."""
+"""Owners of runs and sessions are learned once, durable, and never guessed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -
 
 
 def test_a_full_map_drops_its_oldest_pairs(tmp_path: Path) -> None:
-    """The map of 128 pages has no room for all pairs; dropped ones are learned again."""
+    """The map of 128 pages has no room for all pairs; dropped pairs are learned again."""
     owners = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
     for number in range(5_000):
         assert owners.learn((f"run:{number:0100}",), "alice")
@@ -118,7 +118,7 @@ def test_a_damaged_pair_has_no_owner_is_reported_and_is_removed_with_any_user(tm
 
 
 def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
-    """Change the content of a pair, as damage would, and keep its checksum."""
+    """Damage the content of a pair, and keep its checksum."""
     environment = open_environment(folder, 1 << 20, databases=(PAIRS,))
     with environment.write() as transaction:
         value = transaction.get(PAIRS, key)
@@ -212,7 +212,7 @@ def test_an_invalid_name_names_no_user(named: object) -> None:
 
 
 def test_without_a_map_a_named_user_is_recognised() -> None:
-    """A folder in which no daemon ever ran must still be erased on its files."""
+    """A user of a folder in which no daemon ever ran must still be erased, directly on the files."""
     naming = encoded(session_id="s", extra={"on_behalf_of": "alice"})
     assert is_named("alice", naming, keys_of("s", []))
     assert not is_named("alice", naming, keys_of("t", []))

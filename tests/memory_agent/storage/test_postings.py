@@ -1,4 +1,4 @@
-"""Postings against FTS5, whose ranking they reproduce, and under readers that never lock."""
+"""Postings reproduce the ranking of FTS5, and work with readers that never lock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Memories = Sequence[tuple[str, str, str] | None]
 
 
 def fts5_scores(model: Memories, words: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return BM25 of each slot by FTS5, 0 where it finds none of `words`; None in `model` was removed."""
+    """Return each slot's BM25 by FTS5, or 0 if it has no word of `words`. None in `model` is a removed slot."""
     scores = np.zeros(len(model))
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"CREATE VIRTUAL TABLE words {FTS5}")
@@ -113,7 +113,7 @@ def test_a_text_of_100_000_characters_is_scored_as_by_fts5(text: str) -> None:
     model = [("", text, ""), ("", "mutex and lock", ""), ("", "w7 w9", ""), ("", "nothing", ""), ("", "at all", "")]
     postings = Postings()
     postings.append(model)
-    if "🤖" not in text and "東" not in text:  # SQLite takes such emoji for letters, and a run of Han for one word
+    if "🤖" not in text and "東" not in text:  # SQLite treats such emoji as letters, and a run of Han as one word
         words = ["mutexes", "lock", "w7"]
         assert np.allclose(postings.view().scores(words), fts5_scores(model, words), rtol=1e-4, atol=0)
     assert np.array_equal(reloaded(postings).view().scores(["mutex"]), postings.view().scores(["mutex"]))
@@ -171,7 +171,7 @@ def test_readers_see_one_moment_while_the_writer_appends_removes_and_merges() ->
 
     bases = set()
     with hammered(read, threads=2):
-        for batch in range(90):  # 3,700 postings each
+        for batch in range(90):  # each word has 3,700 postings
             name = "early" if not batch else "late"
             postings.append([(name, f"common {text} u{batch} v{number}", "") for number, text in enumerate(filler)])
             count, live = count + 64, live + 64

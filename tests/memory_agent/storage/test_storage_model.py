@@ -1,4 +1,4 @@
-"""An archive compared with plain dictionaries, through every operation on a user's folder."""
+"""An archive behaves like plain dictionaries through every operation on a user's folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sessions = st.none() | st.sampled_from(["s-1", "s-2"])
 
 
 class StorageModel(RuleBasedStateMachine):
-    """`records`, `vectors` and `events` are the expected content."""
+    """A model of an archive; `records`, `vectors` and `events` are its expected content."""
 
     @initialize()
     def create(self) -> None:
@@ -62,7 +62,7 @@ class StorageModel(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def some_row(self, data: st.DataObject) -> int:
-        return data.draw(st.sampled_from(sorted(self.records)[-3:]))  # few, so that one is changed again and again
+        return data.draw(st.sampled_from(sorted(self.records)[-3:]))  # few, so that rows change repeatedly
 
     @rule(text=words, session=sessions, vector=vectors, event=st.integers(0, 40))
     def put(self, text: str, session: str | None, vector: int | None, event: int) -> None:
@@ -123,7 +123,7 @@ class StorageModel(RuleBasedStateMachine):
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def delete_behind_the_columns(self, data: st.DataObject) -> None:
-        """Simulate a process that dies between the commit and the columns, which catch up at the next open."""
+        """Simulate a crash between the commit and the columns' update; the columns catch up when opened again."""
         row = self.some_row(data)
         with self.store.batch() as batch:
             assert batch.delete(row)
@@ -150,7 +150,7 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Crash: continue from the files as they are, without closing or saving."""
+        """Simulate a crash: continue from the current files, without closing or saving."""
         self.folders += 1
         copy = self.root / str(self.folders)
         shutil.copytree(self.store.folder, copy)
@@ -189,7 +189,7 @@ class StorageModel(RuleBasedStateMachine):
 
 
 class EncryptedStorageModel(StorageModel):
-    """The same, encrypted."""
+    """The same model with an encrypted archive."""
 
     def key(self) -> UserKey | None:
         return new_key(self.root / "keys")

@@ -186,7 +186,7 @@ def test_recalls_are_counted_without_a_commit_and_kept_with_the_next_one(store: 
         assert record is not None
         assert (record.times_recalled, record.last_recalled_at) == (3, later)
         assert again.record(other) is None
-        assert again.state.last_change == change + 1  # the recalls are no change that an index must follow
+        assert again.state.last_change == change + 1  # recalls are not changes that indexes must apply
 
 
 def test_recalls_survive_a_batch_that_fails(store: Store) -> None:
@@ -297,7 +297,7 @@ def test_a_flipped_bit_in_a_value_is_noticed_on_reading_and_by_verify(store: Sto
 
 
 def changes_after(store: Store, seq: int) -> Changes | None:
-    """The changes after change `seq`, read at once."""
+    """All changes after change `seq`."""
     with store.snapshot() as snapshot:
         changes = snapshot.changes_after(seq)
         return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))
@@ -335,7 +335,7 @@ def test_a_full_map_stops_intake_and_deleting_still_works(tmp_path: Path, key: U
         assert store.counts().memories == 0
         store.forget_changes_through(store.state.last_change)
         with store.batch() as batch:
-            batch.put(memory(), None)  # there is room again
+            batch.put(memory(), None)  # the store has room again
 
 
 def test_a_closed_store_refuses_batches(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Words and stems against FTS5's tokenizers."""
+"""Words and stems agree with FTS5's tokenizers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from memory_agent.storage.terms import (
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
-"""Words on which Snowball's Porter differs from that of FTS5."""
+"""Words that the Porter stemmers of Snowball and FTS5 stem differently."""
 
 ranges = [(0, 0x17F), (0x300, 0x331), (0x391, 0x3A1), (0x3A3, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x1E02, 0x1EF9)]
 characters = st.one_of(
@@ -40,7 +40,7 @@ unspaced = st.sampled_from("東京都カメラーที่ประชุม한�
 
 
 def fts5_words(tokenizer: str, texts: Iterable[str]) -> list[list[str]]:
-    """Return the words of each text as FTS5 stores them."""
+    """Return the words that FTS5 stores for each text."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize='{tokenizer}')")
         connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab (texts, instance)")
@@ -156,7 +156,7 @@ def test_a_language_is_recognised_by_its_stop_words() -> None:
         "who sang La Vie en rose in Los Angeles",
         "x" * 9,
     )
-    assert [text for text in english if is_foreign(text)] == ["de la"]  # nothing else is said
+    assert [text for text in english if is_foreign(text)] == ["de la"]  # the only text detected as foreign
 
 
 def test_short_and_long_words_are_their_own_stem() -> None:

@@ -42,7 +42,7 @@ def built(table: VectorTable) -> TableView:
 
 
 def best(view: TableView, query: Embedding, limit: int = K) -> Slots:
-    """The best slots by exact cosine among the candidates of a scan, as recall selects them."""
+    """The best slots by exact cosine among the candidates of a scan, selected as by a recall."""
     scan = view.scan(query, limit)
     seen = np.flatnonzero(~np.isnan(scan.values))
     return seen[np.argsort(-view.cosines(query, seen), kind="stable")][:limit]
@@ -89,7 +89,7 @@ def test_up_to_the_limit_and_with_a_mask_every_vector_is_looked_at() -> None:
 def test_vectors_that_are_not_in_the_graph_yet_are_scanned() -> None:
     table = filled(np.concatenate([np.zeros((5, D), dtype=np.float32), VECTORS]))
     built(table)
-    table.close()  # nothing is added to the graph from here on
+    table.close()  # from here on the graph does not grow
     table.append(QUERIES[:1])
     assert table.set(np.array([2]), QUERIES[1:2])
     view = table.view()
@@ -183,7 +183,7 @@ def test_closing_stops_a_build_and_views_answer_exactly() -> None:
 
 
 def test_a_closed_table_is_freed_at_once() -> None:
-    """Compaction replaces it, and it may hold hundreds of megabytes."""
+    """Compaction replaces the table, which may hold hundreds of megabytes."""
     table = filled()
     built(table)
     table.close()
@@ -241,7 +241,7 @@ def test_a_graph_of_other_slots_is_not_used(tmp_path: Path) -> None:
     save(table, tmp_path, None)
     table.close()
     shorter = filled(VECTORS[:2_000])
-    shorter._generation = table._generation  # an older file of the same table
+    shorter._generation = table._generation  # as if the file were an older version
     shorter.load_graph(tmp_path / "graph")
     kept = table.keep(np.arange(COUNT))
     kept.load_graph(tmp_path / "graph")

@@ -1,4 +1,4 @@
-"""The query of a document: title, headings, changed sentences first, the central ones; bounded for a megabyte."""
+"""The query of a document: title, headings, then changed and central sentences; bounded even for a megabyte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def embedder() -> Iterator[Embedder]:
 
 
 class Counting:
-    """The real embedder, and how many texts it was given."""
+    """The real embedder, counting the texts that it receives."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.texts: list[str] = []
@@ -47,7 +47,7 @@ def test_title_and_headings_come_first_and_the_central_sentences_follow(embedder
     assert lines[:3] == ["Runbook", "Deploying", "Troubleshooting"]
     assert lines[3].startswith(("The staging", "Deploys"))
     assert len(lines) == 7
-    assert LUNCH not in lines  # farthest from the centroid of the five
+    assert LUNCH not in lines  # farthest from the centroid of the five sentences
 
 
 def test_changed_sentences_precede_central_ones(embedder: Embedder) -> None:

@@ -62,7 +62,7 @@ def test_events_of_the_run_and_the_session_are_not_in_the_answer(memory: Memory)
 
 
 def test_a_block_names_every_memory_that_its_runs_quote(memory: Memory) -> None:
-    """A block is erased with the memories that it names."""
+    """Erasing a memory erases the blocks that name it."""
     steps = ["Created the folder of the service", "Added the dependencies to the manifest", "Wrote the first tests"]
     for number in range(4):
         run_id = f"run-{number}"
@@ -87,7 +87,7 @@ REQUESTS = (
 
 
 def asked_before(memory: Memory) -> None:
-    """Record four runs that set up a service, of which every second succeeds."""
+    """Record four runs that set up a service; every second run succeeds."""
     for number, request in enumerate(REQUESTS):
         run_id, session_id, began = f"run-{number}", f"s-{number}", NOW - timedelta(days=20 - number)
         told = {"event_id": f"message-{number}", "session_id": session_id, "timestamp": (began - SECOND).isoformat()}
@@ -146,7 +146,7 @@ def test_a_block_with_its_heading_keeps_within_its_budget(memory: Memory) -> Non
     assert block is not None
     assert block.text.startswith("Similar work so far\n<recalled_memories>\n")
     assert block.text.endswith("</recalled_memories>")
-    assert estimate_tokens(block.text) <= 2 * 384  # of the model's own there are 384
+    assert estimate_tokens(block.text) <= 2 * 384  # 384 tokens of the model
 
 
 @pytest.mark.parametrize(

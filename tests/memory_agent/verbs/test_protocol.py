@@ -1,4 +1,4 @@
-"""Requests and replies: round trips, errors that keep their type, and arbitrary bytes."""
+"""Requests and replies: round trips, preserved error types, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def travelled(moment: datetime) -> datetime | None:
 )
 @pytest.mark.parametrize("fold", [0, 1])
 def test_a_reference_time_keeps_its_zone(zone: tzinfo, fold: int) -> None:
-    moment = datetime(2023, 11, 5, 1, 30, tzinfo=zone, fold=fold)  # twice in New York
+    moment = datetime(2023, 11, 5, 1, 30, tzinfo=zone, fold=fold)  # occurs twice in New York
     arrived = travelled(moment)
     assert arrived is not None
     assert (arrived.replace(tzinfo=None), arrived.fold) == (moment.replace(tzinfo=None), arrived.fold)
