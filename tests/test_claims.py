@@ -1,4 +1,4 @@
-"""Test that the pages with promises name an existing test for each promise."""
+"""Test that pages name existing files: a test for each promise, and the modules in the ledger and the architecture."""
 
 from __future__ import annotations
 
@@ -20,3 +20,17 @@ def test_each_test_that_a_page_names_exists(page: str) -> None:
         assert (ROOT / path).exists(), f"{page} names {path}"
         if name:
             assert re.search(rf"def {name}\b|class {name}\b", (ROOT / path).read_text(encoding="utf-8")), (page, name)
+
+
+@pytest.mark.parametrize("page", ["LEDGER.md", "ARCHITECTURE.md"])
+def test_each_module_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / "ops" / page).read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if "**removed**" not in line]  # a removed mechanism has no module
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", "\n".join(rows)))
+    places = (ROOT, ROOT / "memory_agent", ROOT / "memory_agent" / "doors")
+    assert named
+    assert {
+        name
+        for name in named
+        if not any((place / name).exists() or (place / f"{name}.py").exists() for place in places)
+    } == set()
