@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 
 JSON_KEY = "memory_agent.json"
-"""The key in a click context's `meta` that records --json."""
+"""Key in a click context's `meta` that stores whether --json was given."""
 
 
 class Failure(click.ClickException):

@@ -306,7 +306,7 @@ class AsyncCareMethods:
         self._ask = ask
 
     async def rebuild(self, *, vectors: bool = False) -> int:
-        """Rebuild the columns that recall searches from the records; return the number of memories.
+        """Rebuild recall's search columns from the records; return the number of memories.
 
         Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
         that are ingested in the meantime.

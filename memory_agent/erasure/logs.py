@@ -121,7 +121,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     unread: int = 0
 
     def memories_in(self, made_at: datetime) -> frozenset[str]:
-        """Fingerprints of the erased memories that a store of this time may contain.
+        """Return the fingerprints of erased memories that a store copied at this time may still contain.
 
         Excludes memories that were imported again, and ids under which another memory was stored before that time.
         """

@@ -122,7 +122,7 @@ class Hooks(NamedTuple):
                 yield from self._in_group(("hooks", event, place), group)
 
     def _in_group(self, place: KeyPath, group: Any) -> Iterator[Found]:
-        """Yield a group with only our hook as one entry, or our hooks in a group that has others as well."""
+        """Yield the whole group if our hook is its only entry; otherwise yield each of our hooks in it."""
         hooks = group.get("hooks") if isinstance(group, Mapping) else None
         lines = [_words(hook) for hook in hooks] if isinstance(hooks, list) else []
         ours = [at for at, words in enumerate(lines) if _runs(words, "hook", self.client)]

@@ -250,7 +250,7 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
 
 # Ids that are used again. A begin after an end with the same id starts another run; a repeated begin before the end
 # does not. The time of an event determines its run. So neither the order of events nor their repetition matters,
-# because a begin that is delivered again has its original time.
+# because a start event that is delivered again has its original time.
 
 
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
@@ -352,7 +352,7 @@ def _later_begins(marks: Iterable[Mark]) -> list[int]:
 
 
 def _run_at(ids: Mapping[int, str], at_us: int) -> str:
-    """Return the run that the name refers to at a time; `ids` maps the begin of each run to its id."""
+    """Return the id of the run that the name referred to at `at_us`; `ids` maps start times to ids of runs."""
     return ids[max(since_us for since_us in ids if since_us <= at_us)]
 
 
@@ -364,7 +364,7 @@ def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_pl
 
 
 def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -> None:
-    """Store the begin of the last run of a series: in the following run, if any, else in the first run of the name."""
+    """Store the start of the last run of a series: in the following run, if any, else in the first run of the name."""
     following = series.following
     if following is None:
         writer.put(msgspec.structs.replace(writer.stored(series.name), last_us=before_us))

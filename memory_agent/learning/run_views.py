@@ -152,7 +152,7 @@ class RunRequest(NamedTuple):
 
 
 def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> RunRequest | None:
-    """Return the request of a run; None if its begin is unknown, made no memory, or was forgotten."""
+    """Return the request of a run; None if its begin event is unknown, created no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None

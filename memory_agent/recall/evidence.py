@@ -44,7 +44,7 @@ and centre gives the same measure (`Line`). The mode of a recall only selects th
 
 The relevance is calibrated for the bundled model, to separate the evidence of questions from the best answers of stores
 without evidence (decision 0014). With another model, the relevance of memories with a vector is unknown (NaN). It is
-not the probability of being *the* evidence, which is ten times as frequent in one data set as in another.
+not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
 
 Shapes: q words of the query, n memories.
 """

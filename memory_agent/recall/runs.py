@@ -2,8 +2,8 @@
 
 A run is found by the memory that began it, by the user's message before that memory in the same session, or by the run
 that it retried. So runs need no vectors of their own, and erasure, encryption and rebuilding of memories cover runs
-too. A run passes a filter if the memory that began it passes. The caller's own words are searched too, since only ended
-runs can answer: a request that is repeated after a minute finds the run that just failed.
+too. A run passes a filter if the memory that began it passes. The caller's own words are searched too. Only ended runs
+are returned, so a request repeated after a minute finds the run that just failed.
 
 Rejected: finding runs by their steps, which are similar in all runs (same tests, same tools).
 
@@ -33,7 +33,7 @@ from memory_agent.storage.stored_runs import StoredTrajectory
 
 _FIRST, _FURTHER = 32, 8  # requests examined first; the factor of growth while there are too few runs
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
-_REACH = 3  # maximum memories of a session between a message and the begin of the run that it caused
+_REACH = 3  # maximum memories of a session between a message and the start of the run that it caused
 _CHOSEN_FROM = 3  # multiple of the runs of an answer that are examined
 
 

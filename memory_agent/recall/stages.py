@@ -8,8 +8,8 @@ help to be found. Rejected by measurement (decision 0013): lending to both sides
 
 **Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing answers it less.
 A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE` (without
-vectors: it has the same words). And it is the begin of a run with only an objective, or a user's message in which every
-content word occurs in the query or in such a begin. An informative message has other words, so no answer is mistaken
+vectors: it has the same words). And it is the start of a run with only an objective, or a user's message in which every
+content word occurs in the query or in such a start. An informative message has other words, so no answer is mistaken
 for a question. Of several requests, the one with the best run is numbered 1 and represents the others (`selection`).
 What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision 0016): lowering the score,
 which depends on the number of requests; using only the cosine, which mistakes answers for questions.
@@ -212,7 +212,7 @@ def _alike(found: Candidates, search: Search) -> list[_Alike]:
 
 
 def is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
-    """Return whether a memory is the begin of a run and has only the objective."""
+    """Return whether a memory is the start of a run and has only the objective."""
     run = None if record.source == "user_input" else snapshot.run_of(record)
     if run is None or run.begin_row is None or run.begin_row != snapshot.row_of_id(record.id):
         return False

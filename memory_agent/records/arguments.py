@@ -41,7 +41,7 @@ class RecallOptions(TypedDict, total=False):
     `reference_time`: the time to which "last week" is relative (default: now); its time zone decides when days begin.
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
-    it used. (A filter by run is `filter.run_id`.)
+    it used. (To filter by run, use `filter.run_id`.)
     `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best memories in any case.
     `runs`: also return at most that many ended runs with a request that resembles the query, first in the block
     (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).

@@ -75,7 +75,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """The counts so far."""
+        """What has been read and imported so far."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),

@@ -1,6 +1,7 @@
 """Read what an event reports about a run: start, step, end, feedback, used memories or related runs. Pure.
 
-The table's row defines the event's role. Without a role, the event is a step if it names memories or recalls.
+The matching row of the signal table determines the event's role. Without a role, the event is a step if it names
+memories or recalls.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class Archive:
             return
         saving = derived.capture(self.store, self._columns)
         with self._starting:
-            # While closing, nobody waits for this thread, and `close` holds the lock that it needs.
+            # During `close`, nothing joins this thread, and `close` holds the lock that it needs.
             if not self._is_closing:
                 self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
                 self._save_thread.start()

@@ -125,7 +125,7 @@ def _write_array(
 
 
 def _blocks(parts: Sequence[Array]) -> Iterator[bytes]:
-    """Yield the bytes of arrays in blocks of one size; the last block is padded."""
+    """Yield the bytes of the arrays in fixed-size blocks; the last block is padded."""
     block = bytearray()
     for content in (part.reshape(-1).view(np.uint8).data for part in parts if part.size):
         start = 0

@@ -60,7 +60,7 @@ def open_environment(
 
 
 def compact(environment: Environment) -> None:
-    """Compact an environment (`Environment.compact`).
+    """Run `Environment.compact`, and translate its timeout into `DeadlineExceededError`.
 
     Raises `StoreFullError`, `StoreDamagedError`, `DeadlineExceededError` if a read does not end, `FencedError`.
     """

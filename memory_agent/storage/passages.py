@@ -382,7 +382,7 @@ class WordBits:
         self._count = 0
 
     def append(self, words: Sequence[Words | None]) -> None:
-        """Add slots with their words, None if unknown. Raises `IndexDamagedError` for another b."""
+        """Add slots with their words, None if unknown. Raises `IndexDamagedError` for a width other than b."""
         known = [one.bits for one in words if one is not None]
         if known:
             self._add(np.concatenate(known))
@@ -393,7 +393,7 @@ class WordBits:
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
         """Replace the words of `slots` (m,): their `lengths` and `counts` (m,), and the `bits` (w, b) of all words.
 
-        Raises `IndexDamagedError` for another b.
+        Raises `IndexDamagedError` if b differs from that of the stored words.
         """
         self._add(bits)
         self._count += len(slots) - self._known_among(slots)

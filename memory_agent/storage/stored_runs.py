@@ -149,7 +149,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def since_us(self) -> int:
-        """The time from which the name refers to this run: its begin under a reused id, otherwise before all times."""
+        """The time from which the name refers to this run: its start under a reused id, otherwise before all times."""
         return _NEVER_US if self.again is None else self.again.at_us
 
     @property

@@ -103,7 +103,7 @@ class VectorGraph:
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
-        """Return a function that writes the graph as built so far, as `write_arrays` does.
+        """Return a function that writes a copy of the current graph with `write_arrays`.
 
         Write the table first: a graph must not hold slots beyond its table, since later memories would get these slots.
         """

@@ -107,7 +107,7 @@ class View:
         return self.alive if passing is None and self._is_part else passing
 
     def among(self, filter: MemoryFilter | None) -> Self:
-        """Return a view of only the memories that pass the filter; its figures count no other memories.
+        """Return a view of only the memories that pass the filter; its counts and statistics cover only those.
 
         Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of metadata each.
         """

@@ -1,8 +1,8 @@
 """Measures how soon a triggered block arrives: from the ack of a message to the block at a subscriber.
 
 With a real daemon on a filled store, one conductor follows its user's blocks. Messages are sent one at a time, with
-pauses, both when idle and while 250 findings per second of the user are ingested. A caller's recall of the same text is
-measured alternately. The difference is the cost of the path through relay and reactor.
+pauses, both with an idle daemon and while it ingests 250 of the user's findings per second. A caller's recall of the
+same text is measured alternately. The difference is the cost of the path through relay and reactor.
 
 Run alone: `python -m ops.bench.triggers [--quick]`.
 """

@@ -55,7 +55,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the learner of one signal retained. `harm` is the difference on B's questions before B was taught."""
+    """The retention of a learner trained on one signal; `harm` is the difference on B's questions before learning B."""
 
     arm: str
     pairs: int

@@ -53,7 +53,8 @@ class UserJob:
 
 
 class Lived(msgspec.Struct, frozen=True, kw_only=True):
-    """A user after all runs. `opened_at` is the number of runs after which the gate was first open, None if never.
+    """The results of one user after all runs. `opened_at` is the number of runs after which the gate was first open,
+    None if never.
 
     `again` and `new` are the metrics of the matters and of new questions, each with the gate deciding and without
     learning.

@@ -139,7 +139,7 @@ OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
 """The minimum gain of successful runs in first place, and the maximum loss of runs of the same task, from outcomes."""
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
-"""The minimum shares of users with recurring work whose gate opens, and the maximum share with shuffled uses."""
+"""The minimum shares of users with recurring work whose gate opens, and the maximum share if uses are shuffled."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """An LMDB environment for journals and stores. A committed transaction is durable.
 
-`sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process by SIGBUS (measured). The map
+`sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process with SIGBUS (measured). The map
 size is set once and never grown, because growing it from two processes corrupts the file. Slots of dead readers are
 freed at open. LMDB's errors are translated to the caller's error types (`ErrorFamily`).
 

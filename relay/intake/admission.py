@@ -1,4 +1,4 @@
-"""Turns bytes into a masked event of a user that the publisher's key permits.
+"""Decodes and masks an event, and checks that the publisher's key may write for its user.
 
 Every event of the journal passes through this module, whether from publishers, PUB emitters, tables, or retries from
 quarantine. The key determines the user: a key for one user fills in that user and rejects any other. So events of

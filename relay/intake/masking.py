@@ -226,7 +226,7 @@ def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
 
 
 def _is_mixed(secret: str) -> bool:
-    """Return whether letters occur together with digits, or with signs that names and paths do not contain."""
+    """Return whether letters occur together with digits, or with punctuation that names and paths do not contain."""
     has_letter = any(map(str.isalpha, secret))
     return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
 

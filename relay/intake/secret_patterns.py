@@ -34,7 +34,7 @@ class SecretFormat(NamedTuple):
         return bool(self.pattern.flags & _IGNORECASE)
 
     def is_in(self, text: str, literals: Iterable[str]) -> bool:
-        """Return whether the pattern matches in `text`, given those of its literals that occur in it.
+        """Return whether the pattern matches in `text`. `literals` are those of its literals that occur in `text`.
 
         >>> next(one for one in FORMATS if one.kind == "npm_token").is_in("npm_install is no token", ["npm_"])
         False

@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def make_plain(root: Path) -> None:
-    """Make two users of one conductor, with runs, lessons, an erasure, quarantine, keys, exports and a backup."""
+    """Create a folder of two users of one conductor: runs, lessons, an erasure, quarantine, keys, exports, a backup."""
     data_dir = root / "plain"
     with daemon(data_dir):
         publish(data_dir, [event for sent in STORY.events((1, 2), NOW).values() for event in sent])

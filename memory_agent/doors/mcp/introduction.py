@@ -1,8 +1,8 @@
 """Answers the messages that need no memory: the handshake, and the lists of tools, prompts and resources.
 
-Clients wait only seconds for these answers, so `memory-agent mcp` gives them itself, even while the daemon starts. The
-lists and the version come from `catalogue.json`, which `python -m ops.documents` writes from `tools`: building them at
-run time takes half a second of imports, and `importlib.metadata` alone .03 s and 4 MB (measured).
+Clients time out on these requests within seconds, so `memory-agent mcp` answers them itself, even while the daemon
+starts. The lists and the version come from `catalogue.json`, which `python -m ops.documents` writes from `tools`:
+building them at run time takes half a second of imports, and `importlib.metadata` alone .03 s and 4 MB (measured).
 """
 
 from __future__ import annotations

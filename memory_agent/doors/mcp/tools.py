@@ -75,7 +75,8 @@ class Tool:
     fields: ToFields
 
     def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
-        """Return the request for a call. `key` identifies a repeated call, as `Idempotency-Key` does for any verb.
+        """Translate a tool call into a request for its verb. `key` identifies a repeated call, as `Idempotency-Key`
+        does for any verb.
 
         Raises `InvalidInputError` (with the parameter's name).
         """

@@ -1,4 +1,4 @@
-"""Filters and minimum scores are exact at any selectivity, and the shortlist has the best of all memories."""
+"""Filters and minimum scores are exact at any selectivity, and the shortlist has the best scores of the whole store."""
 
 from __future__ import annotations
 
