@@ -1,4 +1,6 @@
-"""The stages between the shortlist and the selection, in order; each takes candidates and returns candidates.
+"""The stages between the shortlist and the selection; each takes candidates and returns candidates.
+
+Neighbours, qualities, former requests and relevance come in this order, then past use and outcomes.
 
 **Neighbours.** Context: the words of a question are often spread over a few turns. So a memory gains by how well the
 memory and its neighbours match them (`evidence`). Answers: an answer often follows an earlier instance of the question.
@@ -14,7 +16,7 @@ for a question. Of several requests, the one with the best run is numbered 1 and
 What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision 0016): lowering the score,
 which depends on the number of requests; using only the cosine, which mistakes answers for questions.
 
-**Relevance** and qualities come next, then **past use** if the learner is enabled:
+**Past use**, if the learner is enabled:
 
     association = scale * (w_a * reach * own + w_r * min(support, 1) + w_p * lift)
     shift       = scale * w_s * <memory, direction>                                                  (`selection`)

@@ -37,7 +37,9 @@ class CountParams(Params, frozen=True, kw_only=True):
     at_least: int = 1
 
 
-ROW = Verb("count", "care.count", CountParams, int, "Count memories by their words.", scope=Scope.RECALL, repeat="read")
+ROW = Verb(
+    "count_words", "care.count", CountParams, int, "Count memories by their words.", scope=Scope.RECALL, repeat="read"
+)
 
 
 def count(self: Care, words: list[str], *, at_least: int = 1) -> int:
