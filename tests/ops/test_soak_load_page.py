@@ -19,6 +19,6 @@ def test_the_page_holds_the_figures_of_the_burst_and_its_command() -> None:
         "largest_resident_mb": {"host": 1_234, "relay": 42},
     }
     page = load_page(figures, date(2026, 2, 3))
-    assert "2026-02-03, `python -m ops.soak burst --events 12345 --page`" in page
+    assert "2026-02-03 with `python -m ops.soak burst --events 12345 --page`" in page
     for row in ("| worked off, a second | 98 |", "| recall p50 / p99, ms | 4.3 / 21.5 |", "| host | 1,234 |"):
         assert row in page

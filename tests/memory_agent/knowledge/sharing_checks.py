@@ -193,7 +193,9 @@ class CheckedSharing(RuleBasedStateMachine):
         assert not any(form in data for vector in model.vectors for form in forms_of(vector))
         known = {*model.items, *model.offers, *model.ended}
         hidden = known if self.is_encrypted else known - model.journal.named
-        assert not any(id_.encode() in data for id_ in hidden)
+        found = {id_ for id_ in hidden if id_.encode() in data}
+        groups = {"items": model.items, "offers": model.offers, "ended": model.ended, "astray": model.journal.astray}
+        assert {name: found & {*group} for name, group in groups.items() if found & {*group}} == {}
         if self.is_encrypted:
             assert not any(fingerprint(SHARED_USER, id_).encode() in data for id_ in known)
             assert not any(policy.encode() in data for policy in POLICIES)

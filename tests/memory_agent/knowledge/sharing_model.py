@@ -265,6 +265,8 @@ class Model:
                 saved.unreported.pop(user, None)
             self.unreported = saved.unreported
             self.journal = saved.journal
+            if erased:  # the restore erases these users again, and then announces what the restored log contains
+                self.announce()
         else:  # the journal keeps events of removed items, and recognises repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
