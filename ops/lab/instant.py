@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, get_args
-from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -162,5 +161,9 @@ def _gain(state: State, signal: Signal, parts: Parts, group: Group, compared: Se
 @contextmanager
 def _without_layer() -> Iterator[None]:
     """Turn the layer off inside the block; no setting does."""
-    with patch.object(Learner, "uses_instant", False):
+    usual = Learner.uses_instant
+    Learner.uses_instant = False  # type: ignore[assignment, method-assign]
+    try:
         yield
+    finally:
+        Learner.uses_instant = usual  # type: ignore[method-assign]
