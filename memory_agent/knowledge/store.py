@@ -124,7 +124,7 @@ _WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
 
 
 def faults_of_knowledge(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the inconsistencies between the values of a store, each of which must be readable."""
+    """Yield the inconsistencies between the values of a store. Every value must be readable."""
     yield from faults_of_items(snapshot)
     yield from faults_of_offers(snapshot)
     yield from faults_of_log(snapshot)

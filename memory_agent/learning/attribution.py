@@ -40,7 +40,7 @@ LEAST_LIST = 4
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether the `count` named memories, of which `named` are still stored, are a recall's whole answer."""
+    """Return whether a run named the whole answer of a recall: `count` memories, with `named` of them still stored."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 

@@ -554,7 +554,7 @@ _WHOLE = frozenset(
     answer message request response memory process network model page support case group company program government
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""Frequent words, each of which is one piece."""
+"""Frequent words that the tokenizer keeps as one piece."""
 
 _EDGE = r"[^ \n\t!-/:-@\[-`{-~]"
 _WORD = re.compile(f"(?<!{_EDGE})[a-z]+(?!{_EDGE})")

@@ -264,7 +264,7 @@ class Owners:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Drop the oldest pairs to make room for the unsaved pairs, all of which count as new."""
+        """Drop the oldest pairs to make room for the unsaved pairs; every unsaved pair counts as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return

@@ -3,7 +3,7 @@
 Each run is a user who offers every sentence that its agent wrote. A group is a statement that at least five users
 offer. By similarity, a group is a sentence and all sentences with at least the given cosine to it; wordings with
 another number or a negation are counted as confused, and some are printed for inspection. Finally, it counts groups
-among learned patterns: runs are divided among six users, each of whom offers all patterns.
+among learned patterns: runs are divided among six users, and each user offers all patterns.
 
     python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the figures of decision 0025
 """

@@ -21,7 +21,7 @@ WORDINGS = ("Please {}", "I want to {}", "Can you {} today")
 
 
 def runs() -> list[RecordedRun]:
-    """Return three runs of each task, of which the last succeeded."""
+    """Return three runs of each task; the last one succeeded."""
     return [
         RecordedRun(
             task=task,

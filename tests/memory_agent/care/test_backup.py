@@ -32,7 +32,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, filled: Path) -> Path:
-    """Two users, and a journal with all of alice's events, each of which the daemon has ingested."""
+    """Two users, and a journal with all of alice's events, all ingested by the daemon."""
     data_dir = filled.parent.parent
     shutil.copytree(filled, user_folder(data_dir, "bob.x"))
     with Journal.open(journal_folder(data_dir)) as journal:
