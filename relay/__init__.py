@@ -129,7 +129,7 @@ _HOMES = {
     "validate_event_user": "validation",
     "validate_user_id": "validation",
 }
-"""The modules that define the public names, by name. Type checkers read `__init__.pyi`."""
+"""The module that defines each public name. Type checkers read `__init__.pyi`."""
 
 __all__ = list(_HOMES)
 

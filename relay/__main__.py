@@ -1,9 +1,9 @@
 """The relay as a process: `python -m relay --data-dir DIR`.
 
-Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with 0 after SIGTERM, once
-queued requests are answered, with 1 on an error, and with 2 on an invalid setting. With `--parent-pid` it also exits
-within a second after that process stops being its parent. A supervisor may start the next relay earlier: the new relay
-waits for the old one to exit.
+Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with status 0 after SIGTERM
+(once queued requests are answered), 1 on an error, and 2 on an invalid setting. With `--parent-pid`, it also exits
+within a second after that process stops being its parent. A supervisor may start the next relay before then; the new
+relay waits for the old one to exit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
 
 
 def _open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
-    """Open the broker once the relay of a killed parent has exited. Raises what `Broker` raises."""
+    """Open the broker, waiting up to 10 s for the relay of a killed parent to exit. Raises the errors of `Broker`."""
     deadline_s = time.monotonic() + _FORMER_RELAY_S
     is_logged = False
     while True:

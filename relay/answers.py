@@ -1,6 +1,6 @@
 """Answers every request except `Publish`: reads by cursor, consumers, quarantine, erasure and statistics.
 
-A damaged entry is moved to quarantine when a reader reaches it, so that one flipped bit does not stop all users.
+A damaged entry is moved to quarantine when a reader reaches it, so one flipped bit does not block all users.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_LISTED = 1_000
 
 
 class Answers:
-    """Answers requests from one journal. Owned by one thread."""
+    """Answers requests about one journal. Use it from one thread only."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Answers:
         self._counts = counts
 
     def answer(self, request: wire.Request, principal: Principal) -> object:
-        """Return the result of a request that `principal` may make. Raises the `RelayError` to reply with."""
+        """Check that `principal` may make the request, and return its result. Raises the `RelayError` to send back."""
         _require(request, principal)
         if isinstance(request, wire.Fetch):
             return self.fetch(request, principal.audiences if request.user_id == SHARED_USER else None)
@@ -129,7 +129,8 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope: reading a user's events needs `recall` for that user, everything else `admin` for all users.
+    """Check the scope: reading a user's events requires `recall` for that user; everything else requires `admin` for
+    all users.
 
     Every user may read events about shared items that are addressed to the user's audiences. Raises
     `ScopeMissingError`, `UserNotAllowedError`.

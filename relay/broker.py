@@ -2,7 +2,7 @@
 
 One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
 a storage error nothing more is acknowledged: the relay exits, and its supervisor restarts it. When the disk is full,
-intake is refused but reads continue. The feed carries only doorbells; consumers read the journal. Rejected: an event
+events are rejected but reads continue. The feed carries only doorbells; consumers read the journal. Rejected: an event
 loop, which reaches a quarter of the throughput of blocking sockets in threads (measured).
 """
 
@@ -43,12 +43,12 @@ from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
 from relay.worker import Worker
 
 _IDLE_WAIT_S = 1.0
-_REST = 20.0  # pause after a compaction, in multiples of its duration: writers wait 5 % of the time
+_REST = 20.0  # pause after a compaction, in multiples of its duration, so writers are blocked 5 % of the time
 _LEAST_REST_S = 1.0
 
 
 class ReceivedRequest(NamedTuple):
-    """A request other than `Publish`, with its principal and the peer and correlation id to answer."""
+    """A request other than `Publish`, its principal, and the peer and correlation id for the reply."""
 
     peer: bytes
     correlation: bytes
@@ -100,7 +100,7 @@ class Broker:
             while not self._is_stopping and wanted():
                 self._serve(_IDLE_WAIT_S)
             self._drain()
-        except BaseException as error:  # noqa: BLE001 - raised below, when everything is closed
+        except BaseException as error:  # noqa: BLE001 - raised below, after everything is closed
             self._fail(error)
         finally:
             for worker in self._workers:
@@ -116,7 +116,9 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop `run`; safe in a signal handler. After `start`, join the thread and raise the error that stopped it."""
+        """Stop `run`; safe in a signal handler. If `start` was used, join the thread and raise the error that stopped
+        it.
+        """
         self._is_stopping = True
         self._server.wake()
         if self._thread is not None:
@@ -152,7 +154,7 @@ class Broker:
         return workers, endpoints
 
     def _serve(self, wait_s: float) -> int:
-        """Handle the queued messages, publishes first, in one transaction. Return the number of messages."""
+        """Handle the queued messages: first all publishes, in one transaction. Return the number of messages."""
         broker = self._settings.broker
         messages = self._server.receive(broker.max_batch, broker.max_batch_bytes, wait_s)
         submissions: list[Submission] = []
@@ -206,7 +208,8 @@ class Broker:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - replied and logged
-            # An unforeseen request must not stop the intake. Log only type and line: the message may quote an event.
+            # An unexpected error must not stop the intake. Log only type and line, because the message may quote an
+            # event.
             self._counts["failed_requests"] += 1
             place = traceback.extract_tb(error.__traceback__)[-1]
             kind, where = type(error).__name__, f"{Path(place.filename).name}:{place.lineno}"
@@ -231,7 +234,7 @@ class Broker:
             pass
 
     def _fail(self, error: BaseException) -> None:
-        """End the relay with `error`. Thread-safe."""
+        """Stop the relay with `error`. Thread-safe."""
         if self._failure is None:
             self._failure = error
             log.error("relay.failed", code=getattr(error, "code", type(error).__name__), reason=str(error))
@@ -286,8 +289,8 @@ class _Upkeep:
     def _compact(self) -> bool:
         """Remove erased bytes from the file; return whether none are left.
 
-        Retries later if the disk is full or a read does not end. Writers wait while the file is copied, so the pause
-        between two compactions is a multiple of the duration of the first.
+        Retries later if the disk is full or a read transaction does not end. Writers are blocked while the file is
+        copied, so the pause after a compaction is a multiple of its duration.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:

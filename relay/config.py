@@ -1,7 +1,7 @@
-"""Settings of the bus: one struct for each part, read once, in an entry point.
+"""The bus settings: one struct for each part, read once by an entry point.
 
-Every value can be written in TOML, so no default is None: 0 and the empty string mean "off". An unknown name or a value
-out of bounds is an error that names the setting.
+Every value can be written in TOML, so no default is None: 0 and the empty string mean "off". The error for an unknown
+name or a value out of bounds names the setting.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The size and retention of the journal.
 
     The map is sparse: it bounds the journal but does not reserve disk space. `reserve_bytes` of it (at most half) and a
-    file of `disk_reserve_bytes` are reserved for deleting when the rest is full. A retention of 0 is off. Retention
-    stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated event is recognised while the
-    original is in the journal, and for `repeat_horizon_s` after it was received.
+    file of `disk_reserve_bytes` are reserved for deleting when the rest is full. A retention of 0 means no limit.
+    Retention stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated event is recognised
+    while the original is in the journal, and for `repeat_horizon_s` after the original was received.
     """
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30
@@ -68,11 +68,11 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The relay process. Empty `ingest` and `feed` select socket files below the data folder.
 
-    `listen` and `feed_listen` are further endpoints, `curve+tcp://HOST:PORT` for other machines. Plain PUB emitters
-    connect to `pub_bind`, or are bound at `pub_connect`. They present no key, and only their events for `pub_user` are
-    accepted (if empty, for any user). `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes` the queue
-    of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more than `max_lag` unread
-    events (0: off), publishers and tables wait, and PUB events are dropped and counted.
+    `listen` and `feed_listen` are additional endpoints, such as `curve+tcp://HOST:PORT` for other machines. Plain PUB
+    emitters connect to `pub_bind`, or are bound at `pub_connect`. They present no key, and only their events for
+    `pub_user` are accepted (if it is empty, for any user). `max_batch` and `max_batch_bytes` bound one group commit,
+    `queue_bytes` the queue of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more
+    than `max_lag` unread events (0: off), publishers and tables wait, and PUB events are dropped and counted.
     """
 
     ingest: str = ""
@@ -95,7 +95,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a publisher. `window` bounds the unacknowledged events; `spool_max_bytes` is approximate."""
+    """Limits of a publisher. `window` bounds the number of unacknowledged events; `spool_max_bytes` is approximate."""
 
     window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
     message_bytes: Annotated[int, msgspec.Meta(ge=1, le=16 << 20)] = 1 << 20
@@ -108,8 +108,8 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Masking of secrets before storage.
 
-    A match is kept if a pattern in `allow` matches all of it. `patterns` are additional patterns, by name. The time
-    taken by a pattern with catastrophic backtracking is not bounded.
+    A match is left unmasked if a pattern in `allow` matches all of it. `patterns` are additional patterns, by name. The
+    running time of a pattern with catastrophic backtracking is not bounded.
     """
 
     enabled: bool = True
@@ -118,7 +118,9 @@ class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Encryption at rest. `keys_folder`, outside the data folder, holds the users' keys; empty turns encryption off."""
+    """Encryption at rest. `keys_folder`, outside the data folder, contains the users' keys; if empty, encryption is
+    off.
+    """
 
     keys_folder: str = ""
 
@@ -134,7 +136,7 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RelaySettings(BusSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of a relay: those of the bus, and those shared with a daemon on the same data folder."""
+    """All settings of a relay: the bus settings, and the settings shared with a daemon on the same data folder."""
 
     encryption: EncryptionSettings = EncryptionSettings()
 
@@ -152,13 +154,13 @@ class Endpoints(NamedTuple):
 
 
 def relay_endpoints(data_dir: Path) -> Endpoints:
-    """Return the default endpoints of the relay of a data folder."""
+    """Return the default endpoints of a data folder's relay."""
     run = Path(data_dir).absolute() / "run"
     return Endpoints(f"ipc://{run / 'relay.sock'}", f"ipc://{run / 'relay-feed.sock'}")
 
 
 def journal_folder(data_dir: Path) -> Path:
-    """Return the folder of a data folder's journal."""
+    """Return the journal's folder within a data folder."""
     return Path(data_dir).absolute() / "journal"
 
 
@@ -172,7 +174,7 @@ def load_settings(file: Path) -> RelaySettings:
 
 
 def read_toml(file: Path, failure: Callable[[str, str], Exception]) -> dict[str, Any]:
-    """Return the tables of a settings file. Raises `failure` with `--config` and the reason."""
+    """Return the tables of a TOML settings file. Raises `failure` with `--config` and the reason."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,10 +1,10 @@
-"""The errors of the bus, and the roots of all errors.
+"""The errors of the bus, and the base classes of all errors.
 
 Each class has a stable `code`, used by acks, replies and documents, and is `retryable` if the same call may succeed
 later. A class with fields is a dataclass with a message `template`; the others take the message itself. Arguments are
-plain values, and `args` holds all of them, so that another process can rebuild an error from its code and arguments. An
-exception with a keyword-only constructor would leave a Ray actor as an object that `except` cannot catch (measured).
-Engine exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
+plain values and all in `args`, so that another process can rebuild an error from its code and arguments. An exception
+with a keyword-only constructor would leave a Ray actor as an object that `except` cannot catch (measured). Engine
+exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, ClassVar, TypeVar
 
 
 class CodedError(Exception):
-    """Root of the errors of the bus and of the memory."""
+    """Base class of the errors of the bus and the memory."""
 
     code: ClassVar[str]
     retryable: ClassVar[bool] = False
     template: ClassVar[str] = ""
-    """The message, with the names of fields in braces."""
+    """The message, with field names in braces."""
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -42,15 +42,15 @@ def by_code(root: type[_Root]) -> dict[str, type[_Root]]:
 
 
 class RelayError(CodedError):
-    """Root of all errors of the bus."""
+    """Base class of all errors of the bus."""
 
     code = "relay"
 
 
 class MemoryAgentError(CodedError):
-    """Root of all errors of the memory and its daemon.
+    """Base class of all errors of the memory and its daemon.
 
-    It is declared here because `access` and `net` raise some of them.
+    Declared here because `access` and `net` raise some of its subclasses.
     """
 
     code = "internal"
@@ -86,7 +86,7 @@ class UnavailableError(MemoryAgentError):
 
 
 class DeadlineExceededError(MemoryAgentError):
-    """No answer came before the deadline."""
+    """No reply arrived before the deadline."""
 
     code = "deadline_exceeded"
     retryable = True
@@ -106,7 +106,7 @@ class UnauthorizedError(RelayError, MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class ScopeMissingError(RelayError, MemoryAgentError):
-    """The key lacks the scope that this kind of request needs."""
+    """The key does not have the scope that this kind of request requires."""
 
     code = "scope_missing"
 
@@ -154,7 +154,7 @@ class KeyFileError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class EncryptionKeyMissingError(RelayError):
-    """The key of a user's encrypted data is missing: it was destroyed, or is in another keys folder."""
+    """The key of a user's encrypted data is missing: it was destroyed, or is in a different keys folder."""
 
     code = "encryption_key_missing"
 
@@ -176,7 +176,7 @@ class EncryptionKeyMissingError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class EncryptionMismatchError(RelayError):
-    """The folder is encrypted but the settings name no keys, or the settings name keys but the folder is plain."""
+    """The folder is encrypted but no keys folder is set, or a keys folder is set but the folder is not encrypted."""
 
     code = "encryption_mismatch"
 
@@ -190,7 +190,7 @@ class EncryptionMismatchError(RelayError):
 
 
 class UndecipherableError(RelayError):
-    """The bytes were encrypted with another key or for another purpose, or are damaged."""
+    """The bytes were encrypted with a different key or for a different purpose, or are damaged."""
 
     code = "undecipherable"
     template = "encrypted with another key, or damaged"
@@ -337,7 +337,7 @@ ERRORS: dict[str, type[RelayError]] = by_code(RelayError)
 
 
 def rebuild(code: str, arguments: Sequence[Any]) -> RelayError:
-    """Return the error that another process described by its code and arguments."""
+    """Return the error with this code and these arguments, as sent by another process."""
     try:
         return ERRORS.get(code, RelayError)(*arguments)
     except TypeError:

@@ -85,7 +85,7 @@ def read_event(data: bytes) -> Event:
 
 
 def audience_of(data: bytes) -> str | None:
-    """Return the audience of an event in canonical bytes, or None if it has none.
+    """Return the audience of a canonically encoded event, or None if it has none.
 
     >>> audience_of(encode_event(events[0]))
     """
@@ -109,7 +109,7 @@ def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
 
 
 def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
-    """Validate a mapping and return its event. Raises as `decode_event`, but does not check the size.
+    """Validate a mapping and return its event. Raises the errors of `decode_event`, but does not check the size.
 
     A missing timestamp becomes `now`. A missing id is derived from the fields as sent, so a repeat gets the same id.
     Two events with equal fields and no ids are therefore the same event.
@@ -137,7 +137,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
 
 
 def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event, bytes]:
-    """Validate a mapping and return its event and the bytes to publish. Raises as `decode_event`."""
+    """Validate a mapping and return its event and the bytes to publish. Raises the errors of `decode_event`."""
     event = event_from_mapping(mapping, limits, now)
     try:
         data = encode_event(event)
@@ -168,7 +168,7 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
 
 
 def matches(pattern: str, event_type: str) -> bool:
-    """Return whether `event_type` matches a topic: an event type, `worker.*` for all types below it, `*` for all.
+    """Return whether `event_type` matches a topic: an exact type, a prefix such as `worker.*`, or `*` for all types.
 
     Wildcards in the middle (`a.*.c`) are not supported, because topics are matched by prefix.
 

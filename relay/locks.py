@@ -1,8 +1,8 @@
 """Thread locks that survive Ctrl-C: a condition variable and a read/write lock.
 
 Rejected: `threading.Condition` and the classes built on it, `Event`, `Semaphore` and `concurrent.futures.Future`,
-because their methods are Python code. A `KeyboardInterrupt` inside one of them can leave its lock held, so that all
-other threads wait forever. Python interrupts neither `with lock` nor a single C call.
+because their methods are Python code. A `KeyboardInterrupt` inside one of them can leave its lock held, so all other
+threads wait forever. Python interrupts neither `with lock` nor a single C call.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Condition:
 def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
     """Hold a lock for the block; yield False if it was not free within `timeout_s`. Not reentrant.
 
-    Always released after a `KeyboardInterrupt`, which between a plain `acquire` and `try` would leave it locked.
+    Always released after a `KeyboardInterrupt`, which between a separate `acquire` and `try` would leave it held.
 
     >>> lock = threading.RLock()
     >>> with holding(lock, timeout_s=1.0) as is_held:
@@ -108,7 +108,7 @@ class ReadWriteLock:
 
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Hold the lock exclusively. Waits `timeout_s` for other writers, and as long again for readers.
+        """Hold the lock exclusively. Waits up to `timeout_s` for other writers, then up to `timeout_s` for readers.
 
         Without a timeout it waits forever. Raises `TimeoutError`.
         """

@@ -1,10 +1,10 @@
-"""The log of a process: one line per event on standard error, named `noun.past_tense`, with units in field names.
+"""The process log: one line per event on standard error. Events are named `noun.past_tense`; field names include units.
 
     from relay.log import log
     log.info("relay.waiting", owner=owner)
 
 Only an entry point configures logging. Otherwise nothing is written, because a library must not write to its caller's
-output, and structlog is not imported, which takes 60 ms. Memory text, vectors and tokens are never logged
+output, and structlog is not imported, because that takes 60 ms. Memory text, vectors and tokens are never logged
 (`tests/end_to_end/test_daemon.py`).
 """
 
@@ -43,7 +43,7 @@ def configure_logging(level: Level = "info") -> None:
 
 
 class _StandardError:
-    """Standard error that ignores write errors: a log file on a full disk must not end a process.
+    """Standard error that ignores write errors, because a log file on a full disk must not stop a process.
 
     Unbuffered, because flushing a buffer at exit could fail and change the exit code.
     """

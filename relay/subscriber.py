@@ -1,4 +1,4 @@
-"""Subscribers: read the journal by cursor, woken by the doorbell, and send the other requests to the relay.
+"""Subscribers: clients that read the journal by cursor, woken by the doorbell, and send other requests to the relay.
 
 Doorbells may be lost, but entries are not: a slow, late or restarted subscriber continues from its cursor. Delivery is
 at least once, so commit the cursor after handling an event.
@@ -33,8 +33,8 @@ _MAX_BYTES = 4 << 20
 class Subscriber:
     """A consumer of one relay. Thread-safe, except for `wait` and iteration.
 
-    Every request raises `RelayUnavailableError` if no answer arrives within `timeout_s`. The request has been sent
-    twice by then and may have taken effect, so a repeated removal may report that there is nothing to remove.
+    Every request raises `RelayUnavailableError` if no reply arrives within `timeout_s`. The request has been sent twice
+    by then and may have taken effect, so a repeated removal may report that there is nothing to remove.
 
     In the examples, the journal holds alice's events `e-1` to `e-3`, with the numbers 1 to 3.
 
@@ -116,7 +116,7 @@ class Subscriber:
         return self.follow()
 
     def cursor(self) -> int:
-        """Return the consumer's cursor; registers a new consumer, so that retention waits for it. Durable.
+        """Return the consumer's cursor. Registers a new consumer durably, so that retention waits for it.
 
         >>> subscriber.cursor(), subscriber.commit(2), subscriber.cursor()
         (0, 2, 2)
@@ -140,7 +140,7 @@ class Subscriber:
         return self._request(wire.Consumers(), list[ConsumerState])
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; False when there is none.
+        """Remove a consumer, so that retention no longer waits for it; return False if it is unknown.
 
         >>> subscriber.commit(2), subscriber.remove_consumer("indexer"), subscriber.remove_consumer("indexer")
         (2, True, False)
@@ -148,7 +148,7 @@ class Subscriber:
         return self._request(wire.RemoveConsumer(consumer=name), bool)
 
     def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Quarantine an event that cannot be handled; return its id, 0 without room. Idempotent; durable on return.
+        """Quarantine an event that cannot be handled; return its id, or 0 if it does not fit. Idempotent. Durable.
 
         >>> subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
         1
@@ -175,7 +175,7 @@ class Subscriber:
         return self._request(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
 
     def drop_quarantined(self, entry_id: int) -> None:
-        """Delete a quarantined entry for good. Raises `QuarantineEntryError`.
+        """Delete a quarantined entry permanently. Raises `QuarantineEntryError`.
 
         >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
         >>> subscriber.drop_quarantined(entry_id)
@@ -265,7 +265,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.reload_token():  # the relay may have created its token in the meantime
+                    if not self._socket.reload_token():  # the relay may have created its token since
                         raise
         raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
 
@@ -290,7 +290,7 @@ class AsyncSubscriber:
         *,
         identity: Identity | None = None,
     ) -> None:
-        """As `Subscriber`. Without a `feed`, `wait` is unavailable."""
+        """Connect as `Subscriber` does. Without a `feed`, `wait` is unavailable."""
         shown = identity or local_identity(ingest)
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = None if feed is None else AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
@@ -320,7 +320,7 @@ class AsyncSubscriber:
         return True
 
     async def cursor(self) -> int:
-        """Return the consumer's cursor; registers a new consumer, so that retention waits for it. Durable."""
+        """Return the consumer's cursor. Registers a new consumer durably, so that retention waits for it."""
         return await self._request(wire.Cursor(consumer=self._consumer), int)
 
     async def commit(self, seq: int) -> int:
@@ -331,11 +331,11 @@ class AsyncSubscriber:
         return await self._request(wire.Consumers(), list[ConsumerState])
 
     async def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; False when there is none."""
+        """Remove a consumer, so that retention no longer waits for it; return False if it is unknown."""
         return await self._request(wire.RemoveConsumer(consumer=name), bool)
 
     async def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Quarantine an event that cannot be handled; return its id, 0 without room. Idempotent; durable on return."""
+        """Quarantine an event that cannot be handled; return its id, or 0 if it does not fit. Idempotent. Durable."""
         request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
         return await self._request(request, int)
 
@@ -349,15 +349,15 @@ class AsyncSubscriber:
         return await self._request(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
 
     async def drop_quarantined(self, entry_id: int) -> None:
-        """Delete a quarantined entry for good. Raises `QuarantineEntryError`."""
+        """Delete a quarantined entry permanently. Raises `QuarantineEntryError`."""
         await self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     async def retry_quarantined(self, entry_id: int) -> bool:
-        """Decode malformed bytes again, as `Subscriber.retry_quarantined`."""
+        """Decode malformed bytes again, as `Subscriber.retry_quarantined` does."""
         return await self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     async def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events, as `Subscriber.erase`."""
+        """Erase events, as `Subscriber.erase` does."""
         seqs: list[int] = []
         while True:
             request = wire.Erase(wanted=wanted, dry_run=dry_run)

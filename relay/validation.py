@@ -1,4 +1,4 @@
-"""Validates the fields of an event (ids, user ids, timestamps, free JSON values) and the names of groups. Pure.
+"""Validates event fields (ids, user ids, timestamps, JSON values) and group names. Pure.
 
 Rejected: relying on msgspec, which accepts NaN, lone surrogates and names that are unsafe for folders, and reports
 errors in its own terms.
@@ -14,22 +14,22 @@ from typing import Any
 from relay.errors import MalformedEventError
 
 SYSTEM_USER = "system"
-"""The user id with which conductors publish events that belong to the users of their runs."""
+"""The user id under which conductors publish events that belong to the users of their runs."""
 SHARED_USER = "shared-knowledge"
 """The user id of the store of shared items. No key can be for this user. Each of its events names its `audience`, and
-only the data folder's own key publishes them.
+only the key `local` may publish them.
 """
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_TYPE_CHARS = 128
 _MILLISECONDS_FROM = 1e11  # the year 5138 in seconds, 1973 in milliseconds
-_INTEGERS = range(-(2**63), 2**64)  # what MessagePack can hold
+_INTEGERS = range(-(2**63), 2**64)  # the integers that MessagePack can represent
 _SHOWN_CHARS = 40
 
 
 def validate_user_id(user_id: object) -> str:
-    """Return `user_id` if it is safe as a folder name and in a key.
+    """Return `user_id` if it is safe as a folder name and in a database key.
 
     Allows 1 to 128 ASCII letters, digits and `._:@+-`, without a leading dot. Raises `MalformedEventError`.
     """
@@ -56,7 +56,7 @@ def validate_event_user(user_id: object) -> str:
 
 
 def validate_owner(field: str, user_id: object) -> str:
-    """Return `user_id` if it may own events of `system`: any user but `system`. Raises `MalformedEventError`."""
+    """Return `user_id` if it may own events of `system`; `system` itself may not. Raises `MalformedEventError`."""
     try:
         owner = validate_event_user(user_id)
     except MalformedEventError as error:
@@ -106,8 +106,8 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text is ISO 8601, in UTC if it has no zone. A number counts seconds since 1970, or milliseconds from 1e11 on. Raises
-    `MalformedEventError`, also for a time more than `max_future_s` after `now`.
+    Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970, or in milliseconds if it is at least
+    1e11. Raises `MalformedEventError`, also for a time more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)
@@ -120,10 +120,10 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
 
 
 def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
-    """Return a free JSON object, or an empty object for None.
+    """Return a JSON object of any content, or an empty object for None.
 
-    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot hold: a key that is not text,
-    bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
+    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot represent: a key that is not
+    text, bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
     """
     if value is None:
         return {}

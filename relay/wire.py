@@ -2,8 +2,9 @@
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
 the client's token (empty if the connection proved a CURVE key). A reply has the first two. Events are sent as encoded
-bytes, so that a malformed event does not affect its neighbours. Rejected: a frame for each event, because at 1 KB a
-frame takes longer than the copy it saves. New fields are added at the end, with defaults; types never change.
+bytes, so that a malformed event does not affect its neighbours. Rejected: one frame per event, because for an event of
+1 KB a frame takes longer than the copy that it saves. New fields are added at the end, with defaults; types never
+change.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
-    """Base of all messages. `op` is the type tag."""
+    """Base class of all messages. `op` is the type tag."""
 
 
 class Publish(_Message, frozen=True, tag="publish"):
     """Events of a producer, numbered from `first_seq`; `base_seq` is the lowest unacknowledged number.
 
-    The reply repeats `attempt`, so that the publisher ignores a refusal of an earlier attempt.
+    The reply repeats `attempt`, so that the publisher can ignore refusals of earlier attempts.
     """
 
     producer_id: str
@@ -99,9 +100,9 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     `quoted` holds ids chosen by the caller: an event whose payload lists one of them under `quotes` is erased too,
     unless its own id is in `kept_ids`.
 
-    `system_seqs` holds the numbers of further `system` events to erase, and `quarantine_ids` the ids of quarantine
-    entries without a number. The caller must know that they belong to the user. A session is no proof, since any key
-    may name any session.
+    `system_seqs` holds the numbers of additional `system` events to erase, and `quarantine_ids` the ids of quarantine
+    entries without a number. The caller must verify that these belong to the user. A session id is no proof, because
+    any key may name any session.
     """
 
     user_id: str
@@ -177,7 +178,7 @@ class Refusal(_Message, frozen=True, tag="refusal"):
 
 
 class Failure(_Message, frozen=True, tag="failure"):
-    """The request failed; `code` and `arguments` rebuild the error."""
+    """The request failed. The client rebuilds the error from `code` and `arguments`."""
 
     code: str
     arguments: list[Any]
@@ -204,7 +205,7 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_vouched(self) -> bool:
-        """Whether a key for all users published it, so that its claims of ownership are accepted for every user."""
+        """Whether a key for all users published it, so its claims of ownership are accepted for every user."""
         return self.origin is not None and self.origin.for_all
 
 
@@ -242,7 +243,9 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of the erased events and the count of quarantine entries; `next_after` begins the next part."""
+    """The numbers of the erased events, the number of erased quarantine entries, and the `after_seq` of the next
+    part.
+    """
 
     seqs: list[int]
     quarantined: int
@@ -267,7 +270,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a relay. `counts` start at 0 with the process; the journal's counts are durable."""
+    """Statistics of a relay. `counts` start at 0 when the process starts; the journal's counts are durable."""
 
     version: int
     pid: int
@@ -317,7 +320,7 @@ def encode_failure(error: RelayError) -> bytes:
 
 
 def decode_reply(body: bytes, result_type: type[_Result]) -> _Result:
-    """Return the result in a reply, or raise its error. Raises `ProtocolError` if it is malformed."""
+    """Return the result in a reply, or raise its error. Raises `ProtocolError` if the reply is malformed."""
     try:
         reply = _reply_decoder.decode(body)
         if isinstance(reply, Answer):
@@ -336,12 +339,12 @@ def decode_receipt(body: bytes) -> Ack | Refusal:
 
 
 def encode_doorbell(last_seq: int) -> bytes:
-    """Return a frame of the feed, which holds the journal's last number."""
+    """Return a feed frame that contains the journal's last number."""
     return last_seq.to_bytes(8, "big")
 
 
 def decode_doorbell(frame: bytes) -> int:
-    """Return the journal's last number from a frame of the feed."""
+    """Return the journal's last number from a feed frame."""
     return int.from_bytes(frame[:8], "big")
 
 

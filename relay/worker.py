@@ -1,6 +1,6 @@
-"""Runs a task step by step in a thread beside the broker's loop.
+"""Runs a task step by step in its own thread, outside the broker's loop.
 
-While the journal accepts nothing, for example because the disk is full, the step is retried. Any other error ends the
+While the journal accepts nothing, for example because the disk is full, the step is retried. Any other error stops the
 relay, because after a storage error nothing may be acknowledged until the journal is reopened.
 """
 
@@ -19,7 +19,9 @@ _RETRY_S = 0.5
 
 
 class Task(Protocol):
-    """A worker's job. `step` returns the seconds to wait before the next step; `finish` is called at the end."""
+    """A worker's job. `step` returns the seconds to wait before the next step; `finish` is called after the last
+    step.
+    """
 
     name: str
 
@@ -42,7 +44,7 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Begin the next step at once."""
+        """Start the next step at once."""
         self._woken.put(None)
 
     def stop(self) -> None:
@@ -56,7 +58,7 @@ class Worker:
         try:
             while not self._is_stopping:
                 self._wait(self._step())
-        except BaseException as error:  # noqa: BLE001 - the relay must not go on without its worker
+        except BaseException as error:  # noqa: BLE001 - the relay must not continue without its worker
             self._on_failure(error)
         finally:
             self._finish()

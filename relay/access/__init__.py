@@ -1,4 +1,4 @@
-"""Access control: keys, the principals that hold them, the credentials of clients, and endpoints.
+"""Access control: keys, the principals that hold them, clients' credentials, and endpoints.
 
 Read `principal` first, then `key_file` and `credentials`, which determine a request's principal.
 """

@@ -21,7 +21,7 @@ _Version = tuple[int, int, int]
 
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How a command of this project receives its key. Error messages quote this text; the HTTP server replaces it."""
+"""How to pass a key to a command of this project. Error messages quote this text; the HTTP server replaces it."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 
@@ -94,7 +94,9 @@ class Credentials:
 
 
 def _refused(table: _Table, shown: str, what: str) -> str:
-    """Return the error for a rejected key. It names a revoked key, because its holder knows the name anyway."""
+    """Return the error message for a rejected key. It includes the name of a revoked key, which its holder knows
+    anyway.
+    """
     revoked = table.revoked.get(shown)
     why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
     return f"{why}: present another with {_HOW}"

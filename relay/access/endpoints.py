@@ -1,4 +1,4 @@
-"""Endpoints on which sockets may listen: socket files, loopback, and other addresses only with CURVE. Pure."""
+"""Validates the endpoints of sockets: socket files, loopback, and other addresses only with CURVE. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ipc_endpoint(path: Path) -> str:
 
 
 def check_endpoint(setting: str, endpoint: str) -> str:
-    """Return `endpoint` if it is a socket file of at most 107 bytes, TCP on loopback, or TCP with CURVE.
+    """Return `endpoint` if it is a socket file whose path is short enough, TCP on loopback, or TCP with CURVE.
 
     Raises `RelaySettingsError`.
     """

@@ -1,7 +1,7 @@
-"""A client's credentials, a token or CURVE keys, and their default locations.
+"""A client's credentials (a token or CURVE keys) and their default locations.
 
-On the same machine, the socket file is in the data folder, beside the token. A client that may read the token (0600)
-therefore needs no configuration.
+On the same machine, the token is in the same data folder as the socket file. A client that may read the token (mode
+0600) therefore needs no configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOKEN_FILE = "token"
 
 
 class CurvePair(NamedTuple):
-    """A CURVE key pair, each half as 40 characters of Z85."""
+    """A CURVE key pair; each key is 40 characters of Z85."""
 
     public: str
     secret: str
@@ -35,7 +35,7 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Identity(NamedTuple):
-    """Credentials to present: CURVE keys, else the token, else the content of `file`, which is read when needed."""
+    """Credentials to present: CURVE keys, else the token, else the content of `file`, which is read on first use."""
 
     token: str = ""
     curve: CurvePair | None = None
@@ -46,13 +46,13 @@ class Identity(NamedTuple):
 
 
 def identity_of(document: KeyDocument) -> Identity:
-    """Return the identity of the holder of this key."""
+    """Return the identity that presents this key."""
     curve = CurvePair(document.public, document.secret) if document.secret else None
     return Identity(document.token, curve, document.server, user_id=document.user_id)
 
 
 def read_key_file(path: Path) -> KeyDocument:
-    """Read a key file that `keys create` wrote. Raises `RelaySettingsError`."""
+    """Read a key file written by `keys create`. Raises `RelaySettingsError`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeyDocument)
     except FileNotFoundError as error:
@@ -71,7 +71,7 @@ def local_identity(endpoint: str) -> Identity:
 
 
 class TokenSource:
-    """The token of one client, reread when it was missing or refused. Not thread-safe."""
+    """One client's token, which can be reloaded after it was missing or rejected. Not thread-safe."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity

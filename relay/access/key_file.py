@@ -1,9 +1,9 @@
-"""Creates, rotates and revokes the keys of one data folder, which are stored on disk.
+"""Creates, rotates and revokes the keys of a data folder, which are stored in that folder.
 
 DATA/keys.json stores the SHA-256 of each token. A token has 256 random bits, so salting and stretching would add
-nothing. The file is replaced atomically, and its checksum prevents a flipped bit from assigning a key to another user.
-DATA/token holds the token of the key `local`, for every process that may read this folder; DATA/curve.json holds the
-daemon's CURVE key pair. All three have mode 0600.
+nothing. The file is replaced atomically, and its checksum prevents a flipped bit from assigning a key to a different
+user. DATA/token contains the token of the key `local`, for every process that may read this folder; DATA/curve.json
+contains the daemon's CURVE key pair. All three files have mode 0600.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOKEN_BYTES = 32
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A key for one user, or for all (None), with a token or a public CURVE key.
+    """A key for one user, or for all users (None), with a token or a public CURVE key.
 
     The key `local` has every scope, including scopes added since its `scopes` were stored. These are not written back,
     because a daemon of an older version may read the file, and an unknown scope or field makes it reject all keys.
@@ -61,12 +61,12 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def keys_path(data_dir: Path) -> Path:
-    """Return the path of a data folder's keys."""
+    """Return the path of a data folder's key file."""
     return data_dir / "keys.json"
 
 
 def digest_of(token: bytes) -> str:
-    """Return the digest of a token that the key file stores."""
+    """Return the token's digest, which the key file stores."""
     return sha256(token).hexdigest()
 
 
@@ -157,10 +157,10 @@ def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
 
 
 def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
-    """Replace a key's secret, a token or a CURVE pair from `make`, and return the key with the new secret.
+    """Replace a key's secret with a new token or a CURVE key pair from `make`; return the key with its new secret.
 
     The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
-    holds a valid token at every moment. Raises `KeyFileError`.
+    contains a valid token at all times. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         keys = read_keys(data_dir)
@@ -172,7 +172,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
             found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
         )
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either of them
+            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
             write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
     return KeyDocument(id=key_id, user_id=found.user_id, **secret.shown)
@@ -187,7 +187,7 @@ class _Secret(NamedTuple):
 
 
 def _new_secret(pair: CurvePair | None) -> _Secret:
-    """Return the secret of a CURVE key with this pair, or of a new token."""
+    """Return a CURVE key pair as a secret, or a new token if `pair` is None."""
     if pair is not None:
         return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -234,7 +234,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
-    if not token:  # clients without a token present an empty one
+    if not token:  # a client without a token presents an empty one
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

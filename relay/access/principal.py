@@ -27,11 +27,11 @@ class Scope(StrEnum):
 
 ALL_SCOPES = frozenset(Scope)
 PUBLIC = "public"
-"""The audience of every holder of a key."""
+"""The audience that includes every key holder."""
 
 
 class Origin(NamedTuple):
-    """The key that published an event, as the journal stores it.
+    """The key that published an event, as stored in the journal.
 
     `for_all`: the key is for all users, so its claims about ownership are accepted for each of them.
     """
@@ -43,8 +43,8 @@ class Origin(NamedTuple):
 class Principal(NamedTuple):
     """The holder of a key.
 
-    `user_id` None: the key is for all users. `groups`: the key's organisations and tier, as access policies name them:
-    `org:NAME` and `tier:NAME`.
+    `user_id` None: the key is for all users. `groups`: the key's organisations (`org:NAME`) and tier (`tier:NAME`), as
+    named in access policies.
     """
 
     key_id: str
@@ -85,5 +85,5 @@ class Principal(NamedTuple):
 
 
 def publisher_for_all(key_id: str) -> Principal:
-    """Return the principal, named `key_id`, for an intake that is configured to work without keys."""
+    """Return the principal, named `key_id`, of an intake that is configured to accept events without keys."""
     return Principal(key_id, None, frozenset({Scope.PUBLISH}))

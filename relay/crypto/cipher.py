@@ -1,9 +1,10 @@
 """Encryption with one user's key: values with AES-256-GCM, names with AES-SIV.
 
 A value is bound to its context, such as its database and key, so it cannot be moved elsewhere. Names must be
-searchable, so equal names encrypt to equal bytes: a reader of the disk sees their length and which names are equal. The
-keys for values and names are derived from the user's key (HKDF-SHA256), separately for each purpose. Nonces are random:
-2^32 values with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, because base64 takes a third more space.
+searchable, so equal names encrypt to equal bytes. Anyone who can read the disk sees the names' lengths and which names
+are equal. The keys for values and names are derived from the user's key (HKDF-SHA256), separately for each purpose.
+Nonces are random: 2^32 values with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, because base64 takes a
+third more space.
 
 The package `cryptography` is optional (`memory-agent[encryption]`) and imported when the first key is used.
 """
@@ -19,7 +20,7 @@ from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
 SEAL_BYTES = 28
-"""Bytes that encryption adds to a value: a nonce of 12 and a tag of 16."""
+"""Bytes that encryption adds to a value: a 12-byte nonce and a 16-byte tag."""
 NAME_BYTES = 16
 """Bytes that encryption adds to a name: its tag."""
 _NONCE_BYTES = 12
@@ -28,7 +29,7 @@ _PRINT_BYTES = 16
 
 
 class Cipher:
-    """The cipher of one user for one purpose. Threads may share it."""
+    """The cipher of one user for one purpose. Thread-safe."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
         try:
@@ -47,12 +48,12 @@ class Cipher:
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
-        """Encrypt `plain`, making it `SEAL_BYTES` longer. `open` needs the same context `about`."""
+        """Encrypt `plain`, making it `SEAL_BYTES` longer. Pass the same context `about` to `open`."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, plain, about)
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
-        """Return the value that `seal` encrypted. Raises `UndecipherableError` (other key or context, or damage)."""
+        """Return the value that `seal` encrypted. Raises `UndecipherableError` (wrong key or context, or damage)."""
         try:
             return self._values.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about)
         except self._refusals as error:
@@ -75,7 +76,7 @@ class Cipher:
 
 
 def _cut(derived: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
-    """Cut bytes into pieces of the given lengths."""
+    """Cut bytes into pieces of these lengths."""
     ends = accumulate(lengths)
     return (derived[end - length : end] for end, length in zip(ends, lengths, strict=True))
 

@@ -18,7 +18,7 @@ from relay.disk import Environment, Transaction, discard_copy, room_for_copy
 _PAGE = 10_000
 
 Put = tuple[str, bytes, bytes]
-"""A database, a key and a value."""
+"""A database name, a key and a value."""
 Report = Callable[[int, int], None]
 """Called with the number of pairs written so far, and the total."""
 
@@ -65,7 +65,7 @@ def _written(puts: Iterator[Put], target: Environment, total: int, report: Repor
 
 
 class _Digests:
-    """The number of pairs of each database and the sum of their digests, which is independent of their order."""
+    """The number of pairs in each database, and the sum of their digests, which does not depend on their order."""
 
     def __init__(self, environment: Environment, puts: Iterable[Put]) -> None:
         self._known = dict.fromkeys(environment.databases, (0, 0))

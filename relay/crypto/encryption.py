@@ -1,13 +1,13 @@
 """The stored form of keys and values in an encrypted LMDB environment. Does not import LMDB.
 
-Values are encrypted with their key as context. Numbers and times in keys stay plain, because entries are read in their
+Values are encrypted with their key as context. Numbers and times in keys stay plain, because entries are read in that
 order. Names are encrypted deterministically, so they can be looked up but not sorted. The first ten letters of a ULID,
-its time, stay plain: new entries go to the last page, which is in memory, and recalls can still be pruned oldest first.
-An empty value stays empty. A checksum over the row is removed before encryption, because the tag replaces it; with
-both, a page would hold one vector less (20 %).
+its time, stay plain, so new entries go to the last page, which is in memory, and recalls can still be pruned oldest
+first. An empty value stays empty. A checksum over the row is removed before encryption, because the tag replaces it;
+with both, one vector less would fit on a page (20 %).
 
-The environment stores the id of its key, so that an encrypted store is never mistaken for a plain one, opened with
-another key, or replaced by a new one.
+The environment stores the id of its key, so that an encrypted store is never mistaken for a plain one, opened with a
+different key, or replaced by a new one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Key(Protocol):
         """Return the cipher for a purpose. Raises if there is no key and `create` is False."""
 
     def missing(self) -> Exception:
-        """Return the error for data encrypted with another key."""
+        """Return the error for data encrypted with a different key."""
 
 
 class TransactionCipher:
@@ -67,7 +67,7 @@ class TransactionCipher:
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key, or of its part before the name, as the bound of a scan."""
+        """Return the stored form of a key. A key without its name stays plain, so it can bound a scan."""
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key
@@ -77,7 +77,7 @@ class TransactionCipher:
         return key[:start] + self._cipher.name(key[start:])
 
     def plain_key(self, database: str, stored: bytes) -> bytes:
-        """Return the plain key of a stored key."""
+        """Return the plain form of a stored key."""
         start = self._forms[database].plain_bytes
         if start is None or len(stored) <= start:
             return stored
@@ -88,7 +88,7 @@ class TransactionCipher:
         raise self._damaged(f"{database}: a key cannot be deciphered")
 
     def seal(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Return the stored form of a value that belongs to a stored key."""
+        """Return the stored form of a value; `stored` is the stored form of its key."""
         form = self._forms[database]
         if not value or not form.is_sealed:
             return value
@@ -108,7 +108,7 @@ class TransactionCipher:
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Verify and remove a value's checksum. `open` computes a new checksum, which would hide damage."""
+        """Verify and remove a value's checksum; without the check, the new checksum from `open` would hide damage."""
         body = value[CHECKSUM_BYTES:]
         if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
             raise self._damaged(f"{database} {_number(stored)} does not match its checksum")
@@ -125,7 +125,7 @@ class Encryption:
         self._key_id: bytes | None = None
 
     def begin(self, errors: ErrorFamily) -> TransactionCipher:
-        """Return the cipher of a transaction. Raises if the key was destroyed or replaced."""
+        """Return the cipher for a transaction. Raises if the key was destroyed or replaced."""
         cipher = self._key.cipher(self._purpose)
         if self._key_id not in (None, cipher.key_id):
             raise self._key.missing()

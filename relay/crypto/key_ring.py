@@ -34,9 +34,9 @@ _MARK_FILE = "encryption"
 """The file in a data folder that identifies its ring."""
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
-_DESTROYED = b"destroyed"  # the beginning of an overwritten key file, but not of a damaged one
+_DESTROYED = b"destroyed"  # the start of an overwritten key file, which distinguishes it from a damaged one
 _LOOKS, _LOOK_S = 10, 0.01
-_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); others are read from their files
+_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); for other users, the key file is read again
 _FileId = tuple[int, int]
 
 
@@ -57,7 +57,7 @@ class KeyRing:
     """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir` is the folder that these keys encrypt. If given, keys are created only if it records this ring."""
+        """`data_dir` is the folder that these keys encrypt. If set, keys are created only if it records this ring."""
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
@@ -98,7 +98,7 @@ class KeyRing:
     def claim(self) -> None:
         """Make this the ring of its data folder unless the folder has a ring. Durable on return.
 
-        Raises `EncryptionKeyMissingError` (of `system`) if the data folder has another ring, `KeyFileError`.
+        Raises `EncryptionKeyMissingError` (of `system`) if the data folder has a different ring, and `KeyFileError`.
 
         >>> ring = KeyRing(Path("keys"), data_dir=Path("data"))
         >>> ring.claim()
@@ -119,7 +119,7 @@ class KeyRing:
             raise EncryptionKeyMissingError(SYSTEM_USER, str(self.folder))
 
     def is_away(self) -> bool:
-        """Whether the data folder is encrypted with another ring. Raises `KeyFileError`.
+        """Whether the data folder is encrypted with a different ring. Raises `KeyFileError`.
 
         >>> KeyRing(Path("keys"), Path("data")).claim()
         >>> KeyRing(Path("other-keys"), Path("data")).is_away()
@@ -160,7 +160,7 @@ class KeyRing:
         """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
         A process killed in between leaves an overwritten file, which counts as missing and is removed by its next
-        reader. The key can only be restored from a copy of the folder. Old blocks of the disk may still hold its bytes.
+        reader. The key can only be restored from a copy of the folder. Old disk blocks may still contain its bytes.
         Raises `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
@@ -187,7 +187,7 @@ class KeyRing:
         return True
 
     def _create(self, user_id: str) -> None:
-        """Create a key. If several threads or processes do so, the first one wins."""
+        """Create a key. If several threads or processes do so at once, the first one wins."""
         path = self._path(user_id)
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
@@ -234,11 +234,11 @@ class KeyRing:
 
 
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
-    """Return the ring in the folder named in the settings, or None if they name no folder.
+    """Return the ring in the keys folder from the settings, or None if no keys folder is set.
 
-    `is_shared`: `data_dir` holds the data of many users, encrypted with one ring; otherwise it is the folder of one
-    memory. Also raises `RelaySettingsError` if the folder is inside `data_dir`, because each copy of the data would
-    then contain the keys.
+    `is_shared`: `data_dir` contains the data of many users, encrypted with one ring; otherwise it is the folder of one
+    memory. Raises `RelaySettingsError` if the path is relative, or if the folder is inside `data_dir`, where each copy
+    of the data would contain the keys.
 
     >>> open_key_ring(EncryptionSettings(keys_folder="/srv/keys"), Path("/srv/memory")).folder
     PosixPath('/srv/keys')
@@ -269,7 +269,7 @@ def _decode(path: Path) -> _KeyFile:
 
 
 def _file_id(path: str) -> _FileId | None:
-    """Return the identity of a file, or None if it does not exist. A replacement has another identity."""
+    """Return the identity of a file, or None if it does not exist. A replacement has a different identity."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file does not change: it is then damaged, not being destroyed."""
+    """Whether an unreadable file stays unchanged, which means that it is damaged, not being destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False
@@ -310,7 +310,7 @@ def _stays(path: str, file_id: _FileId) -> bool:
 
 
 def read_ring(data_dir: Path) -> bytes | None:
-    """Return the id of the system key in the ring of a data folder, or None if nothing has been encrypted yet.
+    """Return the id of the system key in a data folder's ring, or None if nothing has been encrypted yet.
 
     Raises `KeyFileError`.
     """

@@ -1,6 +1,6 @@
-"""The base of checkups, which walk the databases of one environment in one snapshot and count faults.
+"""The base class of checkups, which walk the databases of one environment in one snapshot and count faults.
 
-A finding names a place and a kind of fault, and never holds text or ids. A checkup is read-only and can run while
+A finding names a place and a kind of fault, and never contains text or ids. A checkup is read-only and can run while
 another process writes the environment.
 """
 
@@ -22,7 +22,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that was found `count` times. `place` is a file or a class of keys in a file."""
+    """A fault and the number of times that it was found. `place` is a file or a class of keys in a file."""
 
     place: str
     fault: str
@@ -69,7 +69,7 @@ class Checkup(ABC):
             check()
 
     def walk(self, database: str) -> Iterator[Pair]:
-        """Yield the pairs of a database, and report the progress."""
+        """Yield the pairs of a database, and report progress."""
         total = self.transaction.count(database)
         for done, pair in enumerate(self.transaction.scan(database)):
             if done % _STEP == 0:

@@ -4,8 +4,8 @@
 size is set once and never grown, because growing it from two processes corrupts the file. Slots of dead readers are
 freed at open. LMDB's errors are translated to the caller's error types (`ErrorFamily`).
 
-LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader by SIGBUS, and
-a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages at
+LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader with SIGBUS,
+and a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages at
 open, before LMDB reads them.
 
 Rejected: one SQLite file for everything. A commit of 1 KB takes .3 ms with LMDB, a warm read .7 us.
@@ -104,10 +104,10 @@ class Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
         The map is address space, not disk space; it bounds the size while the environment is open. An encrypted
-        environment must be opened with its `encryption`, a plain environment without. Without `databases`, any
+        environment must be opened with its `encryption`, a plain environment without one. Without `databases`, any
         environment can be opened and copied, but not read. `lock` guards the replacement of the file, and is released
-        by `close`. Raises `failed`, `full`, `damaged`, `is_encrypted` and `not_encrypted` of `errors`, and what
-        `encryption` raises.
+        by `close`. Raises `failed`, `full`, `damaged`, `is_encrypted` and `not_encrypted` of `errors`, and the errors
+        of `encryption`.
         """
         failures = _Failures(errors, path, map_size_bytes)
         engine = None
@@ -130,9 +130,9 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Read from a snapshot within the block. Keep the block short: a snapshot keeps old pages alive.
+        """Read from a snapshot within the block. Keep the block short, because a snapshot keeps old pages alive.
 
-        Do not write inside the block: the write may wait for a compaction that waits for the block.
+        Do not write inside the block: the write may wait for a compaction that waits for the block to end.
         """
         return self._begin(write=False)
 
@@ -185,7 +185,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def _require_encryption(self, *, readonly: bool) -> None:
-        """Check that the encryption on disk matches the requested encryption. A new environment adopts it."""
+        """Check that the encryption on disk matches the requested encryption, which a new environment adopts."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:
@@ -251,7 +251,7 @@ class Environment:
 
         Writes wait. Reads continue, but new reads wait while the file is replaced. A kill at any moment leaves either
         the old or the new file. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within
-        `tries` turns of 2 s; the old file is then still in use. Do not call it within a `write` of the same thread.
+        `tries` turns of 2 s; the old file then stays in use. Do not call it within a `write` of the same thread.
         """
         copy = room_for_copy(self.path)
         try:
@@ -310,9 +310,10 @@ class Environment:
                         transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
-        """Close, and replace the file with the environment in `copy` (made by `room_for_copy`). Durable on return.
+        """Close, and replace the file with the environment in `copy` (a folder from `room_for_copy`). Durable on
+        return.
 
-        Data written to the environment since the copy was made are lost. Raises `failed` and `full`, `TimeoutError`.
+        Data written to the environment after it was copied is lost. Raises `failed`, `full`, `TimeoutError`.
         """
         try:
             flush_copy(copy)
@@ -325,7 +326,7 @@ class Environment:
             raise self._failures.of_system(error) from error
 
     def _require_equal(self, folder: Path) -> None:
-        """Raise `damaged` unless the copy holds the same keys and values."""
+        """Raise `damaged` unless the copy contains the same keys and values."""
         copy = Environment.open(
             folder, self.map_size_bytes, self.databases, self.errors, readonly=True, encryption=self._encryption
         )
@@ -349,7 +350,7 @@ class Environment:
 
     @contextmanager
     def _without_transactions(self, tries: int) -> Iterator[None]:
-        """Wait until no transaction is open, delaying new ones, and prevent new ones in the block."""
+        """Block new transactions, wait for open ones to end, and run the block."""
         with ExitStack() as stack:
             for attempt in range(tries):
                 if attempt:
@@ -427,7 +428,7 @@ def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dic
 
 
 def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
-    """Open the engine, free the slots of dead readers, and check the pages before LMDB reads one."""
+    """Open the engine, free the slots of dead readers, and check the pages before LMDB reads any."""
     path = failures.path
     _require_whole(failures)
     engine = lmdb.open(

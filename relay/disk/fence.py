@@ -6,9 +6,9 @@ that does not release the lock: it replaces the lock file with its own and raise
 compares the epoch, so the earlier owner's next write fails. An owner with the role `library` (a separate program)
 neither takes over nor can be taken over.
 
-Not covered: an earlier owner frozen inside a write transaction, which blocks its successor until it exits, because LMDB
-frees the lock of a dead process but not of a stopped one; and folders shared between machines, because flock works only
-within one machine.
+Two cases are not covered. An earlier owner that is frozen inside a write transaction blocks its successor until it
+exits, because LMDB frees the lock of a dead process but not of a stopped one. Folders shared between machines are not
+protected, because flock works only within one machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EPOCH_KEY = b"owner_epoch"
 
 
 class WriterLock:
-    """The right to write in one folder. Held until `release`, or until the process ends."""
+    """The exclusive right to write in a folder, held until `release` or until the process exits."""
 
     swap_file = "swap.lock"
     """Locked exclusively while files are replaced, and shared while other processes open them (`opening`)."""
@@ -47,7 +47,7 @@ class WriterLock:
 
     @classmethod
     def take(cls, folder: Path, errors: ErrorFamily) -> Self:
-        """Lock `folder`, which exists. Raises `in_use` with the owner, `OSError`."""
+        """Lock `folder`, which must exist. Raises `in_use` (with the owner), `OSError`."""
         path = folder / _LOCK_FILE
         descriptor = _try_lock(path)
         if descriptor is None:
@@ -89,7 +89,7 @@ class WriterLock:
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The content of a lock file. `epoch` is 0 until the owner has claimed the store."""
+    """The content of a lock file. `epoch` is the last owner's until this owner has claimed the store."""
 
     role: Role
     pid: int
@@ -155,10 +155,10 @@ class OwnerLock(WriterLock):
             return lock
 
     def claim(self, write: Callable[[], AbstractContextManager[Transaction]], database: str) -> int:
-        """Raise the store's epoch and own the store. On return, earlier owners are fenced.
+        """Increment the store's epoch, which fences earlier owners. Return the new epoch.
 
-        `write` begins a write transaction. Raises `damaged` if the store was claimed before but is now empty, because
-        its file was lost.
+        `write` begins a write transaction. Raises `damaged` if the store was claimed before but is now empty, which
+        means that its file was lost.
         """
         with write() as transaction:
             current = _epoch(transaction, database)
@@ -178,7 +178,7 @@ class OwnerLock(WriterLock):
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Prevent takeovers, and the opening of files by other processes (`opening`), during a replacement.
+        """Prevent takeovers during a replacement, and prevent other processes from opening the files (`opening`).
 
         Raises `fenced` if another owner has already taken over, and `failed` if other processes keep the files open.
         """
@@ -246,7 +246,7 @@ def _try_lock(path: Path) -> int | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Try to lock a file for the block; yield whether it is locked. Never waits, since the holder may be frozen."""
+    """Try to lock a file for the block; yield whether it is locked. Never blocks, because the holder may be frozen."""
     descriptor = _try_lock(path)
     try:
         yield descriptor is not None

@@ -1,7 +1,7 @@
 """Writes files atomically and durably, with checksums that detect damage but not forgery.
 
-JSON with a flipped bit is often still valid, but with another user's name in a key or another id in a list to erase. So
-a text file ends with a line that holds its SHA-256. A file without that line is from an older version and is read
+JSON with a flipped bit is often still valid, but may assign a key to a different user or erase a different id. So a
+text file ends with a line that contains its SHA-256. A file without that line is from an older version and is read
 without a check; no damage is known that removes the line and leaves the rest readable.
 
 The last part of this module creates the data file of an LMDB environment and replaces it with a copy, without importing
@@ -85,7 +85,7 @@ def checksum(number: int, body: bytes) -> bytes:
 
 
 def add_checksum(content: bytes) -> bytes:
-    """Return the content of a text file followed by the line with its checksum."""
+    """Return the content of a text file, followed by a line with its checksum."""
     return content + b"\n" + _line(content)
 
 
@@ -108,8 +108,8 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
 
     LMDB writes the first two pages of a file in place. A process killed between the two writes leaves a file that LMDB
     will never open (measured: SIGKILL within the first write). So `make` writes into a temporary folder, and the
-    complete file is moved here. Rejected: treating a partial file as a new file, because a truncated file looks the
-    same. Raises `OSError`, and what `make` raises.
+    complete file is moved into place. Rejected: treating a partial file as a new file, because a truncated file looks
+    the same. Raises `OSError`, and what `make` raises.
     """
     file = path / DATA_FILE
     if file.exists() and file.stat().st_size:
@@ -141,7 +141,7 @@ def flush_copy(copy: Path) -> None:
 
 
 def replace_by_copy(copy: Path) -> None:
-    """Replace the file with the copy; a complete file exists at every moment. Durable on return.
+    """Replace the file with the copy; a complete file exists at all times. Durable on return.
 
     The environment must not be opened or written during the call (`fence`). LMDB also keeps the number of the last
     commit in its lock file and trusts it while any process holds that file, but a compact copy counts from 1 again. So

@@ -4,7 +4,7 @@ A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, in 14 
 process for all of its users. So this module walks all pages that the newest commit reaches. It checks numbers, flags,
 bounds, child pages, the counts of each tree, and that no page is used twice. It does not read values, which have their
 own checksums, or unreachable pages. Rejected: `lmdb.verify`, which is as thorough but twenty times as slow, and a check
-in a child process for each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
+in a child process for each store that is opened. The check takes 40 ms for 10,000 memories and .4 s for 100,000.
 
 Reads format 1, as written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
@@ -30,7 +30,7 @@ _DEEPEST = 32
 _TRIES = 100  # for a file that other processes write: a try fails only if two commits occur between begin and read
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
 
-_header = Struct("<QHHHH")  # number, -, flags, end of the pointers, beginning of the nodes
+_header = Struct("<QHHHH")  # number, -, flags, end of the pointers, start of the nodes
 _long_header = Struct("<QHHI")  # the same for the first page of a long value, with the number of pages
 _meta = Struct("<IIQQ")
 _tree = Struct("<IHHQQQQQ")  # -, flags, depth, branch pages, leaf pages, overflow pages, entries, root
@@ -40,7 +40,7 @@ _number = Struct("<Q")
 
 
 class Tree(NamedTuple):
-    """The record of a tree."""
+    """LMDB's record of a tree (MDB_db)."""
 
     pad: int
     flags: int
@@ -63,7 +63,7 @@ class Commit(NamedTuple):
 
 
 class CommitGoneError(LookupError):
-    """The commit is no longer one of the two newest, because another process writes. Retry with a newer commit."""
+    """The commit is no longer one of the two newest, because another process is writing. Retry with a newer commit."""
 
 
 class _FaultError(Exception):
@@ -74,7 +74,7 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
     """Check an open environment as `find_fault` does, before any page is read, even while other processes write.
 
     `begin` opens an LMDB read transaction, which reads no page but keeps the pages of its commit alive. Raises
-    `CommitGoneError` if no try finds the commit, because LMDB's lock file belongs to another file.
+    `CommitGoneError` if no try finds the commit, because LMDB's lock file belongs to a different file.
     """
     for _ in range(_TRIES):
         with begin() as transaction, suppress(CommitGoneError):  # two commits between begin and read
@@ -85,8 +85,8 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`, or None.
 
-    `commit` belongs to an open read transaction; None selects the newest commit and requires that no process writes. A
-    missing or empty file has no fault. Raises `CommitGoneError`, `OSError`.
+    `commit` belongs to an open read transaction; None selects the newest commit and requires that no process is
+    writing. A missing or empty file has no fault. Raises `CommitGoneError`, `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:
@@ -107,7 +107,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 def clear_unused(folder: Path) -> None:
     """Zero the unused bytes in the compact copy in `folder`, which no process may have open. Raises `OSError`.
 
-    LMDB copies pages from an address rounded down to a multiple of 8, including up to six deleted bytes.
+    LMDB copies pages from an address rounded down to a multiple of 8, so a copy can contain up to six deleted bytes.
     """
     with (folder / DATA_FILE).open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as content:
         found, page = _commit(content, None), _FIRST_PAGE
@@ -122,7 +122,7 @@ def clear_unused(folder: Path) -> None:
 
 
 def _commit(content: mmap.mmap, number: int | None) -> Commit:
-    """Return the content of the meta page of a commit, by default the newest."""
+    """Return the meta page of a commit, by default the newest."""
     first = _meta_page(content, 0, 0)
     second = _meta_page(content, 1, first.page_bytes)
     for found in (first, second):
@@ -218,7 +218,7 @@ class _Walk:
         return children
 
     def _leaf(self, name: str, page: int, is_listed: bool) -> list[tuple[int, int, int]]:
-        """Check a leaf. With `is_listed`, return the offset, length and flags of its keys."""
+        """Check a leaf. With `is_listed`, return the offset, length and flags of each key."""
         count = self._take(name, page, _LEAF)
         self._entries += count
         end = (page + 1) * self._page_bytes

@@ -1,9 +1,9 @@
 """Distinguishes a full disk from other write errors, for an engine that reports only that a write failed.
 
 When a file system accepts only part of a write, LMDB reports an I/O error (measured on a file system with room for 10
-of 25 pages). The process must not exit for this reason, since a full disk is temporary. So after an I/O error two
-checks are made: the free space of the file system (without root's reserve), and an attempt to allocate that much space
-in a file, which finds quotas and limits. A broken disk passes both checks.
+of 25 pages). The process must not exit for this reason, since a full disk is temporary. So an I/O error is followed by
+two checks: whether the file system has enough free space (without root's reserve), and whether that much space can be
+allocated in a file, which detects quotas and limits. A broken disk passes both checks.
 
 Rejected: comparing free bytes exactly, because other processes may free space between the write and the check.
 """

@@ -54,8 +54,8 @@ class PairCipher(Protocol):
 class Transaction:
     """A consistent view of an environment; a write transaction can change it.
 
-    Databases are named. A database without a handle is empty and cannot be written. Keys are 1 to 511 bytes, sorted as
-    bytes. Each method raises the errors of the environment.
+    Databases are referred to by name. A database without a handle is empty and cannot be written. Keys are 1 to 511
+    bytes, sorted as bytes. Each method raises the errors of the environment.
     """
 
     def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures) -> None:
@@ -75,8 +75,8 @@ class Transaction:
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
         """Set `key` to `value`.
 
-        `append` is a hint that `key` is greater than all other keys, so that pages are filled completely instead of
-        half. A wrong hint is ignored.
+        `append` is a hint that `key` is greater than all other keys, so pages can be filled completely instead of half.
+        A wrong hint is ignored.
         """
         handle = self._databases[database]
         try:
@@ -132,7 +132,7 @@ class Transaction:
     def scan_stored(
         self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Pair]:
-        """Yield the pairs as `scan` does, but do not decrypt them."""
+        """Yield the pairs as `scan` does, without decrypting them."""
         if self._databases[database] is None:
             return
         try:

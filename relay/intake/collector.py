@@ -55,7 +55,7 @@ class Collector:
         self._pending: list[tuple[bytes, Admitted]] = []
 
     def step(self) -> float:
-        """Journal the next batch, or retry the batch that a full disk rejected."""
+        """Journal the next batch, or retry a batch that did not fit on the disk."""
         self._journal_batch(_WAIT_S)
         return 0.0
 

@@ -40,7 +40,7 @@ _COUNTED = {
 }
 
 Producer = tuple[str, str]
-"""The key's id, and the id chosen by the producer."""
+"""The key's id, and the producer id that the publisher chose."""
 
 
 class Submission(NamedTuple):
@@ -64,14 +64,14 @@ class Reply(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """The number of the event that a producer must send next."""
+    """A producer's epoch, and the number of the event that it must send next."""
 
     epoch: int
     expected_seq: int
 
 
 class Intake:
-    """Journals the publishes of all producers, one batch at a time. Owned by one thread."""
+    """Journals the publishes of all producers, one batch at a time. Use it from one thread only."""
 
     def __init__(self, journal: Journal, admission: Admission, counts: Counter[str], max_lag: int = 0) -> None:
         """Reject everything while a consumer is more than `max_lag` events behind (0: no limit)."""

@@ -2,9 +2,9 @@
 
 Takes time linear in the length of the text, even for hostile text (see `secret_patterns`). Does not find secrets
 without a known format or a revealing name beside them, or encoded secrets (base64, archives). Rejected: guessing by
-entropy, which masks commits and digests, and detect-secrets 1.5.0, which finds 79 of 168 made-up secrets (this table
-finds all), takes 5 ms per KB instead of .1 ms and .7 ms per event instead of .03 ms, takes .6 s and 20 MB at import,
-and reports lines instead of spans (measured; `ops/decisions/0005-secret-masking.md`).
+entropy, which masks commits and digests, and detect-secrets 1.5.0. The latter finds 79 of 168 made-up secrets (this
+table finds all), takes 5 ms per KB instead of .1 ms and .7 ms per event instead of .03 ms, needs .6 s and 20 MB to
+import, and reports lines instead of spans (measured; `ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IN_EVERY_TEXT = ""
 
 
 Rows = Mapping[int, Sequence[str]]
-"""The rows of the table to try on a text, each with those of its literals that may occur in the text."""
+"""The rows of the table to try on a text, each with the row's literals that may occur in the text."""
 
 
 class Masker:
@@ -57,7 +57,7 @@ class Masker:
     """
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
-        """Count secrets in `counts` as `masked_` plus the kind. Raises `RelaySettingsError` for a bad pattern."""
+        """Count secrets in `counts` as `masked_` plus the kind. Raises `RelaySettingsError` for an invalid pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
@@ -66,7 +66,7 @@ class Masker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of secrets masked so far, by kind."""
+        """The number of masked secrets, by kind."""
         counted = sorted(self._counts.items())
         return {name.removeprefix(COUNTED): number for name, number in counted if name.startswith(COUNTED)}
 
@@ -81,7 +81,7 @@ class Masker:
         return self._text(text, self._literals.rows(text))
 
     def data(self, data: bytes) -> bytes:
-        """Mask bytes: JSON and MessagePack as in `value`, other UTF-8 as in `text`. Other bytes are kept.
+        """Mask bytes: JSON and MessagePack as in `value`, anything else as in `text`, even if it is not UTF-8.
 
         >>> masker.data(b'{"password":"%s"}' % word.encode())
         b'{"password":"[masked:password]"}'
@@ -98,7 +98,7 @@ class Masker:
         return self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def value(self, value: Any) -> Any:
-        """Return free JSON with every string masked, including field names, at any depth.
+        """Return a JSON value with every string masked, including field names, at any depth.
 
         The value of a field with a name like `password` is always masked.
 
@@ -187,9 +187,9 @@ class Masker:
 
 
 def masked_kinds(*values: object) -> Counter[str]:
-    """Count the masked secrets in free JSON by kind, from their replacements.
+    """Count the masked secrets in JSON values by kind, from their replacements.
 
-    Kinds that are not in the table, from settings or typed by someone, count as `other`.
+    Kinds that are not in the table (from settings, or typed by a person) count as `other`.
 
     >>> masked_kinds({"text": "psql postgres://ann:[masked:url_password]@db/app"})
     Counter({'url_password': 1})
@@ -204,7 +204,9 @@ def masked_kinds(*values: object) -> Counter[str]:
 
 
 def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
-    """Return whether the match of a loose pattern is a secret, not a placeholder, a name, or code that fetches one."""
+    """Return whether the match of a loose pattern is a secret rather than a placeholder, a name, or code that reads
+    one.
+    """
     if _is_masked(secret) or _PLACEHOLDER.fullmatch(secret) or _REFERENCE.fullmatch(secret) or len(set(secret)) < 3:
         return False
     groups = match.groupdict()
@@ -246,7 +248,7 @@ def _is_secret_field(name: object) -> bool:
 
 
 def _secret_span(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the secret in a match, without the punctuation that follows an unquoted one."""
+    """Return the span of the secret in a match, without the punctuation that follows an unquoted secret."""
     groups = match.re.groupindex
     for name in ("secret", "quoted"):
         if name in groups and match[name] is not None:
@@ -254,7 +256,7 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
     if "bare" not in groups:
         return match.span()
     start, end = match.span("bare")
-    is_assigned = match.string[start - 1] == "="  # not prose: passwords often end in punctuation
+    is_assigned = match.string[start - 1] == "="  # unlike in prose, punctuation may belong to the password
     return start, start + len(match.string[start:end].rstrip(_NO_PART if is_assigned else _TRAILING))
 
 
@@ -262,7 +264,7 @@ class _Literals:
     """Finds the table rows whose literals occur in a text, before any pattern is tried.
 
     Searches for one rare character of each literal first. This is ten times as fast as searching for a word, and most
-    texts lack most of these characters.
+    texts contain few of these characters.
     """
 
     def __init__(self, formats: Sequence[SecretFormat]) -> None:

@@ -34,7 +34,7 @@ class SecretFormat(NamedTuple):
         return bool(self.pattern.flags & _IGNORECASE)
 
     def is_in(self, text: str, literals: Iterable[str]) -> bool:
-        """Return whether the pattern matches in `text`. `literals` are those of its literals that occur in `text`.
+        """Return whether the pattern matches in `text`. `literals` are the pattern's literals that occur in `text`.
 
         >>> next(one for one in FORMATS if one.kind == "npm_token").is_in("npm_install is no token", ["npm_"])
         False
@@ -52,13 +52,13 @@ class SecretFormat(NamedTuple):
 
 
 def fold_case(text: str) -> str:
-    """Lower the case of ASCII letters in `text` as `re.IGNORECASE` does, without moving any character."""
+    """Convert the ASCII letters of `text` to lower case as `re.IGNORECASE` does, keeping every character's position."""
     if not text.isascii():
         text = text.replace("ſ", "s").replace("ı", "i").replace("İ", "i")
     return text.lower()
 
 
-# A token may start anywhere but inside a word, except after an escaped line end in JSON.
+# A token must not start inside a word, except after an escaped line end in JSON.
 _WORD = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 _RUN = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _PASSWORD_WORDS = r"(?:pass(?:wor[dt]|wd|phrase|code)|pwd|kennwort|contrase[nñ]a|wachtwoord)"
@@ -193,7 +193,7 @@ FORMATS: tuple[SecretFormat, ...] = (
         rf"(?i)(?P<name>{_KEY_WORDS}){_ASSIGNED}{_VALUE}",
     ),
 )
-"""The formats in the order of matching: those that name their service, then those that only the context reveals."""
+"""The formats in the order of matching: first those that identify a service, then those that only context reveals."""
 
 SECRET_FIELDS = frozenset(
     (
@@ -204,4 +204,4 @@ SECRET_FIELDS = frozenset(
         *("authorization", "proxyauthorization", "setcookie"),
     )
 )
-"""Names of fields whose value is always a secret, in lower case without `_` and `-`."""
+"""Names of fields whose values are always secret, in lower case without `_` and `-`."""

@@ -125,7 +125,7 @@ class TableFollower:
         return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
-        """Return a malformed row in the form of an event, for quarantine and a later retry."""
+        """Return a malformed row as an event in JSON, for quarantine and a later retry."""
         shown = {
             name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             for name, value in row.items()

@@ -1,8 +1,8 @@
 """The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
 A value is 8 bytes of XXH3 over key and content, followed by the content. This detects a flipped bit in either, and an
-entry under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an encrypted
-entry (`sealing`) is not encrypted, so damage is not mistaken for a missing key.
+entry stored under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an
+encrypted entry (`sealing`) is not encrypted, so damage is not mistaken for a missing key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ entries.
 
 
 class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encoded event with the fields that the journal needs without decoding it."""
+    """An encoded event, with copies of the fields that the journal needs without decoding it."""
 
     received_ms: int
     user_id: str
@@ -46,7 +46,8 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encrypted event. `name` is its id and `sealed` the whole event, both encrypted. Deleting needs no key.
+    """An encrypted event. `name` is its id and `sealed` the whole event, both encrypted. It can be deleted without a
+    key.
 
     `owner` is the user whose key encrypts the event, if different from `user_id`.
     """
@@ -199,7 +200,7 @@ def set_counter(transaction: Transaction, name: str, value: int) -> None:
 
 
 def add_to_counter(transaction: Transaction, name: str, by: int) -> int:
-    """Add to a durable counter, which stops at 0, and return its value."""
+    """Add `by` to a durable counter, but never go below 0; return the new value."""
     value = max(0, counter(transaction, name) + by)
     set_counter(transaction, name, value)
     return value

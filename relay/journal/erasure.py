@@ -55,10 +55,10 @@ class Erasure:
         self._reading = reading
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
-        """Erase the selected events among the next `limit`, in one transaction. Durable on return.
+        """Erase the selected events among the next `limit` candidates, in one transaction. Durable on return.
 
-        Repeat with `after_seq` set to `next_after` until `next_after` is None. The last part also erases the
-        quarantine.
+        Repeat with `after_seq` set to `next_after` until `next_after` is None. The last part also erases the selected
+        quarantine entries.
         """
         if dry_run:
             with self._environment.read() as transaction:

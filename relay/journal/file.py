@@ -1,4 +1,4 @@
-"""The file of a journal: opening it for its one writer or for readers, copying it in use, moving consumers back.
+"""The file of a journal: opening it for its one writer or for readers, copying it while in use, moving consumers back.
 
 A journal is encrypted from its beginning or not at all. An encrypted journal stores the id of the system key. So a
 missing or wrong keys folder is not mistaken for destroyed user keys: nothing is read or written then, and no keys are
@@ -71,7 +71,7 @@ def require_unused(folder: Path) -> None:
 
 
 def require_encryption(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
-    """Check that a journal is encrypted with the given keys, or plain if there are none. A new journal adopts the keys.
+    """Check that a journal is encrypted with `keys`, or plain if `keys` is None. A new journal adopts the keys.
 
     Returns the id of the system key, or None if the journal is plain, or new and `readonly`. Raises
     `EncryptionMismatchError`, `EncryptionKeyMissingError`.
@@ -117,7 +117,7 @@ def read_mark(folder: Path, settings: JournalSettings) -> Mark:
 
 
 def _is_new(transaction: Transaction) -> bool:
-    """Whether nothing was ever written that an encrypted journal would encrypt."""
+    """Whether the journal has never stored an event or a quarantine entry."""
     return not counter(transaction, "last_seq") and not counter(transaction, "quarantine_last_id")
 
 
@@ -141,7 +141,7 @@ def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
 
 
 def rewind(folder: Path, settings: JournalSettings, to: Mapping[str, int], *, others: int | None = None) -> None:
-    """Move consumers back to the given cursors, never forward. Durable on return.
+    """Move consumers back to the cursors in `to`, never forward. Durable on return.
 
     `others` is the cursor for consumers that are not in `to`. Raises `JournalInUseError`, `JournalError`.
     """

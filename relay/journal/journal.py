@@ -1,8 +1,8 @@
 """The durable event log: ordered (`seq`, from 1), unique by user and `event_id`, with durable consumers.
 
 Events are on disk when `append` returns (`sync` and `metasync` are on), unless the disk is lost or reports writes that
-it did not make. One process writes; others may open the journal `readonly`. Rejected: an append-only file of records,
-which needs its own index, recovery and de-duplication. LMDB's transactions provide all three
+it did not perform. One process writes; others may open the journal `readonly`. Rejected: an append-only file of
+records, which needs its own index, recovery and de-duplication. LMDB's transactions provide all three
 (`ops/decisions/0007-event-journal-and-acknowledgements.md`).
 """
 
@@ -61,7 +61,7 @@ class Appended(NamedTuple):
 
 
 class Journal:
-    """A journal in one folder. Thread-safe; writes wait for each other.
+    """A journal in one folder. Thread-safe; writes run one at a time.
 
     In the examples, `journal` is empty, and `events` holds alice's events `e-1` to `e-3`.
     """
@@ -92,7 +92,7 @@ class Journal:
         readonly: bool = False,
         keys: KeyRing | None = None,
     ) -> Self:
-        """Open the journal in folder `path`. A writer creates and owns it. With `keys`, it is encrypted.
+        """Open the journal in folder `path`. A writer creates it if needed and owns it. With `keys`, it is encrypted.
 
         Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
         `EncryptionMismatchError`, `EncryptionKeyMissingError`.
@@ -148,7 +148,7 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """Return only the entries of `fetch`.
+        """Return the entries that `fetch` returns, without the rest of the batch.
 
         >>> appended = journal.append(events, now)
         >>> [(entry.seq, read_event(entry.data).event_id) for entry in journal.read(after_seq=1, limit=10)]
@@ -167,9 +167,9 @@ class Journal:
         """Return at most `limit` entries after `after_seq` in order, optionally of one user, from one snapshot.
 
         `audiences` limits them to entries for these audiences; at most 10,000 other entries are skipped
-        (`Batch.has_more`). Stops before `max_bytes` of event data, but the first entry always fits. Skips entries whose
-        key is gone. Raises `EntryDamagedError` when the first entry is damaged (a batch ends before a later damaged
-        entry), and `KeysUnavailableError` when the keys folder is gone.
+        (`Batch.has_more`). Stops before `max_bytes` of event data, but always returns the first entry. Skips entries
+        whose key is gone. Raises `EntryDamagedError` when the first entry is damaged (a batch ends before a later
+        damaged entry), and `KeysUnavailableError` when the keys folder is gone.
 
         >>> appended = journal.append(events, now)
         >>> batch = journal.fetch(after_seq=0, limit=2)
@@ -252,7 +252,7 @@ class Journal:
             return self._consumers(transaction)
 
     def require_read(self, max_lag: int) -> None:
-        """Raise `ConsumerBehindError` when a durable consumer has more than `max_lag` unread entries; 0: off.
+        """Raise `ConsumerBehindError` if a durable consumer has more than `max_lag` unread entries (0: no limit).
 
         >>> appended, cursor = journal.append(events, now), journal.commit("indexer", 0)
         >>> journal.require_read(max_lag=2)
@@ -264,7 +264,7 @@ class Journal:
             raise ConsumerBehindError(behind.name, behind.lag, max_lag)
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention stops waiting for it; return False if unknown. Durable on return.
+        """Remove a consumer, so that retention stops waiting for it; return False if it is unknown. Durable on return.
 
         >>> journal.commit("indexer", 0), journal.remove_consumer("indexer"), journal.remove_consumer("indexer")
         (0, True, False)
@@ -286,7 +286,7 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Quarantine something that could not be handled; return the entry's id (0: no room). Durable on return.
+        """Quarantine what could not be handled; return the entry's id, or 0 if it does not fit. Durable on return.
 
         >>> journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         1
@@ -343,7 +343,9 @@ class Journal:
             return self._append(transaction, [event], [origin], milliseconds(now))[0]
 
     def set_aside(self, seq: int, now: datetime) -> int:
-        """Move a damaged entry to quarantine, so that readers can pass it; return its new id. Durable on return."""
+        """Move a damaged entry to quarantine, so that it does not block readers; return its new id. Durable on
+        return.
+        """
         with self._writing() as transaction:
             raw = self._retention.delete_damaged(transaction, seq)
             suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
@@ -400,10 +402,11 @@ class Journal:
     def compact(self) -> None:
         """Rewrite the file without deleted data. Durable on return.
 
-        Writers wait for the whole time, 1.2 s per 100 MB (measured), because the copy is verified. Readers wait only
-        while the files are swapped.
+        Blocks writers throughout, 1.2 s per 100 MB (measured), because the copy is verified. Blocks readers only while
+        the files are swapped.
 
-        Raises `JournalFullError` if the disk has no room for the copy, and `TimeoutError` if a read does not end.
+        Raises `JournalFullError` if the copy does not fit on the disk, and `TimeoutError` if a transaction does not
+        end.
 
         >>> appended = journal.append(events, now)
         >>> erased = journal.erase_all(Erasable(user_id="alice", everything=True), now)

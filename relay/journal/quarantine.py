@@ -47,7 +47,7 @@ class Suspect(NamedTuple):
 
 
 class Quarantine:
-    """The quarantine of one journal. Its methods work inside transactions of the caller."""
+    """The quarantine of one journal. Its methods run inside the caller's transactions."""
 
     def __init__(self, settings: JournalSettings, sealing: Sealing) -> None:
         self._settings = settings
@@ -145,7 +145,7 @@ def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
 
 
 def _locked(entry_id: int, sealed: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
-    """Return the readable part of an entry whose key is gone: the user, which erasing a user needs."""
+    """Return the readable part of an entry whose key is gone. It includes the user, so the entry can be erased."""
     return QuarantineEntry(
         id=entry_id,
         data=b"",

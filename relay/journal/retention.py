@@ -50,7 +50,7 @@ class Retention:
         self._settings = settings
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete the entries beyond the configured age and size. Durable. Raises `JournalFullError`."""
+        """Delete the entries beyond the configured age and size. Durable on return. Raises `JournalFullError`."""
         deleted, deleted_bytes = 0, 0
         target, held_by, passed = self._plan(now)
         while chunk := self._delete_chunk(target, now):
@@ -89,7 +89,9 @@ class Retention:
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents more, and the passed entries by consumer."""
+        """Return the last number to delete, the consumer that prevents more, and the unread entries lost by each
+        consumer.
+        """
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = self._cursors(transaction)

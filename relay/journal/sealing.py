@@ -63,7 +63,7 @@ class Sealing:
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return a `Sealing` for one transaction of one thread, which looks up the key of each user once."""
+        """Return a `Sealing` for one transaction of one thread, which looks up each user's key only once."""
         return self if self._keys is None else Sealing(_KeySnapshot(self._keys), self._ring)
 
     def require_keys(self) -> None:
@@ -139,7 +139,7 @@ class Sealing:
 
 
 class _KeySnapshot:
-    """A cache of a ring's ciphers. Saves 5 us for each further event of a user."""
+    """A cache of a ring's ciphers. Saves 5 us for each additional event of a user."""
 
     def __init__(self, ring: Ciphers) -> None:
         self._ring = ring
@@ -154,7 +154,7 @@ class _KeySnapshot:
         if known is None:
             known = self._known[user_id] = self._find(user_id, purpose, create)
         if isinstance(known, EncryptionKeyMissingError):
-            raise known.with_traceback(None)  # otherwise it grows with each raise and keeps the entry alive
+            raise known.with_traceback(None)  # otherwise the traceback grows with each raise and keeps the entry alive
         return known
 
     def _find(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
@@ -185,7 +185,7 @@ def _owner_of(stored: StoredEvent) -> str:
 class Reading:
     """Reads the entries of one journal in order, for all users or one.
 
-    `locked` counts the entries skipped because their key is gone. Like erased entries, they delay no reader.
+    `locked` counts the entries skipped because their key is gone. Like erased entries, they do not block readers.
     """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:

@@ -14,7 +14,7 @@ _LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 def source_name(kind: str, name: str, principal: Principal) -> str:
-    """Return the source to store with quarantined bytes. It names the key's user, as whom a retry publishes."""
+    """Return the source to store with quarantined bytes. It names the key's user, for whom a retry publishes."""
     if principal.user_id is not None:
         return f"{kind}{_OF_USER}{principal.user_id}/{name}"
     return f"{kind}:{name}" if name else kind
@@ -33,7 +33,9 @@ def user_of_source(source: str) -> str | None:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts quarantined bytes: by their source, else by their content, else `system`."""
+    """Return the user whose key encrypts quarantined bytes: named by their source, else by their content, else
+    `system`.
+    """
     try:
         named = user_of_source(source) or decode_mapping(data, _LIMITS)
         return validate_user_id(named.get("user_id") if isinstance(named, dict) else named)

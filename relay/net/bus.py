@@ -32,7 +32,7 @@ class ServerSocket:
         queue_bytes: int,
         authenticator: CurveAuthenticator | None,
     ) -> None:
-        """Bind, queueing at most `queue_bytes` or one message per peer.
+        """Bind, queueing at most `queue_bytes` per peer, but at least one message.
 
         CURVE endpoints need an `authenticator`, which is closed with the socket. Raises `RelayUnavailableError`.
         """
@@ -89,7 +89,7 @@ class ServerSocket:
         self._waker.wake()
 
     def close(self) -> None:
-        """Close, after a second at most for unsent replies."""
+        """Close, waiting up to a second for replies to be sent."""
         for socket in (*self._routers, *self._feeds):
             socket.close()
         if self._authenticator is not None:
@@ -111,7 +111,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return a message received by ROUTER `number`: 0 is plain, 1 has peers that proved a CURVE key."""
+    """Return a message received by ROUTER `number`: 0 is plain, and the peers of 1 have proved a CURVE key."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)
@@ -124,7 +124,7 @@ class CollectorSocket:
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
         """Bind and connect, queueing at most `queue_bytes` for each emitter.
 
-        A frame of more than `max_bytes` ends its connection. Raises `RelayUnavailableError`.
+        A frame of more than `max_bytes` closes its connection. Raises `RelayUnavailableError`.
         """
         limits = Limits.of_bytes(_DOORBELLS, queue_bytes, max_bytes)
         self._socket = zeromq.open_subscriber(zeromq.context(), limits)
@@ -164,7 +164,7 @@ class _Client(ABC, Generic[Socket]):
 
     def reconnect(self) -> None:
         """Drop all queued messages in both directions, and connect again."""
-        former, self._socket = self._socket, self._connected()  # an interrupt leaves one of the two
+        former, self._socket = self._socket, self._connected()  # an interrupt leaves one of the two in place
         former.close()
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class _Client(ABC, Generic[Socket]):
 
     @abstractmethod
     def _open(self) -> Socket:
-        """Return a new socket, not connected yet."""
+        """Return a new socket that is not yet connected."""
 
 
 class ClientSocket(_Client[PlainSocket]):

@@ -15,7 +15,7 @@ _SILENT_PATIENCE_S = 0.05
 
 
 class RequestSockets:
-    """Idle sockets to one endpoint. Thread-safe without a lock, as the garbage collector may return a socket."""
+    """Idle sockets to one endpoint. Thread-safe without a lock, because the garbage collector may return a socket."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -32,7 +32,7 @@ class RequestSockets:
             return RequestSocket(self.endpoint)
 
     def give_back(self, socket: RequestSocket) -> None:
-        """Keep the socket for later requests, which drop late answers. Closes it if this pool is closed."""
+        """Keep the socket for later requests, which drop late replies. Closes it if this pool is closed."""
         self._idle.append(socket)
         if self._closed:
             self.close()
@@ -73,6 +73,6 @@ class CircuitBreaker:
             self._heard_at_s = time.monotonic()
 
     def waited_since(self, asked_at_s: float) -> None:
-        """Record an unanswered request. The server counts as silent after .4 s without any answer."""
+        """Record an unanswered request. The server counts as silent after .4 s without any reply."""
         with self._lock:
             self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

@@ -27,7 +27,7 @@ class ReplySocket:
     """Answers requests. Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
 
     Rejected: one thread that owns the socket and forwards requests and replies. Each hand-over takes a quarter of a
-    millisecond when the cores were idle (measured on two virtual cores).
+    millisecond if the cores were idle (measured on two virtual cores).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -73,7 +73,7 @@ class ReplySocket:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close, after a second at most for unsent replies. No other thread may be using the socket."""
+        """Close, waiting up to a second for replies to be sent. No other thread may be using the socket."""
         self._socket.close(linger=_LINGER_MS)
         self._waker.close()
 
@@ -110,14 +110,14 @@ class AsyncReplySocket:
         self._look()
 
     def close(self) -> None:
-        """Close, after a second at most for unsent replies."""
+        """Close, waiting up to a second for replies to be sent."""
         self._watch.close()
         self._socket.close(linger=_LINGER_MS)
         if self._authenticator is not None:
             self._authenticator.close()
 
     def _look(self) -> None:
-        """Consume the notification of a request even if no task receives, or the loop would repeat it forever."""
+        """Consume the notification of a request even if no task is receiving, or the loop would repeat it forever."""
         if zeromq.can_receive(self._socket):
             self._may_receive.set()
 
@@ -128,7 +128,7 @@ class AsyncReplySocket:
 
 
 def _request(frames: Sequence[bytes], curve_key: str | None = None) -> Message | None:
-    """Split a ROUTER's message; return None without a correlation id, since no reply could be matched."""
+    """Split a ROUTER's message; return None if it has no correlation id, because no reply could be matched."""
     if len(frames) < 3:
         return None
     return Message(frames[0], list(frames[2:]), curve_key, frames[1])
@@ -148,7 +148,7 @@ class RequestSocket:
         self._correlations = itertools.count(1)
 
     def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises as `send` and `receive`."""
+        """Send `body` and return the frames of its reply. Raises the errors of `send` and `receive`."""
         return self.receive(self.send(body), timeout_s)
 
     def send(self, body: bytes | Sequence[bytes]) -> bytes:
@@ -195,7 +195,7 @@ class AsyncRequestSocket:
         self._end_watch = None if end is None else zeromq.Watch(end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises as `RequestSocket.request`.
+        """Send `body` and return the frames of its reply. Raises the errors of `RequestSocket.request`.
 
         Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
         """
@@ -237,7 +237,7 @@ class AsyncRequestSocket:
     def _look_for_end(self) -> None:
         if self._end is None or self._end.closed or zeromq.receive_now(self._end) is None:
             return
-        self._settle()  # the socket already holds all replies that came before the end
+        self._settle()  # the socket already contains all replies that arrived before the end
         self._give_up("the connection was lost")
 
     def _expire(self, future: asyncio.Future[Frames], timeout_s: float) -> None:

@@ -31,16 +31,16 @@ _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDM
 
 
 class Limits(NamedTuple):
-    """The number of messages queued per peer, and the largest frame. ZeroMQ cannot bound a queue in bytes."""
+    """The number of messages queued per peer, and the maximum size of a frame. ZeroMQ cannot bound a queue in bytes."""
 
     send_queue: int = 1_000
     receive_queue: int = 1_000
     frame_bytes: int = -1
-    """A larger frame ends its connection before it is read into memory; -1 means no limit."""
+    """A larger frame closes its connection before it is read into memory; -1 means no limit."""
 
     @classmethod
     def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
-        """Limit the unread messages of a peer to `queue_bytes` or one message."""
+        """Limit the unread messages of a peer to `queue_bytes`, but allow at least one message."""
         return cls(send_queue, max(1, queue_bytes // frame_bytes), frame_bytes)
 
 
@@ -69,7 +69,9 @@ class CurveAuthenticator:
     """
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's. `knows`, called in another thread, returns whether a public key may connect."""
+        """`pair` is the server's key pair. `knows`, called in another thread, returns whether a public key may
+        connect.
+        """
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
@@ -106,14 +108,14 @@ class Waker:
             os.write(self._write, b"\0")
 
     def poller(self, *sockets: PlainSocket) -> zmq.Poller:
-        """Return a poller for these sockets, which `wake` interrupts."""
+        """Return a poller for these sockets that `wake` interrupts."""
         poller = zmq.Poller()
         for source in (*sockets, self._read):
             poller.register(source, zmq.POLLIN)
         return poller
 
     def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
-        """Return a function that waits up to the given milliseconds for a message or `wake`; False on timeout.
+        """Return a function that waits up to `timeout_ms` for a message or `wake`, and returns False on timeout.
 
         It uses only the descriptor of the socket, so other threads may use the socket (zmq_getsockopt(3), ZMQ_FD).
         """
@@ -164,17 +166,17 @@ class Watch:
         self._loop.call_soon(notify)
 
     def close(self) -> None:
-        """Stop, before the socket is closed. Idempotent."""
+        """Stop watching. Call it before closing the socket. Idempotent."""
         self._loop.remove_reader(self._descriptor)
 
 
 def context() -> zmq.Context[PlainSocket]:
-    """Return the context of this process."""
+    """Return the ZeroMQ context of this process."""
     return zmq.Context.instance()
 
 
 def async_context() -> zmq.Context[AsyncSocket]:
-    """Return the context of this process, for sockets of an event loop."""
+    """Return the ZeroMQ context of this process for sockets of an event loop."""
     return zmq.asyncio.Context.instance()
 
 
@@ -184,7 +186,7 @@ def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
-    """Return a ROUTER on which `send_now` detects disconnected peers. Sends for up to `linger_ms` after closing."""
+    """Return a ROUTER on which `send_now` detects disconnected peers. It sends for up to `linger_ms` after closing."""
     socket = _open(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.LINGER, linger_ms)
@@ -241,7 +243,7 @@ def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
 
 
 def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
-    """Bind; return the endpoint with its port. Raises `failure` after closing the socket.
+    """Bind; return the endpoint with its port. On failure, closes the socket and raises `failure`.
 
     A socket file is private to this user; libzmq replaces a file left by a killed process.
     """
@@ -261,7 +263,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
     """Bind again if the socket file was removed. Connections are not affected. Raises `failure`.
 
-    The listener of the removed file is kept, because unbinding would later remove the new file, in another thread.
+    The listener of the removed file is kept, because unbinding it would later, in another thread, remove the new file.
     """
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
@@ -340,7 +342,7 @@ def proven_key(frames: Sequence[Any]) -> str:
 
 @contextlib.contextmanager
 def translated(failure: type[CodedError], endpoint: str) -> Iterator[None]:
-    """Raise `failure` for an error of ZeroMQ in the block."""
+    """Raise `failure` for a ZeroMQ error in the block."""
     try:
         yield
     except zmq.ZMQError as error:

@@ -48,12 +48,12 @@ class Window:
 
     @property
     def room(self) -> int:
-        """The number of further events that fit."""
+        """The number of events that can be added."""
         return max(0, self._capacity - len(self._waiting))
 
     @property
     def added(self) -> int:
-        """The number of events added so far."""
+        """The total number of events ever added."""
         return self.base_seq - 1 + len(self._waiting)
 
     def add(self, outgoing: Outgoing) -> None:

@@ -1,7 +1,7 @@
 """Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
 
 A background thread sends events and resends them until they are acknowledged. Sending inside `publish` would wait for a
-commit at each event (2,000 events/s instead of 90,000, measured). The thread sends at once when nothing else is
+commit per event (2,000 events/s instead of 90,000, measured). The thread sends at once when nothing else is
 unacknowledged, otherwise one part of the window at a time (`Window.is_due`). Events are never dropped silently: if
 there is no room, `publish` waits, then raises. While the relay is unreachable, events are written to the spool, if
 there is one.
@@ -166,7 +166,7 @@ class Publisher:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
         Raises `RelayUnavailableError` if events are lost because there is no spool, or no room in it. After a
-        `KeyboardInterrupt` it does not wait for further acks; call it again to wait for the background thread.
+        `KeyboardInterrupt`, it does not wait for more acks; call it again to wait for the background thread.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
@@ -428,7 +428,7 @@ class Publisher:
 
     def _release(self, through_seq: int) -> None:
         assert self._spool is not None
-        with contextlib.suppress(JournalFullError):  # a later ack releases it, or the relay finds the repeat
+        with contextlib.suppress(JournalFullError):  # a later ack releases it, or the relay recognises the repeat
             self._spool.release(through_seq, datetime.now(UTC))
 
     def _refused(self, refusal: Refusal) -> None:
@@ -482,7 +482,9 @@ class AsyncPublisher:
         self._order = asyncio.Lock()
 
     async def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event and return its `event_id`, in the order of the calls. Raises as `Publisher.publish`."""
+        """Queue an event, in the order of the calls; return its `event_id`. Raises the errors of
+        `Publisher.publish`.
+        """
         async with self._order:
             event_id = self._publisher.try_publish(event)
             if event_id is None:
@@ -490,7 +492,7 @@ class AsyncPublisher:
             return event_id
 
     async def flush(self, timeout_s: float = 30.0) -> FlushReport:
-        """Wait until every event is acknowledged or rejected, as `Publisher.flush`."""
+        """Wait until every event is acknowledged or rejected, as `Publisher.flush` does."""
         return await asyncio.to_thread(self._publisher.flush, timeout_s)
 
     @property
@@ -499,7 +501,7 @@ class AsyncPublisher:
         return self._publisher.acked_through
 
     async def close(self) -> None:
-        """Flush and stop, as `Publisher.close`."""
+        """Flush and stop, as `Publisher.close` does."""
         await asyncio.to_thread(self._publisher.close)
 
     async def __aenter__(self) -> Self:

@@ -62,7 +62,8 @@ class Spool:
         return not duplicate
 
     def keep(self, window: Iterable[Outgoing], now: datetime) -> None:
-        """Append the events of a publisher's window that are not yet here. Durable on return. Raises `SpoolFullError`.
+        """Append the events of a publisher's window that are not yet on disk. Durable on return. Raises
+        `SpoolFullError`.
 
         All spooled events must have been taken already, because the window's events must precede any untaken event.
         """

@@ -26,7 +26,7 @@ _MESSAGE_BYTES = 1 << 20
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The id and the receipt of an event. The id is "" if the event was refused before it had one."""
+    """The id and the receipt of an event. The id is "" if the event was rejected before it had one."""
 
     event_id: str
     receipt: Receipt
@@ -57,7 +57,7 @@ async def submit(
 
     Raises `RelayUnavailableError` if not all acks arrive within `timeout_s`, and the errors with which the relay
     rejects events: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some events
-    may be stored even then.
+    may be stored even if it raises.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
@@ -96,7 +96,7 @@ async def _receipts(ingest: str, events: list[bytes], identity: Identity, timeou
 
 
 def _parts(events: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the events in parts of a megabyte, each with the index of its first event."""
+    """Yield the events in parts of up to a megabyte, each with the index of its first event."""
     first, size = 0, 0
     for index, data in enumerate(events):
         if size and size + len(data) > _MESSAGE_BYTES:
