@@ -1,11 +1,11 @@
 """Finds memories used by similar past requests, even if their text does not resemble the new request.
 
 Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum instead of the
-maximum would rank frequently used memories high for unrelated requests. The caller weighs the gain, because it harms
+maximum would rank frequently used memories high for unrelated requests. The caller weights the gain, because it harms
 the ranking if use does not recur.
 
-The state depends only on the lessons held, bit for bit, not on their order of arrival: lessons are sorted by number,
-uses by memory and then lesson.
+The state depends only on the lessons, bit for bit, and not on their order of arrival, because lessons are sorted by
+number, and uses by memory and then lesson.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
@@ -72,7 +72,7 @@ class UsageAssociation:
         self._numbers = np.empty(0, dtype=np.int64)
         self._weights = np.empty(0)
         self._room = np.zeros((_FIRST_ROOM, ndim), dtype=np.float32)
-        self._memories = np.empty(0, dtype=np.int64)  # for each use: memory, credit, row of the lesson
+        self._memories = np.empty(0, dtype=np.int64)  # the memory, credit and lesson row of each use
         self._credits = np.empty(0)
         self._places = np.empty(0, dtype=np.int64)
         self._bound()

@@ -1,8 +1,8 @@
 """Subtracts the running mean of a user's queries from each query, so that their common part does not dominate scores.
 
-mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred: this reduces recall
-(measured), and their mean moves with every ingest and reorders unrelated answers. The caller is responsible for saving
-and locking.
+mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred, because that reduces
+recall (measured), and because each ingest would change their mean and reorder unrelated answers. The caller is
+responsible for saving and locking.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -36,7 +36,7 @@ class QueryCentering:
     """The running mean of one user's queries. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
-        """Create an empty mean for queries of shape (ndim,)."""
+        """Start without queries. Each query will have shape (ndim,)."""
         self._mean = np.zeros(ndim, dtype=np.float64)
         self._count = 0
 
@@ -62,9 +62,9 @@ class QueryCentering:
     def centre(self, query: Vector) -> Vector:
         """Return unit(query - mean), (d,). Returns `query` unchanged until `WARM_UP` queries have been observed.
 
-        If a user repeats nearly the same query, the mean approaches it and the difference is noise. So the mean is
-        subtracted only in part below a distance of .5, and not at all below .2. LoCoMo questions have distances of .52
-        to 1.07 (decision 0020). Raises `ShapeError`.
+        If a user repeats nearly the same query, the mean approaches it and the difference is noise. So below a distance
+        of .5 only part of the mean is subtracted, and below .2 nothing. LoCoMo questions have distances of .52 to 1.07
+        (decision 0020). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:
@@ -82,7 +82,7 @@ class QueryCentering:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for another `ndim` or version."""
+        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for a different `ndim` or version."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -24,7 +24,7 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
 VERSION = 2
-_FORMER = 1  # its gate counted differently, so the learner has to be rebuilt
+_FORMER = 1  # its gate counted differently, so the learner must be rebuilt
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -87,7 +87,7 @@ def to_bytes(learner: Learner) -> bytes:
 
 
 def from_bytes(data: bytes) -> Learner:
-    """Restore a learner. Raises `DamagedStateError`, also for another version."""
+    """Restore a learner. Raises `DamagedStateError`, also for a different version."""
     body = whole_body(data)
     if is_former(data):
         raise DamagedStateError("checkpoint: a former version")
@@ -98,7 +98,7 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers, also for a former version.
+    """Return the bytes that the checksum covers, even if the former version wrote them.
 
     Raises `DamagedStateError` for a mismatch or an unknown version.
     """
@@ -112,7 +112,7 @@ def whole_body(data: bytes) -> bytes:
 
 
 def is_former(data: bytes) -> bool:
-    """Return whether a former version wrote these bytes, which `from_bytes` rejects although they are intact."""
+    """Return whether the former version wrote these bytes, which `from_bytes` rejects even if they are intact."""
     return data.startswith(_MAGIC + _FORMER.to_bytes(2, "big"))
 
 

@@ -24,12 +24,12 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 _ROUNDS = 50
-_SAME = 1e-12  # squared distance up to which two points count as equal
+_SAME = 1e-12  # the largest squared distance at which two points count as equal
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """A partition. `assignment`, (n,), is the cluster of each point, or -1 without weight or if not finite.
+    """A partition. `assignment`, (n,), is the cluster of each point, or -1 for a point without weight or not finite.
 
     `medoids`, (k,), is the row in each cluster with the smallest mean distance to its members. `centres`, (k, d), are
     unit vectors.
@@ -97,7 +97,9 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
-    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to the nearest."""
+    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to the nearest
+    drawn.
+    """
     chosen: list[int] = []
     squared = np.ones(len(points))
     while len(chosen) < k and squared.any():
@@ -141,7 +143,7 @@ def _centres(points: Array, weights: Array, labels: Rows) -> Array:
 
 
 def _named(points: Array, weights: Array, labels: Rows, rows: Rows, count: int) -> Clusters:
-    """Return the clusters numbered by their first member, with the rows of the input."""
+    """Return the clusters, numbered by their first member; members are rows of the input."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     names = np.empty(len(first), dtype=np.int64)
     names[np.argsort(first)] = np.arange(len(first))

@@ -9,9 +9,9 @@ the other ranking's prediction and the nearest prediction that does not rise alo
 
 The null hypothesis is that use depends only on position: a memory is used no more often than the memories above it.
 Under this hypothesis the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so
-their product is a test martingale. If p is right, no other bet that is safe against all such habits grows faster
-(reverse information projection: Grünwald, de Heide, Koolen 2024). Rejected: stakes on differences of ranks or of
-reciprocal ranks, which open the gate for half as many users within 50 runs (measured, decision 0020).
+their product is a test martingale. If p is right, no other bet that is safe under this hypothesis grows faster (reverse
+information projection: Grünwald, de Heide, Koolen 2024). Rejected: stakes on differences of ranks or of reciprocal
+ranks, which open the gate for half as many users within 50 runs (measured, decision 0020).
 
 The share of used memories at rank r of the learned ranking is about r^-2 (measured), so s is 2, or 1 or 3 with lower
 weight. A twentieth of each stake is held back, because no prediction is certain.
@@ -34,7 +34,7 @@ _KEPT = 0.05
 
 
 def odds_of(ranks: Sequence[int]) -> list[Comparison]:
-    """Return the comparison that results if a memory of the baseline's answer is used, for each memory, (k,).
+    """Return, for each memory of the baseline's answer, (k,), the comparison that results if it is used.
 
     `ranks` are the memories' ranks in the learned ranking, from 1. Ranks beyond k count as k + 1.
 
@@ -51,7 +51,8 @@ def odds_of(ranks: Sequence[int]) -> list[Comparison]:
 
 
 def compare(ranks: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Return the result, given each memory's rank in the learned ranking, (k,), and the positions of the `used` ones.
+    """Return the result, given each memory's rank in the learned ranking, (k,), and the positions of the `used`
+    memories.
 
     Returns None if no memory was used, or if all of several were used, which shows no preference.
 

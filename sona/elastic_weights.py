@@ -64,7 +64,7 @@ class ElasticWeights:
     def pull(self, parameters: Array, rate: float) -> Array:
         """Return the step to subtract, (p,): `rate` times `gradient`, limited so that it stops at the anchor.
 
-        A plain step overshoots if rate * lam * F > 1, and diverges from 2 on.
+        A plain step overshoots if rate * lam * F > 1, and diverges if it is at least 2.
         """
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)

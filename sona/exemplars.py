@@ -1,6 +1,6 @@
 """Exemplars, the stored form of lessons: a centred request, its answer, and a weight.
 
-Above a maximum number, the newest are kept unchanged, and older exemplars are clustered by request and merged into one
+If there are too many, the newest stay unchanged, and older exemplars are clustered by request and merged into one
 exemplar per cluster.
 
 Shapes: d = dimensions, k = memories used.
@@ -47,8 +47,9 @@ class Exemplar:
 def worth(quality: float) -> float:
     """Return the weight, 0 to 1, of the use of a memory by a run of this quality.
 
-    It is 0 up to .5, and 1 from .8 on, the quality of a completed run that was not retried. Unlike the bank's weight,
-    it is not relative to a baseline, which would make it 0 if all runs end alike, although the memories were used.
+    It is 0 up to a quality of .5, and 1 from .8 on, the quality of a completed run that was not retried. Unlike the
+    bank's weight, it is not relative to a baseline. If it were, it would be 0 when all runs end alike, although the
+    memories were used.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 

@@ -20,7 +20,7 @@ e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at 400, which 
 a learner no better than a coin it takes at least 400 contests on average; at a win rate of .6, 1 % are turned OFF
 within 2,000 contests (measured).
 
-The state depends only on the sequence of calls of `credit` and `observe`. Logs of the learner's own answers are never
+The state depends only on the sequence of calls to `credit` and `observe`. Logs of the learner's own answers are never
 used as evidence.
 """
 
@@ -64,10 +64,10 @@ class Evidence:
     """The evidence on which the gate decides.
 
     `won`, `lost` and `tied` count comparisons and contests since the start of the `trial`-th TRIAL; in ON, contests
-    since entering ON; in OFF, those that turned the learner OFF. `evidence` and `harm` are the wealth of the bets for
-    and against the learner, and `drift` is the wealth of the restarting bet against it. The learner is turned ON when
-    `evidence` >= `threshold`. `credited` counts lessons with credit; after `due` more a TRIAL starts (0 in TRIAL and
-    ON).
+    since entering ON; in OFF, the counts that turned the learner OFF. `evidence` and `harm` are the wealth of the bets
+    for and against the learner, and `drift` is the wealth of the restarting bet against it. The learner is turned ON
+    when `evidence` >= `threshold`. `credited` counts lessons with credit; a TRIAL starts after `due` more (0 in TRIAL
+    and ON).
     """
 
     state: GateState
@@ -138,7 +138,7 @@ class Gate:
         return "interleave" if place < HOLDOUT + INTERLEAVED else "learned"
 
     def credit(self) -> None:
-        """Count one more credited lesson."""
+        """Count a credited lesson; start a TRIAL if enough have been counted."""
         self._state.credited += 1
         if self.state in ("shadow", "off"):
             self._state.waited += 1
@@ -183,7 +183,7 @@ class Gate:
         )
 
     def gain(self) -> Gain | None:
-        """Return the gain over all decided contests so far, without comparisons, or None before the first.
+        """Return the gain over all decided contests (not comparisons), or None if there are none.
 
         For display only: the interval assumes a fixed number of contests and is too narrow if tested repeatedly, so the
         gate does not use it.
@@ -193,12 +193,12 @@ class Gate:
         return _wilson(self._state.ever_won, self._state.ever_decided)
 
     def to_bytes(self) -> bytes:
-        """Return the state. The same calls give the same bytes."""
+        """Return the state as bytes. The same calls give the same bytes."""
         return msgspec.msgpack.encode(self._state)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also for another version."""
+        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
         gate = cls()
         try:
             gate._state = msgspec.msgpack.decode(data, type=_State)

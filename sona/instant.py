@@ -20,7 +20,7 @@ from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
 COLD = 16
-"""Number of exemplars from which the bank acts without this layer."""
+"""Minimum number of exemplars at which the bank acts without this layer."""
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -71,7 +71,7 @@ class InstantLayer:
         return layer
 
     def _examples(self, chosen: Sequence[Exemplar], exemplars: Sequence[Exemplar]) -> list[Example]:
-        """Return the training examples of `chosen`, without those that have no weight or no negatives."""
+        """Return the training examples of `chosen`, except exemplars without weight or without negatives."""
         weighed = [one for one in chosen if one.weight > 0.0]
         if not weighed:
             return []

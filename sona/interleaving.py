@@ -42,8 +42,8 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
     """Return how many of the `used` items each ranking contributed.
 
-    Returns None if all of several items were used: this shows no preference, but a list of odd length would have a
-    winner.
+    Returns None if there were several items and all were used. This shows no preference, although one ranking would win
+    in a list of odd length.
     """
     if len(picks) > 1 and all(pick.item in used for pick in picks):
         return None

@@ -38,7 +38,7 @@ RESERVE = 128
 """Number of exemplars that may be added until the next rebuild."""
 REACH = 0.5
 """Maximum distance by which a query may be moved. Two memories cannot swap ranks if their scores differ by more than
-`REACH` times the distance of their vectors.
+`REACH` times the distance between their vectors.
 """
 
 _NEAR, _KNOWN = 0.2, 0.6
@@ -87,7 +87,7 @@ class Adaptation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Fact:
-    """The data kept for every lesson, credited or not, to undo it."""
+    """The data stored for every lesson, credited or not, so that the lesson can be undone."""
 
     kind: str
     quality: float
@@ -122,7 +122,7 @@ class Learner:
 
     @classmethod
     def from_lessons(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
-        """Return a learner of these lessons, given in any order. Equal lessons give bit-identical learners.
+        """Return a learner trained on these lessons, in any order. Equal lessons give bit-identical learners.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.credited
@@ -171,7 +171,7 @@ class Learner:
                 self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Undo these lessons, except in the gate; return the number of known lessons.
+        """Undo these lessons, except in the gate; return how many of them were known.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.forget([lesson.number, 99]), learner.credited
@@ -241,7 +241,7 @@ class Learner:
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Add the lesson to baselines, prior and gate, but to the gate only what is new since `before`."""
+        """Add the lesson to baselines, prior and gate; the gate receives only what is new since `before`."""
         self.facts[lesson.number] = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         self.baselines.add(lesson.kind, lesson.quality)
         for memory in lesson.used:

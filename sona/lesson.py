@@ -1,7 +1,7 @@
 """Lessons, the input of the learner: one recall and the outcome of its run.
 
-The learner's whole state is a function of the lessons in the order of their numbers. Here a memory is a number and a
-vector.
+The learner's whole state is a function of the lessons in the order of their numbers. In this package, a memory is a
+number and a vector.
 
 Shapes: d = dimensions of an embedding, k = memories used.
 """
@@ -40,7 +40,7 @@ class Lesson:
     memories, and `vectors`, (k, d), their unit vectors. `credits`, (k,), are 1 if the memory was named, and .5 if it
     was inferred or named without a choice. `quality` is 0 to 1; `kind` groups runs with comparable qualities. `contest`
     is None if rankings were neither interleaved nor compared. `is_counted` is True for one lesson per run, because a
-    run with many recalls is not more evidence than others.
+    run with many recalls is not more evidence than a run with one.
     """
 
     number: int

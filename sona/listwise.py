@@ -22,7 +22,7 @@ TEMPERATURE = 0.1
 NEIGHBOUR = 0.9
 """Cosine to a used memory above which another memory is too similar to be a negative."""
 HARD, RANDOM = 32, 32
-"""Numbers of negatives of an example: the nearest memories, and randomly drawn memories."""
+"""Numbers of negatives per example: nearest memories, and randomly drawn memories."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def negatives(
 ) -> Rows:
     """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` random rows.
 
-    Leaves out the rows `used`, rows with a cosine above `NEIGHBOUR` to one of them, and the rows `excluded` (the
+    Leaves out the rows `used`, rows with a cosine above `NEIGHBOUR` to a used row, and the rows `excluded` (the
     memories of near-identical requests), so it may return fewer. The same seed gives the same rows. Raises
     `ShapeError`.
     """
@@ -105,5 +105,5 @@ def negatives(
 
 
 def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:
-    """Return up to `size` distinct positions of examples to replay, out of `count` earlier examples, ascending."""
+    """Return up to `size` distinct positions, ascending, of examples to replay out of `count` earlier examples."""
     return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False)).astype(np.int64)

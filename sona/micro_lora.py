@@ -113,7 +113,8 @@ class MicroLora:
         return True
 
     def train(self, examples: Sequence[Example], rounds: int = 4) -> None:
-        """Train for `rounds` epochs of Adam with the EWC penalty, then update it. Slow: run it in the background.
+        """Train for `rounds` epochs of Adam with the EWC penalty, then update the penalty. Slow: run it in the
+        background.
 
         Raises `ShapeError`.
         """
@@ -138,7 +139,7 @@ class MicroLora:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for another `ndim` or version."""
+        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for a different `ndim` or version."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -212,7 +213,7 @@ class MicroLora:
         self._matrices()[0][:] = leading if leading.shape[1] == RANK else self._with_one_more(leading)
 
     def _with_one_more(self, one: Array) -> Array:
-        """Append to `one`, (d, 1), a random direction orthogonal to it; return both, (d, 2)."""
+        """Return `one`, (d, 1), and a random direction orthogonal to it, (d, 2)."""
         drawn = np.random.default_rng(self._seed).normal(size=(self._ndim, 1))
         drawn -= one * (one.T @ drawn)
         return np.concatenate([one, drawn / np.linalg.norm(drawn)], axis=1)

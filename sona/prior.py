@@ -2,7 +2,7 @@
 
 theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and kappa is 1.
 Several kinds of run may use a memory, and some kinds are harder, so each quality is compared with the theta_0 of its
-own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one kind. The caller weighs the lift.
+own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one kind. The caller weights the lift.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class MemoryPrior:
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
-        """Remove an observation exactly. Raises `ValueError` if it cannot have been added."""
+        """Remove an observation, exactly. Raises `ValueError` if it cannot have been added."""
         self._move(memory, kind, -1, -thousandths(quality))
 
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
-        """Change an observation from `old` to `new` exactly. Raises the same errors as `remove`."""
+        """Change an observation from `old` to `new`, exactly. Raises the same errors as `remove`."""
         self._move(memory, kind, 0, thousandths(new) - thousandths(old))
 
     def mean(self, kind: str) -> float:
-        """Return theta_0 of `kind`; .6 for an unseen kind."""
+        """Return theta_0 of `kind`, or .6 for an unseen kind."""
         count = self._kinds.count(kind)
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
         """Return the expected quality of a run of `kind` that uses `memory`, whatever the number of observations.
 
-        It is within 0 to 1 if only runs of this kind used the memory.
+        It is between 0 and 1 if only runs of this kind used the memory.
         """
         return self.mean(kind) + self._lift(memory)
 
@@ -71,13 +71,13 @@ class MemoryPrior:
         return sum(count for _, count, _ in self._of(memory))
 
     def to_bytes(self) -> bytes:
-        """Return the state. Equal observations give equal bytes."""
+        """Return the state as bytes. Equal observations give equal bytes."""
         observations = [(memory, *group) for memory in sorted(self._memories) for group in self._memories[memory]]
         return msgspec.msgpack.encode(_State(_VERSION, observations))
 
     @classmethod
     def from_bytes(cls, data: bytes, kappa: float = KAPPA) -> Self:
-        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also for another version."""
+        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
         prior = cls(kappa)
         try:
             state = msgspec.msgpack.decode(data, type=_State)

@@ -1,11 +1,11 @@
-"""Weighs a run by how far its quality exceeds the baseline of its kind.
+"""Weights a run by how far its quality exceeds the baseline of its kind.
 
 The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
 - b), 0, 1) * credit. Failures have weight 0, because moving queries away from them gained nothing (measured). Using the
 quality as the weight would let a kind of run that nearly always succeeds outweigh the others.
 
 Qualities are counted in thousandths, finer than any verdict (.4, .8, .9) or rating, because sums of floats depend on
-their order and do not cancel. Individual qualities are not kept, so remove only qualities that were added.
+their order and do not cancel. Individual qualities are not stored, so remove only qualities that were added.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Baselines:
         self._kinds.move(kind, 0, thousandths(new) - thousandths(old))
 
     def of(self, kind: str) -> float:
-        """Return the baseline of `kind`, .5 to .8; .6 for an unseen kind."""
+        """Return the baseline of `kind`, from .5 to .8, or .6 for an unseen kind."""
         mean = (PRIOR_COUNT * START + self._kinds.total(kind)) / (PRIOR_COUNT + self._kinds.count(kind))
         return min(max(mean, LOWEST), HIGHEST)
 
     def to_bytes(self) -> bytes:
-        """Return the state. Equal qualities give equal bytes."""
+        """Return the state as bytes. Equal qualities give equal bytes."""
         return msgspec.msgpack.encode(_State(_VERSION, list(self._kinds)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also for another version."""
+        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
         baselines = cls()
         try:
             state = msgspec.msgpack.decode(data, type=_State)

@@ -132,7 +132,7 @@ class ReasoningBank:
         return True
 
     def forget(self, number: int) -> bool:
-        """Remove an exemplar and its effect. Returns False when it is unknown. O(n^2)."""
+        """Remove an exemplar and its effect. Returns False if it is unknown. O(n^2)."""
         place = self._place(number)
         if place is None:
             return False
@@ -149,7 +149,7 @@ class ReasoningBank:
     def shift(self, x: Array | Vector) -> Array:
         """Return the uncapped shift of the request `x`, (d,).
 
-        It is scaled by the cosine to the nearest past request: zero up to .2, full from .6 on. Zero if `x` is not
+        It is scaled by the cosine to the nearest past request: zero up to .2, full from .6 on. It is zero if `x` is not
         finite. Raises `ShapeError`.
         """
         self._check(x)

@@ -1,4 +1,4 @@
-"""Fixtures of the bus: folders short enough for socket files, a relay in this process, its clients."""
+"""Bus fixtures: folders with paths short enough for socket files, a relay in this process, and its clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relay import Broker, Journal, Publisher, Subscriber
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A folder whose path leaves room for socket names (107 bytes in all)."""
+    """A folder whose path leaves room for socket names (107 bytes in total)."""
     with tempfile.TemporaryDirectory(prefix="relay-test-") as folder:
         yield Path(folder) / "data"
 

@@ -1,4 +1,4 @@
-"""Made-up secrets in sentences. The file contains only their form, so that nothing in the repository looks real."""
+"""Made-up secrets in sentences. The files contain only their patterns, so that nothing in the repository looks real."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MadeUp(NamedTuple):
 
 
 def made_up_secrets(seed: int = 1, file: str = "made_up_secrets.jsonl") -> list[MadeUp]:
-    """Return the secrets of a file, drawn with `seed`: `<n36>` in the file is 36 letters and digits."""
+    """Return a file's secrets, drawn with `seed`: `<n36>` in the file becomes 36 letters and digits."""
     chance = random.Random(seed)
     rows = map(json.loads, (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines())
     drawn = [

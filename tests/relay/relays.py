@@ -43,7 +43,7 @@ def mapping(number: int, user_id: str = "alice", **fields: Any) -> dict[str, Any
 
 
 def wait_until(fact: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Poll until `fact` holds; fail when it does not in time."""
+    """Poll until `fact` holds; fail if it does not become true in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
         assert time.monotonic() < deadline_s, "this did not happen in time"
@@ -51,7 +51,7 @@ def wait_until(fact: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 
 def entries(subscriber: Subscriber, user_id: str | None = None) -> list[tuple[int, str]]:
-    """Return everything in a relay's journal as (seq, event_id)."""
+    """Return every entry in a relay's journal as (seq, event_id)."""
     found: list[tuple[int, str]] = []
     while batch := subscriber.fetch(found[-1][0] if found else 0, 1_000, user_id=user_id).entries:
         found += [(entry.seq, msgspec.msgpack.decode(entry.data)["event_id"]) for entry in batch]
@@ -74,7 +74,7 @@ class RelayProcess:
         self.exit_code: int | None = None
 
     def start(self) -> RelayProcess:
-        """Start the process, and wait for its ready line. It must not be running."""
+        """Start the process, which must not be running, and wait for its ready line."""
         assert self._process is None, "it runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -123,7 +123,7 @@ def test_the_refusal_is_the_same_whether_the_user_exists_or_not(intake: Intake) 
 
 
 def test_a_foreign_user_is_refused_before_other_faults_are_reported(intake: Intake, journal: Journal) -> None:
-    """Otherwise bytes for bob would stay in quarantine until a retry."""
+    """Otherwise, bytes for bob would be quarantined."""
     later = (NOW + timedelta(days=1)).isoformat()
     (receipt,) = receipts(intake, ALICE, encoded(user_id="bob", timestamp=later))
     assert receipt.code == "user_not_allowed"

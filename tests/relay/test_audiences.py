@@ -1,4 +1,4 @@
-"""Test events about shared items: only the data folder's own key publishes them; a key reads for its groups."""
+"""Test events about shared items: only the key `local` can publish them, and a key reads those for its groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AUDIENCES = ("public", "org:acme", "tier:pro", "org:acmee", "", None, ["public"]
 
 
 def publish_for(broker: Broker, *audiences: Any) -> None:
-    """Publish an event for each audience, and one of alice."""
+    """Publish an event of alice, and one for each audience."""
     with Publisher(broker.endpoints.ingest) as publisher:
         publisher.publish(mapping(0))
         for number, audience in enumerate(audiences, 1):
@@ -63,7 +63,7 @@ def test_a_key_reads_the_events_for_everybody_and_for_its_groups(broker: Broker,
         with reading(broker, identity) as subscriber:
             assert read_audiences(subscriber) == audiences
     with reading(broker, None) as local:
-        assert read_audiences(local) == ["public"]  # the audience that a search with this key has
+        assert read_audiences(local) == ["public"]  # the same audience as for a search with this key
         assert len(local.fetch(0, 100).entries) == 1 + len(AUDIENCES)
 
 

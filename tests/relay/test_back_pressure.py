@@ -1,4 +1,4 @@
-"""Test that a slow consumer slows down publishers: nothing is lost, queues stay bounded, and work continues."""
+"""Test that a slow consumer slows down publishers: nothing is lost, queues stay bounded, and reads continue."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_publisher_is_slowed_by_a_consumer_that_does_not_move_and_loses_nothin
     ):
         assert memory.cursor() == 0
         published = most = 0
-        while not memory.stats().counts.get("refused_behind", 0):  # on a busy machine it may be refused earlier
+        while not memory.stats().counts.get("refused_behind", 0):  # on a busy machine, events may be rejected earlier
             published = published_until_refused(publisher, published)
         stored = memory.stats().journal.last_seq
         assert LIMIT < stored <= LIMIT + PATIENT.window  # exceeded by one batch at most

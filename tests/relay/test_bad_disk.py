@@ -1,4 +1,4 @@
-"""Test full and failing disks: intake stops with an error, and acknowledged events stay."""
+"""Test full and failing disks: intake stops with an error, and acknowledged events are preserved."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def small_disk() -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave no byte free."""
+    """Fill the file system completely."""
     file = folder / "ballast"
     with file.open("wb", buffering=0) as ballast:
         size = 1 << 16
@@ -103,7 +103,7 @@ def test_on_a_full_disk_the_reserve_lets_retention_delete(small_disk: Path) -> N
 
 
 def give_order(switch: Path) -> None:
-    """Make every write to the journal fail from now on. The file with the order appears atomically."""
+    """Make every later write to the journal fail. The file `switch` is created atomically."""
     whole = switch.with_suffix(".new")
     whole.write_text(JOURNAL_FAILS)
     whole.replace(switch)
@@ -111,7 +111,7 @@ def give_order(switch: Path) -> None:
 
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Path:
-    """A library, built for the test, that makes disk calls fail."""
+    """A library, compiled for the test, that makes disk calls fail."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         skip_unless_ci("the failing disk needs Linux and a C compiler")

@@ -34,7 +34,7 @@ LOCAL_TOKEN, ADMIN_TOKEN = "local" * 9, "admin" * 9
 
 
 class KeyOf010(msgspec.Struct, forbid_unknown_fields=True):
-    """A key as version 0.1.0 reads it."""
+    """A key as parsed by version 0.1.0."""
 
     id: str
     created: str
@@ -116,7 +116,7 @@ def test_created_and_revoked_keys_take_effect_at_once(tmp_path: Path) -> None:
 
 
 def test_a_name_is_never_used_again(tmp_path: Path) -> None:
-    """A name in the records always means the same key."""
+    """A name in the records always refers to the same key."""
     create_key(tmp_path, "a", "alice", READER)
     revoke_key(tmp_path, "a")
     for name in ("a", "local", "", "a b", "../up", "x" * 65):
@@ -302,7 +302,7 @@ def test_only_the_folders_own_key_has_the_scopes_that_were_added_since_it_was_cr
 
 
 def test_a_running_daemon_of_a_former_version_reads_the_keys_that_use_nothing_new(former: Path) -> None:
-    """A single unknown scope or field would make the former daemon refuse every key."""
+    """A single unknown scope or field would make an older daemon reject every key."""
     ensure_local_key(former)
     create_key(former, "reader", "alice", READER)
     rotate_key(former, "local", curve_pair)

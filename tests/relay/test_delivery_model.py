@@ -102,7 +102,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(survivors=st.integers(0, 3))
     def the_relay_is_killed(self, survivors: int) -> None:
-        """The memory and queue of the relay are lost; later messages may still reach the next relay."""
+        """The relay's memory and queue are lost; `survivors` messages, the last sent, still reach the next relay."""
         self.journal.close()
         self.journal = Journal.open(self.folder, JournalSettings(disk_reserve_bytes=0))
         self.intake = Intake(self.journal, Admission(LIMITS), Counter())

@@ -19,7 +19,7 @@ SIZE = 1 << 20
 
 
 class DamagedError(Exception):
-    """The error that the caller of an environment has for damage."""
+    """The caller's error type for damage."""
 
 
 ERRORS = ErrorFamily(
@@ -87,7 +87,7 @@ def test_consumed_pairs_are_deleted_and_the_current_one_stays(environment: Envir
         for found, value in transaction.consume("one"):
             if found == key(3):
                 break
-            transaction.put("two", found, value)  # other databases may be written at the same time
+            transaction.put("two", found, value)  # other databases may be written during the iteration
             taken.append(value)
         assert transaction.first_key("one") == key(3)
     assert taken == [b"value 0", b"value 1", b"value 2"]
@@ -119,7 +119,7 @@ def test_no_write_is_lost_while_a_file_is_compacted(environment: Environment) ->
 
 
 def test_a_compact_file_has_no_deleted_key(environment: Environment) -> None:
-    """Not even in the branch pages, which a copy page by page would keep."""
+    """A page-by-page copy would keep deleted keys in branch pages."""
     keys = [f"erased-{(number * 7919) % 5_003:08d}".encode() for number in range(1, 3_000)]
     with environment.write() as transaction:
         for one in keys:
@@ -156,7 +156,7 @@ def test_a_file_of_another_version_with_further_databases_is_compacted_with_them
 
 @pytest.mark.parametrize("size", range(1, 9))
 def test_a_compact_file_has_no_deleted_byte(environment: Environment, size: int) -> None:
-    """The deleted value may end anywhere on a page, be next to an entry that stays, or be long."""
+    """The deleted value may end anywhere on a page, be next to a remaining entry, or be long."""
     with environment.write() as transaction:
         transaction.put("one", key(0), b"k" * size)
         transaction.put("one", key(1), b"\xee" * 50)

@@ -60,7 +60,7 @@ def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
 
 
 def recognisable_event(number: int, user_id: str = "alice", **fields: Any) -> Event:
-    """Return an event whose parts can be found in the bytes of a file."""
+    """Return an event whose parts are recognisable in the bytes of a file."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
     return event(number, user_id, payload=payload, **{"extra": {"k": TEXT}, **fields})

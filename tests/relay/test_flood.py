@@ -1,4 +1,4 @@
-"""Test that a peer that sends too many bytes has to wait, and that the relay's memory stays bounded."""
+"""Test that a peer that sends too many bytes must wait, and that the relay's memory stays bounded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from relay import BrokerSettings, RelaySettings, Subscriber, relay_endpoints
 from relay.wire import Publish, encode
 
 TEXT = "the drill is on shelf number twelve " * 6_800
-"""About 240 KB, so that the search for secrets takes the relay a while."""
+"""About 240 KB, so that the relay spends some time searching it for secrets."""
 MESSAGE = 4  # events, together about a megabyte
 MOST = 600  # messages
-ENOUGH = 10  # messages acknowledged while further messages wait
+ENOUGH = 10  # messages acknowledged while more messages wait
 BOUND = 300_000_000  # bytes: twice a queue of 64 and a batch of 16 in several forms
 
 

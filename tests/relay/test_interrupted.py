@@ -70,7 +70,7 @@ def test_publishing_into_a_full_window(broker: Broker) -> None:
 
 
 def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
-    """Every published event is on the disk, and at most one more: the event that was being published."""
+    """Every published event is on the disk, and at most one more: the event being published at the interrupt."""
     spools = count()
 
     def away() -> Publisher:
@@ -101,7 +101,7 @@ def test_flushing(broker: Broker) -> None:
 
 
 def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> None:
-    """After a second `close`, the spool can be opened at once and holds every event."""
+    """After a second `close`, the spool can be opened at once and contains every event."""
     spools: list[Path] = []
 
     def published() -> Publisher:
@@ -139,7 +139,7 @@ def test_closing_without_a_spool_reports_lost_events(data_dir: Path) -> None:
 
 
 def test_requesting_and_reconnecting(broker: Broker) -> None:
-    """A subscriber answers the next request, and can be closed twice."""
+    """Afterwards, the subscriber's next request succeeds, and it can be closed twice."""
 
     def ask_in_vain(subscriber: Subscriber) -> None:
         with contextlib.suppress(RelayUnavailableError):
@@ -171,7 +171,9 @@ def test_closing_a_subscriber(broker: Broker) -> None:
 
 @pytest.mark.slow
 def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
-    """Afterwards another thread can write and read, and the interrupted events are all present or all absent."""
+    """Afterwards, another thread can write and read, and the interrupted events are either all present or all
+    absent.
+    """
     folders = count()
 
     def append_and_read(journal: Journal) -> None:
@@ -195,7 +197,7 @@ def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
 
 
 def test_waiting_for_writes_before_a_compaction(tmp_path: Path) -> None:
-    """Afterwards another thread can write and compact."""
+    """Afterwards, another thread can write and compact."""
     folders = count()
 
     def wait(journal: Journal) -> None:

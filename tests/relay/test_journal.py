@@ -146,7 +146,7 @@ def test_a_full_map_refuses_events_and_still_deletes_old_ones(tmp_path: Path) ->
 
 
 def flip_a_bit(folder: Path, text: bytes) -> None:
-    """Damage the only place in the file that holds `text`."""
+    """Flip a bit at the last occurrence of `text` in the file."""
     file = folder / "data.mdb"
     content = bytearray(file.read_bytes())
     place = content.rindex(text)

@@ -75,5 +75,5 @@ def test_dangling_references_are_found(closed: Path, database: str) -> None:
 def test_a_journal_can_be_checked_while_it_is_written(closed: Path) -> None:
     with Journal.open(closed) as journal:
         journal.append([event(100)], NOW)
-        # LMDB opens a file once per process; tests/end_to_end checks a journal beside its relay
+        # LMDB can open a file only once per process; tests/end_to_end checks a journal that a relay has open
     assert found(closed) == (29, set())

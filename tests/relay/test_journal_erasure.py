@@ -1,4 +1,4 @@
-"""Test erasing events out of order: their numbers become gaps, their bytes are gone, and their ids are still known."""
+"""Test erasing events out of order: their numbers become gaps, their bytes are gone, and their ids are recognised."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_upkeep_rests_between_compactions_as_long_as_they_made_writers_wait_and_
     now_s = [0.0]
 
     def clock() -> float:
-        now_s[0] += 10.0  # the duration of a compaction, between two readings of the clock
+        now_s[0] += 10.0  # a compaction takes 10 s: the time between two readings of the clock
         return now_s[0]
 
     upkeep = _Upkeep(journal, 30.0, clock)
@@ -232,7 +232,7 @@ def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay
 
 @pytest.fixture
 def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, list[wire.Erase]]]:
-    """A relay that erases at once, but answers after the timeout that clients use for other requests."""
+    """A relay that erases at once, but replies only after the timeout of other requests."""
     requests: list[wire.Erase] = []
 
     def erase(relays: answers.Answers, request: wire.Erase) -> wire.Erased:
@@ -268,7 +268,7 @@ def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker,
 
 
 def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path: Path) -> None:
-    """A second erasure waits for 20 times the duration of the first, at least one second."""
+    """A second compaction waits for 20 times the duration of the first, but at least one second."""
     settings = RelaySettings(broker=BrokerSettings(upkeep_interval_s=3_600))
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:

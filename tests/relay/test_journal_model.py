@@ -23,7 +23,9 @@ events = st.tuples(st.integers(0, 30), st.sampled_from(USERS))
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """`kept` are the events that must be readable, `known` the ids that must be recognised, with number and time."""
+    """`kept` holds the events that must be readable, `known` the ids that must be recognised, with numbers and
+    times.
+    """
 
     is_encrypted = False
 
@@ -127,7 +129,7 @@ TestTheJournalBehavesLikeADict = JournalMachine.TestCase
 
 
 class EncryptedJournalMachine(JournalMachine):
-    """As `JournalMachine`, for an encrypted journal."""
+    """`JournalMachine` for an encrypted journal."""
 
     is_encrypted = True
 

@@ -1,4 +1,4 @@
-"""Test the cost of skipping entries without a key, and what an unreadable key blocks."""
+"""Test the time to skip entries whose key is gone, and what an unreadable key blocks."""
 
 from __future__ import annotations
 

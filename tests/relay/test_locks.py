@@ -1,4 +1,4 @@
-"""Test the read/write lock: readers share it, and writers have it exclusively and first."""
+"""Test the read/write lock: readers share it; writers hold it exclusively and have priority."""
 
 from __future__ import annotations
 

@@ -76,8 +76,9 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """The author of the file had read the table, which then found 48 of 60 (decision 0005). Formats for the rest were
-    added."""
+    """The author of the file had read the table, which at that time found 48 of 60 (decision 0005). The missing formats
+    were added.
+    """
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
 
@@ -89,8 +90,9 @@ def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
 
 
 def test_the_documented_share_of_held_out_secrets_is_found() -> None:
-    """Secrets of other issuers and flags of other tools estimate the share found of unknown formats. If the table is
-    ever tuned on this file, write a new file."""
+    """Secrets of other issuers and flags of other tools estimate the share of unknown formats that is found. If the
+    table is ever tuned on this file, write a new file.
+    """
     found = [nothing_is_left(one) for seed in range(100, 120) for one in
              made_up_secrets(seed, "second_held_out_secrets.jsonl")]  # fmt: skip
     assert len(found) == 600
@@ -151,7 +153,7 @@ def _texts(value: Any) -> list[str]:
     return [*chain.from_iterable(map(_texts, values))]
 
 
-@pytest.mark.timeout(120)  # took 6 s; a pattern that backtracks would take days
+@pytest.mark.timeout(120)  # takes 6 s; with a pattern that backtracks, it would take days
 def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
     masker = Masker()
     for piece in PIECES:
@@ -163,7 +165,7 @@ def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
 
 @given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
 def test_masking_is_idempotent(parts: list[str]) -> None:
-    text = masked(" ".join(parts))  # a second pass finds a token that followed another token without a gap
+    text = masked(" ".join(parts))  # this pass can miss a token that follows another token without a gap
     once = Masker()
     again = once.text(text)
     assert Masker().text(again) == again
@@ -171,7 +173,7 @@ def test_masking_is_idempotent(parts: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def every_pattern() -> Masker:
-    """A masker that searches every text for every pattern, even if its literals do not occur."""
+    """A masker that searches every text for every pattern, even if none of its literals occurs."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             masking, "FORMATS", tuple(one._replace(literals=("",), at_literal=False) for one in secret_patterns.FORMATS)
@@ -270,7 +272,7 @@ def test_values_at_any_depth_and_fields_named_as_secrets_are_masked() -> None:
 
 
 class _Fields(Mapping[str, object]):
-    """A mapping that JSON cannot encode, and whose `repr` shows no field."""
+    """A mapping that cannot be encoded as JSON and whose `repr` shows no fields."""
 
     def __init__(self, fields: dict[str, object]) -> None:
         self._fields = fields

@@ -49,7 +49,7 @@ def test_a_new_and_a_missing_file_have_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_path: Path, seed: int) -> None:
-    """Before the check, zeroed tails alone aborted 14 of 31 processes."""
+    """Before the check was added, zeroed tails aborted 14 of 31 processes."""
     script = Path(__file__).with_name("damaged_journals.py")
     command = [sys.executable, str(script), str(closed), str(tmp_path / "scratch"), str(seed), str(TIMES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_
 
 
 def test_every_zeroed_page_of_a_tree_is_detected(closed: Path) -> None:
-    """Only a free page, or a page of a long value, which has a checksum, may be zeroed unnoticed."""
+    """Only a free page or a page of a long value may be zeroed unnoticed; a long value has a checksum."""
     content = (closed / "data.mdb").read_bytes()
     noticed = 0
     for page in range(2, len(content) // PAGE_BYTES):

@@ -162,7 +162,7 @@ def test_events_sent_to_a_killed_relay_are_resent_to_the_next(data_dir: Path) ->
             publisher.publish(mapping(number))
         relay.start()
         report = publisher.flush()
-        assert report.acked + report.duplicates == 40  # an ack may have been lost with the relay
+        assert report.acked + report.duplicates == 40  # an ack may have been lost when the relay was killed
         with Subscriber(*relay.endpoints) as subscriber:
             assert entries(subscriber) == [(number + 1, f"event-{number:06d}") for number in range(40)]
 
@@ -175,7 +175,7 @@ def test_a_full_journal_holds_a_publisher_back_and_loses_nothing(data_dir: Path)
     with Broker(data_dir, small) as broker, Subscriber(*broker.endpoints) as subscriber:
         for number in range(40):
             publisher.publish(mapping(number, payload={"text": "x" * 100_000}))
-            if number == 4:  # the following events may arrive in one transaction, which is refused as a whole
+            if number == 4:  # later events may share one transaction, which is rejected as a whole
                 assert publisher.flush().acked == 5
         wait_until(lambda: subscriber.stats().counts.get("refused_full", 0) > 0)
         wait_until(lambda: publisher.flush(0.0).acked == len(entries(subscriber)))
@@ -206,7 +206,7 @@ def test_a_newer_publisher_of_the_same_name_takes_over(broker: Broker) -> None:
 
 @pytest.fixture
 def relay_of_ours(data_dir: Path) -> Iterator[zmq.Socket[bytes]]:
-    """A socket with which the test plays the relay."""
+    """A socket on which the test acts as the relay."""
     (data_dir / "run").mkdir(parents=True)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.linger = 0
@@ -304,7 +304,7 @@ def test_an_event_object_may_be_published_directly(publisher: Publisher, subscri
 
 
 def test_threads_may_publish_while_acks_come_in(broker: Broker) -> None:
-    """Regression: the window was counted outside the lock, which soon ended a publisher with a large window."""
+    """Regression: the window was counted outside the lock, which soon stopped a publisher with a large window."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

@@ -1,4 +1,4 @@
-"""Test that a key gives access to the relay only for its user and scopes, and that access needs a key."""
+"""Test that a key gives access to the relay only for its user and scopes, and that access requires a key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def key(data_dir: Path, name: str, user_id: str | None, *scopes: Scope, curve: b
 
 @pytest.fixture
 def filled(broker: Broker) -> Broker:
-    """A relay with an event each of alice and bob."""
+    """A relay with one event of alice and one of bob."""
     with Publisher(broker.endpoints.ingest) as publisher:
         publisher.publish(mapping(1))
         publisher.publish(mapping(2, user_id="bob"))
@@ -190,7 +190,7 @@ def guarded(data_dir: Path) -> Iterator[Broker]:
 
 
 def test_events_pass_over_tcp_with_curve(guarded: Broker, data_dir: Path, tmp_path: Path) -> None:
-    """The key file is from `create_key`, and the doorbell passes the CURVE socket of the feed."""
+    """The key file is from `create_key`, and the doorbell is sent through the feed's CURVE socket."""
     pair, server = curve_pair(), server_pair(data_dir, curve_pair).public
     document = create_key(data_dir, "planner", None, ALL_SCOPES, pair)
     write_private(tmp_path / "planner.key", msgspec.json.encode(msgspec.structs.replace(document, server=server)))

@@ -26,7 +26,7 @@ def acknowledged(file: Path) -> list[str]:
 
 
 def history(subscriber: Subscriber) -> list[tuple[str, str]]:
-    """Return everything in the journal as (producer, event_id), in order."""
+    """Return every entry in the journal as (producer, event_id), in order."""
     found: list[tuple[str, str]] = []
     after = 0
     while batch := subscriber.fetch(after, 1_000).entries:
@@ -66,7 +66,7 @@ def test_a_killed_publisher_that_restarts_duplicates_nothing(data_dir: Path, tmp
 
 @pytest.mark.slow
 def test_the_spool_of_a_killed_publisher_is_delivered_by_the_next(data_dir: Path, tmp_path: Path) -> None:
-    """The relay never runs. An event must survive SIGKILL once `publish` has returned."""
+    """Until the publisher is killed, no relay runs. An event must survive SIGKILL once `publish` has returned."""
     program = (
         "import sys, json, pathlib; from relay import Publisher, PublisherSettings\n"
         "settings = PublisherSettings(window=1, ack_timeout_s=0.05)\n"

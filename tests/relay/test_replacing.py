@@ -44,7 +44,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @contextmanager
 def reader(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, which opens the journal and keeps it open for the block."""
+    """Start a process that opens the journal and keeps it open for the block."""
     command = [sys.executable, "-c", _READER, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -82,7 +82,7 @@ def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
 def test_a_journal_replaced_by_another_program_is_refused_instead_of_retried_for_ever(
     journal: Journal, tmp_path: Path
 ) -> None:
-    """The lock file, which the reader keeps open, has the number of a commit that is not in the new file."""
+    """The lock file, which the reader keeps open, contains the number of a commit that is not in the new file."""
     folder, copy = tmp_path / "journal", tmp_path / "copy"
     journal.close()
     copy.mkdir()

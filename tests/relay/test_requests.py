@@ -23,7 +23,7 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """A server in another thread. It answers `ignore` late, together with the next request."""
+    """A server in another thread. It answers `ignore` only when the next request arrives."""
     socket = ReplySocket(LOOPBACK)
     stop = threading.Event()
     held = []
@@ -240,5 +240,7 @@ asyncio.run(go(sys.argv[1]))
 
 
 def test_a_socket_that_is_closed_while_its_connection_ends_stops_no_other(tmp_path: Path) -> None:
-    """Runs in a separate process: libzmq blocks its I/O thread until the report of a lost connection is received."""
+    """Runs in a separate process, because libzmq blocks its I/O thread until the report of a lost connection is
+    received.
+    """
     subprocess.run([sys.executable, "-c", CLOSED_WHILE_LOST, str(tmp_path)], check=True, timeout=120)

@@ -39,7 +39,7 @@ def journaled(broker: Broker) -> list[str]:
 
 
 def taken(report: FlushReport) -> int:
-    """Return the number of events in the journal; resent events are reported as duplicates."""
+    """Return the number of delivered events; the report counts resent events as duplicates."""
     return report.acked + report.duplicates
 
 

@@ -1,4 +1,4 @@
-"""Planted lessons: each request has a topic, and each topic has the memories that answer it."""
+"""Planted lessons: each request has a topic, and each topic has a memory that answers it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def unit(vector: Vector) -> Vector:
 
 
 class Topics:
-    """Topics, each with a direction for its requests and another for the memories that answer them."""
+    """Topics, each with one direction for its requests and one for the memory that answers them."""
 
     def __init__(self, count: int = 6, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ class Topics:
         credit: float = 1.0,
         contest: Contest | Comparison | None = None,
     ) -> Lesson:
-        """Return the lesson of a run that asked for `topic` and used memory 100 + topic."""
+        """Return the lesson of a run whose request was about `topic` and which used memory 100 + topic."""
         used = (100 + topic,) if credit else ()
         vectors = self.memories[[topic]] if credit else np.zeros((0, NDIM), dtype=np.float32)
         credits = (credit,) if credit else ()

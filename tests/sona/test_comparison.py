@@ -1,4 +1,4 @@
-"""Test comparisons: no habit of choosing by position gains by the bet, but rightly lifted memories win."""
+"""Test comparisons: using memories by position alone does not win bets, but a better ranking does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS = st.integers(1, 12).flatmap(
 def test_no_use_by_position_alone_gains_by_the_bet(ranks: list[int]) -> None:
     odds = np.array([one.learned for one in odds_of(ranks)])
     means = np.cumsum(odds, axis=0) / np.arange(1, len(ranks) + 1)[:, None]
-    assert np.all(means <= 1 + 1e-9)  # using one of the first m; every other habit is a mixture of these
+    assert np.all(means <= 1 + 1e-9)  # one of the first m is used; every other use by position is a mixture of these
     assert np.all(odds > 0.04)
 
 

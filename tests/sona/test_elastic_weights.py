@@ -1,4 +1,4 @@
-"""Test EWC: importance comes from single samples, the pull ends at the anchor, and free parameters do not move."""
+"""Test EWC: importance comes from single samples, the pull stops at the anchor, and free parameters do not move."""
 
 from __future__ import annotations
 

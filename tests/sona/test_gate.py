@@ -58,7 +58,7 @@ def coins(rate: float, count: int, seed: int) -> list[Contest]:
 
 
 def told_until(gate: Gate, contests: Sequence[Contest | Comparison], done: Callable[[Gate], bool]) -> int | None:
-    """Return the number of contests until `done`, or None if there were too few."""
+    """Observe `contests` until `done`; return the number observed, or None if `done` never held."""
     for number, fact in enumerate(contests, start=1):
         gate.observe(fact)
         if done(gate):
@@ -135,7 +135,7 @@ def wealth(won: npt.ArrayLike, lost: npt.ArrayLike) -> Array:
 def chance_of_on(rate: float, threshold: float) -> float:
     """Return the exact probability that one TRIAL turns ON, over all paths, by dynamic programming."""
     won = np.arange(LONGEST_TRIAL + 1)
-    at = np.zeros(LONGEST_TRIAL + 1)  # the probability of so many wins with no decision yet
+    at = np.zeros(LONGEST_TRIAL + 1)  # the probability of each number of wins without a decision
     at[0], turned = 1.0, 0.0
     for decided in range(1, LONGEST_TRIAL + 1):
         at = np.append(0.0, at[:-1]) * rate + at * (1 - rate)
@@ -195,7 +195,7 @@ def test_the_wealth_is_the_mean_over_four_bets(won: int, lost: int) -> None:
 def test_a_coin_is_turned_on_in_at_most_one_of_28_trials() -> None:
     expected, *later = [chance_of_on(0.5, THRESHOLD * 2**trial) for trial in range(3)]
     assert 0.0 < expected <= 1 / 28
-    assert expected + sum(later) <= 1 / 14 - 1 / 112  # the most that all later trials can add
+    assert expected + sum(later) <= 1 / 14 - 1 / 112  # all later trials can add at most 1/112
     seeds = 250
     turned_on = 0
     for seed in range(seeds):
@@ -368,7 +368,7 @@ def test_the_gain_is_the_share_of_wins_less_a_half_with_wilson_bounds() -> None:
     gain = tell(in_trial(), [TIED] * 5 + [WON, LOST, WON, WON, LOST] * 4).gain()
     assert gain is not None
     assert (gain.decided, gain.share) == (20, pytest.approx(0.1))
-    for bound in (gain.low + 0.5, gain.high + 0.5):  # the bounds solve the equation of the score test at 12 of 20
+    for bound in (gain.low + 0.5, gain.high + 0.5):  # the bounds solve the score test's equation for 12 wins of 20
         assert abs(0.6 - bound) / np.sqrt(bound * (1 - bound) / 20) == pytest.approx(1.96, abs=1e-4)
     assert gain.low < gain.share < gain.high
 

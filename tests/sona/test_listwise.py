@@ -1,4 +1,4 @@
-"""Test the examples: cross-entropy loss, exact gradients, and near and repeatable negatives."""
+"""Test the examples: cross-entropy loss, exact gradients, and reproducible near negatives."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_used_memory_is_wanted_by_its_share_of_the_credit() -> None:
 
 
 def reference(x: Array, memories: Array, used: set[int], excluded: set[int]) -> tuple[list[int], set[int]]:
-    """Return the eligible rows, nearest first, and as a set, in plain Python."""
+    """Return the eligible rows, nearest first and as a set, computed in plain Python."""
     of_used = [memories[row] for row in range(len(memories)) if row in used]
     may = {
         row
@@ -83,7 +83,7 @@ def test_negatives_are_the_nearest_eligible_and_random_others(
 ) -> None:
     memories, x = units(count, seed), units(1, seed + 1)[0]
     if count > 3:
-        memories[1] = memories[0]  # a twin, which is never a negative for its twin
+        memories[1] = memories[0]  # equal memories are never negatives of each other
     ranked, may = reference(x, memories, used, excluded)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(listwise, "HARD", hard)

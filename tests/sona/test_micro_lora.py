@@ -24,7 +24,7 @@ def unit(vectors: Array) -> Array:
 
 
 def project(seed: int, shared: Array, count: int = 60) -> list[Example]:
-    """Return examples of one topic, whose answers have a direction of their own and are not the nearest memories."""
+    """Return examples of one topic, whose answers share a hidden direction and are not the nearest memories."""
     rng = np.random.default_rng(seed)
     topic, hidden = unit(shared + 0.6 * unit(rng.normal(size=NDIM))), unit(rng.normal(size=NDIM))
     examples = []
@@ -51,7 +51,7 @@ def walk(adapter: MicroLora, examples: Sequence[Example], old: Sequence[Example]
 
 
 def with_parameters(parameters: Array) -> MicroLora:
-    """Return an adapter with these parameters, made from a saved state."""
+    """Return an adapter with these parameters, restored from a saved state."""
     saved = msgspec.msgpack.decode(MicroLora(NDIM).to_bytes())
     saved[2] = parameters.tobytes()
     return MicroLora.from_bytes(msgspec.msgpack.encode(saved), NDIM)
@@ -59,7 +59,7 @@ def with_parameters(parameters: Array) -> MicroLora:
 
 def test_a_new_adapter_is_the_identity_bit_for_bit() -> None:
     adapter = MicroLora(NDIM)
-    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # bit for bit, so not even normalised
+    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not normalised, so `adapt` must not normalise
     assert all(adapter.adapt(x).tobytes() == x.tobytes() for x in requests)
     narrow = requests[0].astype(np.float32)
     assert (adapter.adapt(narrow) == narrow).all()

@@ -20,7 +20,7 @@ Exemplar = tuple[Array, Array, float]
 
 def units(count: int, seed: int, ndim: int = NDIM) -> Array:
     vectors = np.random.default_rng(seed).normal(size=(count, ndim))
-    vectors[:, 0] += 1.0  # most are then near enough to affect each other
+    vectors[:, 0] += 1.0  # so most are near enough to affect each other
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -81,7 +81,7 @@ def test_the_shift_is_the_minimum_of_the_objective() -> None:
     x, y, weight = units(6, seed=5), units(6, seed=6), np.linspace(0.2, 1.0, 6)
     kernel = np.exp((x @ x.T - 1.0) / 0.5)
     bank = ReasoningBank.solve(range(6), x, y, weight)
-    fitted = np.array([bank.shift(query) for query in x])  # at an exemplar the gate is open
+    fitted = np.array([bank.shift(query) for query in x])  # at an exemplar, the shift is not scaled down
     best = np.linalg.solve(kernel, fitted)
 
     def objective(alpha: Array) -> float:
@@ -98,7 +98,7 @@ def test_a_known_request_moves_towards_its_answer() -> None:
     for number in range(5):
         bank.add(number, x, y, 1.0)
     moved = x + bank.shift(x)
-    assert np.allclose(bank.shift(x), (y - x) * 5 / 6)  # ridge 1 against five times the weight 1
+    assert np.allclose(bank.shift(x), (y - x) * 5 / 6)  # a ridge of 1, and five exemplars with weight 1
     assert moved @ y / np.linalg.norm(moved) > x @ y
 
 
