@@ -75,14 +75,16 @@ def _open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m relay",
-        description="The event bus alone: durable journal, acknowledged intake, replay by cursor.",
+        description="Run only the event bus: durable journal, acknowledged intake, replay by cursor.",
         epilog="example: python -m relay --data-dir data --pub-bind tcp://127.0.0.1:5555",
     )
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the journal and the socket files")
-    parser.add_argument("--config", type=Path, help="TOML file with the tables events, journal, broker, publisher")
-    parser.add_argument("--pub-bind", action="append", default=[], help="endpoint that plain PUB emitters connect to")
-    parser.add_argument("--pub-connect", action="append", default=[], help="endpoint where a PUB emitter is bound")
-    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process is no longer the parent")
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder for the journal and the socket files")
+    parser.add_argument(
+        "--config", type=Path, help="TOML settings file, with tables such as events, journal and broker"
+    )
+    parser.add_argument("--pub-bind", action="append", default=[], help="endpoint to which plain PUB emitters connect")
+    parser.add_argument("--pub-connect", action="append", default=[], help="endpoint to which a PUB emitter is bound")
+    parser.add_argument("--parent-pid", type=int, default=0, help="exit when this process is no longer the parent")
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     return parser.parse_args(arguments)
 

@@ -98,7 +98,9 @@ class Answers:
         if entry.code == EncryptionKeyMissingError.code:
             return False
         if entry.seq is not None:
-            raise QuarantineEntryError(entry.id, f"is event {entry.seq} of the journal: {entry.source} retries it")
+            raise QuarantineEntryError(
+                entry.id, f"is event {entry.seq} of the journal, which only {entry.source} can retry"
+            )
         now = datetime.now(UTC)
         try:
             publisher = publisher_of(entry.source)

@@ -332,7 +332,7 @@ def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
         for endpoint in endpoints:
             check_endpoint(setting, endpoint)
             if is_curve(endpoint) and "listen" not in setting:
-                raise RelaySettingsError(setting, f"{endpoint}: CURVE is for broker.listen and broker.feed_listen")
+                raise RelaySettingsError(setting, f"{endpoint}: CURVE requires broker.listen or broker.feed_listen")
     names = [table.name for table in broker.tables]
     if len(names) != len(set(names)):
         raise RelaySettingsError("broker.tables", "two tables have the same name")

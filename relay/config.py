@@ -178,9 +178,9 @@ def read_toml(file: Path, failure: Callable[[str, str], Exception]) -> dict[str,
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise failure("--config", f"{file} cannot be read: {error.strerror}") from error
+        raise failure("--config", f"cannot read {file}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise failure("--config", f"{file} is not TOML: {error}") from error
+        raise failure("--config", f"{file} is not valid TOML: {error}") from error
 
 
 def setting_at_fault(error: msgspec.ValidationError) -> tuple[str, str]:
@@ -189,5 +189,5 @@ def setting_at_fault(error: msgspec.ValidationError) -> tuple[str, str]:
     path = place.rstrip("`").removeprefix("$").removeprefix(".")
     if "unknown field" in reason:
         unknown = reason.rpartition("unknown field ")[2].strip("`")
-        return ".".join(filter(None, (path, unknown))), "there is no such setting"
+        return ".".join(filter(None, (path, unknown))), "no such setting"
     return path or "settings", reason

@@ -115,7 +115,7 @@ class ScopeMissingError(RelayError, MemoryAgentError):
 
     def __str__(self) -> str:
         key = f"the key {self.key_id}" if self.key_id else "the key"
-        return f"{key} lacks the scope {self.scope} (keys create --scope {self.scope})"
+        return f"{key} does not have the scope {self.scope} (keys create --scope {self.scope})"
 
 
 @dataclass(eq=False, repr=False)
@@ -164,13 +164,13 @@ class EncryptionKeyMissingError(RelayError):
     def __str__(self) -> str:
         if self.user_id == "system":
             return (
-                f"{self.folder} does not hold the encryption keys of this data folder: is the right folder of keys "
-                "mounted there? If they were destroyed, nobody can read the data again: begin in another data folder"
+                f"{self.folder} does not contain the encryption keys of this data folder: is the right keys folder "
+                "mounted there? If they were destroyed, the data cannot be recovered: start with a new data folder"
             )
         return (
-            f"{self.folder} does not hold the key that the data of user {self.user_id} is encrypted with: is the right "
-            "folder of keys mounted there? Only where the key was destroyed, so that nobody can read the data again, "
-            f"erase the rest: memory-agent forget --user {self.user_id} --user-all"
+            f"{self.folder} does not contain the encryption key of user {self.user_id}: is the right keys folder "
+            "mounted there? Only if the key was destroyed, and the data cannot be recovered, erase what is left: "
+            f"memory-agent forget --user {self.user_id} --user-all"
         )
 
 
@@ -193,7 +193,7 @@ class UndecipherableError(RelayError):
     """The bytes were encrypted with a different key or for a different purpose, or are damaged."""
 
     code = "undecipherable"
-    template = "encrypted with another key, or damaged"
+    template = "encrypted with a different key, or damaged"
 
 
 @dataclass(eq=False, repr=False)
@@ -235,7 +235,7 @@ class JournalFullError(JournalPausedError):
     """The disk or the memory map is full. Nothing was written; reads continue, and acknowledged events are intact."""
 
     code = "journal_full"
-    template = "no room left in {path} (limit {limit_bytes} bytes, or the disk)"
+    template = "no space left in {path}: the limit of {limit_bytes} bytes is reached, or the disk is full"
 
     path: str
     limit_bytes: int
@@ -300,7 +300,7 @@ class ConsumerBehindError(RelayError):
 
     code = "consumer_behind"
     retryable = True
-    template = "consumer {consumer} has {lag} unread events, {limit} are allowed"
+    template = "consumer {consumer} has {lag} unread events; at most {limit} are allowed"
 
     consumer: str
     lag: int
@@ -326,7 +326,7 @@ class SpoolFullError(RelayError):
 
     code = "spool_full"
     retryable = True
-    template = "the relay is away and the spool {path} is full (limit {limit_bytes} bytes)"
+    template = "the relay is unreachable and the spool {path} is full (limit {limit_bytes} bytes)"
 
     path: str
     limit_bytes: int

@@ -144,7 +144,7 @@ def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event
     except (ValueError, OverflowError, RecursionError, TypeError) as error:
         raise MalformedEventError("event", f"cannot be encoded: {error}") from error
     if len(data) > limits.max_bytes:
-        raise EventTooLargeError("event", f"has {len(data)} bytes, at most {limits.max_bytes} are allowed")
+        raise EventTooLargeError("event", f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")
     return event, data
 
 
@@ -154,7 +154,7 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
     Raises `MalformedEventError`, `EventTooLargeError`.
     """
     if len(data) > limits.max_bytes:
-        raise EventTooLargeError("event", f"has {len(data)} bytes, at most {limits.max_bytes} are allowed")
+        raise EventTooLargeError("event", f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")
     looks_like_json = data.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
     try:
         return msgspec.json.decode(data) if looks_like_json else msgspec.msgpack.decode(data)

@@ -267,7 +267,7 @@ class Subscriber:
                 except UnauthorizedError:
                     if not self._socket.reload_token():  # the relay may have created its token since
                         raise
-        raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
+        raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
 
     def _await(self, correlation: bytes, timeout_s: float) -> bytes | None:
         deadline_s = time.monotonic() + timeout_s
@@ -310,7 +310,7 @@ class AsyncSubscriber:
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for entries after the last `fetch`; return whether there are any."""
-        assert self._doorbell is not None, "made without a feed"
+        assert self._doorbell is not None, "created without a feed"
         try:
             async with asyncio.timeout(timeout_s):
                 while wire.decode_doorbell(await self._doorbell.receive()) <= self._known_seq:
@@ -404,7 +404,7 @@ class AsyncSubscriber:
                     self._socket.reconnect()
                     if attempt + 1 >= tries:
                         break
-        raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
+        raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
 
     async def _exchange(self, correlation: bytes, body: bytes) -> bytes:
         await self._socket.send([correlation, body])

@@ -38,7 +38,7 @@ def validate_user_id(user_id: object) -> str:
     if not isinstance(user_id, str):
         raise MalformedEventError("user_id", f"expected text, got {type(user_id).__name__}")
     if len(user_id) > 128:
-        raise MalformedEventError("user_id", f"has {len(user_id)} characters, at most 128 are allowed")
+        raise MalformedEventError("user_id", f"has {len(user_id)} characters; at most 128 are allowed")
     if not _USER_ID.fullmatch(user_id):
         raise MalformedEventError(
             "user_id",
@@ -51,7 +51,7 @@ def validate_event_user(user_id: object) -> str:
     """Return `user_id` if it may have events and keys. Raises `MalformedEventError`."""
     user = validate_user_id(user_id)
     if user == SHARED_USER:
-        raise MalformedEventError("user_id", f"{SHARED_USER} is reserved for what users share")
+        raise MalformedEventError("user_id", f"{SHARED_USER} is reserved for shared items")
     return user
 
 
@@ -62,7 +62,7 @@ def validate_owner(field: str, user_id: object) -> str:
     except MalformedEventError as error:
         raise MalformedEventError(field, error.reason) from error
     if owner == SYSTEM_USER:
-        raise MalformedEventError(field, f"{SYSTEM_USER} is not a user: its events belong to others")
+        raise MalformedEventError(field, f"{SYSTEM_USER} is not a user: its events belong to other users")
     return owner
 
 
@@ -72,7 +72,7 @@ def validate_group_name(field: str, name: object) -> str:
     Raises `MalformedEventError` naming `field`.
     """
     if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
-        raise MalformedEventError(field, f"{_shown(name)} is not a name of 1 to 64 ASCII letters, digits and ._-")
+        raise MalformedEventError(field, f"must be 1 to 64 ASCII letters, digits or ._-, not {_shown(name)}")
     return name
 
 
@@ -83,9 +83,13 @@ def validate_event_type(event_type: object) -> str:
     if not isinstance(event_type, str):
         raise MalformedEventError("event_type", f"expected text, got {type(event_type).__name__}")
     if len(event_type) > _MAX_TYPE_CHARS:
-        raise MalformedEventError("event_type", f"has {len(event_type)} characters, at most {_MAX_TYPE_CHARS}")
+        raise MalformedEventError(
+            "event_type", f"has {len(event_type)} characters; at most {_MAX_TYPE_CHARS} are allowed"
+        )
     if not event_type.isprintable() or " " in event_type or "*" in event_type:
-        raise MalformedEventError("event_type", f"{_shown(event_type)} has spaces, control characters or a wildcard")
+        raise MalformedEventError(
+            "event_type", f"{_shown(event_type)} contains spaces, control characters or a wildcard"
+        )
     return event_type
 
 
@@ -97,9 +101,9 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
         raise MalformedEventError(field, f"expected text, got {type(value).__name__}")
     length = len(_utf8(field, value))
     if length > max_bytes:
-        raise MalformedEventError(field, f"has {length} bytes, at most {max_bytes} are allowed")
+        raise MalformedEventError(field, f"has {length} bytes; at most {max_bytes} are allowed")
     if not value.isprintable() and _CONTROL.search(value):
-        raise MalformedEventError(field, f"{_shown(value)} has control characters")
+        raise MalformedEventError(field, f"{_shown(value)} contains control characters")
     return value
 
 
@@ -112,10 +116,14 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
     try:
         moment = _moment(value)
     except (ValueError, OverflowError, OSError) as error:
-        raise MalformedEventError("timestamp", f"{_shown(value)} is neither an ISO 8601 time nor an epoch") from error
+        raise MalformedEventError(
+            "timestamp", f"{_shown(value)} is neither an ISO 8601 time nor an epoch timestamp"
+        ) from error
     ahead_s = (moment - now).total_seconds()
     if ahead_s > max_future_s:
-        raise MalformedEventError("timestamp", f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
+        raise MalformedEventError(
+            "timestamp", f"is {ahead_s:.0f} s in the future; at most {max_future_s:g} s are allowed"
+        )
     return moment
 
 

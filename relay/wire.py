@@ -335,7 +335,7 @@ def decode_receipt(body: bytes) -> Ack | Refusal:
     try:
         return _receipt_decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"neither ack nor refusal: {error}") from error
+        raise ProtocolError(f"neither an ack nor a refusal: {error}") from error
 
 
 def encode_doorbell(last_seq: int) -> bytes:

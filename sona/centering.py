@@ -89,7 +89,7 @@ class QueryCentering:
             raise DamagedStateError(f"centering: {error}") from error
         learner = cls(ndim)
         if state.version != _VERSION or state.count < 0 or len(state.mean) != learner._mean.nbytes:
-            raise DamagedStateError("centering: another version or shape")
+            raise DamagedStateError("centering: different version or shape")
         mean = np.frombuffer(state.mean, dtype=np.float64)
         if not np.isfinite(mean).all():
             raise DamagedStateError("centering: the mean is not finite")

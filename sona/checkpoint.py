@@ -90,7 +90,7 @@ def from_bytes(data: bytes) -> Learner:
     """Restore a learner. Raises `DamagedStateError`, also for a different version."""
     body = whole_body(data)
     if is_former(data):
-        raise DamagedStateError("checkpoint: a former version")
+        raise DamagedStateError("checkpoint: an older version")
     try:
         return _restored(msgspec.msgpack.decode(body, type=_State))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
@@ -104,7 +104,7 @@ def whole_body(data: bytes) -> bytes:
     """
     head = len(_MAGIC) + 2
     if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, _FORMER):
-        raise DamagedStateError("checkpoint: another version, or none")
+        raise DamagedStateError("checkpoint: unknown version, or not a checkpoint")
     body = data[head + _DIGEST_BYTES :]
     if _digest(body) != data[head : head + _DIGEST_BYTES]:
         raise DamagedStateError("checkpoint: does not match its checksum")

@@ -205,7 +205,7 @@ class Gate:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DamagedStateError(f"gate: {error}") from error
         if gate.to_bytes() != data or gate._state.version != _VERSION:
-            raise DamagedStateError("gate: another version")
+            raise DamagedStateError("gate: different version")
         return gate
 
     def _lessons_required(self) -> int:

@@ -147,10 +147,10 @@ class MicroLora:
         adapter = cls(ndim, seed=state.seed)
         saved = (state.parameters, state.importance, state.held)
         if state.version != _VERSION or any(len(part) != adapter._parameters.nbytes for part in saved):
-            raise DamagedStateError("micro_lora: another version or shape")
+            raise DamagedStateError("micro_lora: different version or shape")
         parameters, importance, held = (np.frombuffer(part, dtype=np.float64) for part in saved)
         if not all(np.isfinite(part).all() for part in (parameters, importance, held)) or (importance < 0).any():
-            raise DamagedStateError("micro_lora: not finite, or a negative importance")
+            raise DamagedStateError("micro_lora: values that are not finite, or a negative importance")
         adapter._parameters = parameters.copy()
         adapter.ewc.restore(importance, held)
         return adapter

@@ -86,7 +86,7 @@ class MemoryPrior:
         except (msgspec.DecodeError, ValueError) as error:
             raise DamagedStateError(f"prior: {error}") from error
         if state.version != _VERSION:
-            raise DamagedStateError("prior: another version")
+            raise DamagedStateError("prior: different version")
         return prior
 
     def _of(self, memory: int) -> Tallies:

@@ -71,14 +71,14 @@ class Baselines:
         except (msgspec.DecodeError, ValueError) as error:
             raise DamagedStateError(f"quality: {error}") from error
         if state.version != _VERSION:
-            raise DamagedStateError("quality: another version")
+            raise DamagedStateError("quality: different version")
         return baselines
 
 
 def thousandths(quality: float) -> int:
     """Return `quality` in thousandths. Raises `ValueError` outside 0 to 1."""
     if not 0.0 <= quality <= 1.0:
-        raise ValueError(f"a quality is 0 to 1, not {quality}")
+        raise ValueError(f"a quality must be between 0 and 1, not {quality}")
     return round(quality * UNIT)
 
 

@@ -48,7 +48,7 @@ class Credentials:
     def of_token(self, token: bytes) -> Principal:
         """Return the principal of a token. Raises `UnauthorizedError`."""
         if not token:
-            raise UnauthorizedError(f"a token is missing: present a key with {_HOW}")
+            raise UnauthorizedError(f"the token is missing: pass a key with {_HOW}")
         digest = digest_of(token)
         table = self._current()
         key = table.by_digest.get(digest)
@@ -98,8 +98,8 @@ def _refused(table: _Table, shown: str, what: str) -> str:
     anyway.
     """
     revoked = table.revoked.get(shown)
-    why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
-    return f"{why}: present another with {_HOW}"
+    why = f"unknown {what}" if revoked is None else f"the key {revoked} was revoked"
+    return f"{why}: use a valid key with {_HOW}"
 
 
 def _version(path: Path) -> _Version | None:

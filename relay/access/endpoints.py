@@ -40,7 +40,7 @@ def check_endpoint(setting: str, endpoint: str) -> str:
     elif scheme == CURVE + "tcp" and place:
         reason = ""
     else:
-        reason = f"{endpoint!r} is not an endpoint: ipc://PATH, tcp://127.0.0.1:PORT or curve+tcp://HOST:PORT"
+        reason = f"{endpoint!r} is not an endpoint (ipc://PATH, tcp://127.0.0.1:PORT or curve+tcp://HOST:PORT)"
     if reason:
         raise RelaySettingsError(setting, reason)
     return endpoint
@@ -53,9 +53,7 @@ def is_curve(endpoint: str) -> bool:
 
 def _too_long(path: str) -> str:
     length, limit = len(os.fsencode(path)), _SOCKET_PATH_BYTES
-    return (
-        f"{path} has {length} bytes, a socket path may have {limit}: choose a shorter folder" if length > limit else ""
-    )
+    return f"{path} has {length} bytes; socket paths allow {limit}: choose a shorter folder" if length > limit else ""
 
 
 def _not_loopback(place: str) -> str:
@@ -63,4 +61,4 @@ def _not_loopback(place: str) -> str:
     with contextlib.suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback:
             return ""
-    return f"{host or '*'} is not loopback (127.0.0.1, ::1, localhost); with CURVE: {CURVE}tcp://{place}"
+    return f"{host or '*'} is not loopback (127.0.0.1, ::1, localhost); use CURVE instead: {CURVE}tcp://{place}"

@@ -56,9 +56,9 @@ def read_key_file(path: Path) -> KeyDocument:
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeyDocument)
     except FileNotFoundError as error:
-        raise RelaySettingsError("key_file", f"{path}: no such file") from error
+        raise RelaySettingsError("key_file", f"file not found: {path}") from error
     except OSError as error:
-        raise RelaySettingsError("key_file", f"{path} cannot be read: {error.strerror}") from error
+        raise RelaySettingsError("key_file", f"cannot read {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RelaySettingsError("key_file", f"{path} is not a key file") from error
 

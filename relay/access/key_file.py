@@ -122,7 +122,9 @@ def create_key(
     if tier is not None:
         validate_group_name("tier", tier)
     if user_id is not None and validate_event_user(user_id) == SYSTEM_USER:
-        raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
+        raise KeyFileError(
+            SYSTEM_USER, "is not a user: its events belong to other users and require a key for all users"
+        )
     secret = _new_secret(pair)
     added = StoredKey(
         id=key_id,
@@ -137,7 +139,7 @@ def create_key(
     with _locked(data_dir):
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
-            raise KeyFileError(key_id, "a key of this name exists or was revoked; names are not reused")
+            raise KeyFileError(key_id, "a key with this name exists or was revoked; names cannot be reused")
         _write_keys(data_dir, (*keys, added))
     return KeyDocument(id=key_id, user_id=user_id, **secret.shown)
 
@@ -166,7 +168,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         keys = read_keys(data_dir)
         found = _find(keys, key_id)
         if found.revoked is not None:
-            raise KeyFileError(key_id, "was revoked for good: create another key")
+            raise KeyFileError(key_id, "was revoked permanently: create a new key")
         secret = _new_secret(make() if found.curve_public else None)
         rotated = msgspec.structs.replace(
             found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
@@ -211,14 +213,14 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
 def validate_key_id(key_id: str) -> str:
     """Return `key_id` if it may name a key: 1 to 64 letters, digits and `._-`. Raises `KeyFileError`."""
     if not key_id or len(key_id) > 64 or not all(letter.isalnum() or letter in "._-" for letter in key_id):
-        raise KeyFileError(key_id[:64], "a key's name is 1 to 64 letters, digits and ._-")
+        raise KeyFileError(key_id[:64], "a key's name must be 1 to 64 letters, digits or ._-")
     return key_id
 
 
 def _find(keys: tuple[StoredKey, ...], key_id: str) -> StoredKey:
     found = next((key for key in keys if key.id == key_id), None)
     if found is None:
-        raise KeyFileError(key_id, "there is no such key (memory-agent keys list)")
+        raise KeyFileError(key_id, "no such key; to list the keys: memory-agent keys list")
     return found
 
 
@@ -233,7 +235,7 @@ def _local_token(data_dir: Path) -> str:
     except FileNotFoundError:
         token = ""
     except UnicodeDecodeError as error:
-        raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
+        raise KeyFileError(str(path), "is damaged: remove it to create a new one") from error
     if not token:  # a client without a token presents an empty one
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())

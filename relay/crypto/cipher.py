@@ -38,7 +38,7 @@ class Cipher:
             from cryptography.hazmat.primitives.hashes import SHA256
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
         except ImportError as error:
-            raise RelaySettingsError("encryption.keys_folder", f"needs memory-agent[encryption]: {error}") from error
+            raise RelaySettingsError("encryption.keys_folder", f"requires memory-agent[encryption]: {error}") from error
         lengths = (_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES)
         derived = HKDF(SHA256(), length=sum(lengths), salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
         self._refusals = (InvalidTag, ValueError)

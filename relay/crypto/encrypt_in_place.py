@@ -45,7 +45,7 @@ def encrypt_in_place(
                 pairs = ((name, *pair) for name in target.databases for pair in encrypted.scan(name))
                 found = _Digests(target, pairs)
         for name in expected.unequal(found):
-            raise environment.errors.damaged(f"{copy}: the copy of {name} is not equal")
+            raise environment.errors.damaged(f"{copy}: the copy of {name} differs from the original")
         environment.replace_by(copy)
     finally:
         discard_copy(copy)

@@ -85,7 +85,7 @@ class TransactionCipher:
         for begin in begins:
             with suppress(UndecipherableError):
                 return stored[:begin] + self._cipher.plain_name(stored[begin:])
-        raise self._damaged(f"{database}: a key cannot be deciphered")
+        raise self._damaged(f"{database}: a key cannot be decrypted")
 
     def seal(self, database: str, stored: bytes, value: bytes) -> bytes:
         """Return the stored form of a value; `stored` is the stored form of its key."""
@@ -104,7 +104,7 @@ class TransactionCipher:
         try:
             value = self._cipher.open(sealed, _context(database, stored))
         except UndecipherableError as error:
-            raise self._damaged(f"{database}: a value cannot be deciphered") from error
+            raise self._damaged(f"{database}: a value cannot be decrypted") from error
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:

@@ -221,7 +221,7 @@ class KeyRing:
         if len(key) != KEY_BYTES:
             raise KeyFileError(str(path), "is damaged")
         if path.name != _file_name(document.user_id):
-            raise KeyFileError(str(path), "holds the key of another user")
+            raise KeyFileError(str(path), "contains the key of a different user")
         return key
 
     def _path(self, user_id: str) -> Path:
@@ -249,9 +249,11 @@ def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bo
         return None
     folder = Path(settings.keys_folder).expanduser()
     if not folder.is_absolute():
-        raise RelaySettingsError(_SETTING, "must be an absolute path: processes started elsewhere read it too")
+        raise RelaySettingsError(
+            _SETTING, "must be an absolute path, because processes started in other folders use it too"
+        )
     if folder.resolve().is_relative_to(data_dir.expanduser().resolve()):
-        raise RelaySettingsError(_SETTING, f"{folder} lies in the data folder; name one outside of it")
+        raise RelaySettingsError(_SETTING, f"{folder} is inside the data folder; choose a folder outside it")
     return KeyRing(folder, data_dir if is_shared else None)
 
 
@@ -322,7 +324,7 @@ def read_ring(data_dir: Path) -> bytes | None:
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
     except (ValueError, RecursionError) as error:
-        advice = "is damaged: with the right folder of keys in its place, remove it, and it is created again"
+        advice = "is damaged: once the right keys folder is in place, remove this file to recreate it"
         raise KeyFileError(str(path), advice) from error
 
 

@@ -49,9 +49,7 @@ _DAMAGE = (
 )
 _MARKERS, _MARKER = "encryption", b"key"
 _MARKER_VERSION = b"1"  # precedes the id of the key
-_ADVICE = (
-    "nothing was changed; memory-agent verify tells more, and memory-agent restore brings a backup back in its place"
-)
+_ADVICE = "nothing was changed; for details, run memory-agent verify; to restore a backup, run memory-agent restore"
 
 
 class Encryption(Protocol):
@@ -334,7 +332,7 @@ class Environment:
             with self.read() as original, copy.read() as copied:
                 for name in self.databases:
                     if _digest(original.scan_stored(name)) != _digest(copied.scan_stored(name)):
-                        raise self.errors.damaged(f"{self.path}: the copy of {name} is not equal")
+                        raise self.errors.damaged(f"{self.path}: the copy of {name} differs from the original")
         finally:
             copy.close()
 
@@ -345,7 +343,7 @@ class Environment:
     def _without_writes(self, tries: int) -> Iterator[None]:
         with holding(self._writing, 2 * tries * _TURN_S) as is_held:
             if not is_held:
-                raise TimeoutError(f"{self.path}: a write does not end")
+                raise TimeoutError(f"{self.path}: a write transaction did not end in time")
             yield
 
     @contextmanager
@@ -361,7 +359,7 @@ class Environment:
                     continue
                 break
             else:
-                raise TimeoutError(f"{self.path}: a read does not end")
+                raise TimeoutError(f"{self.path}: a transaction did not end in time")
             yield
 
     @property
@@ -461,7 +459,7 @@ def _require_whole(failures: _Failures) -> None:
     """Reject a file that was truncated within its meta pages, which LMDB would mistake for a new file."""
     file = failures.path / DATA_FILE
     if file.exists() and 0 < file.stat().st_size < 2 * os.sysconf("SC_PAGESIZE"):
-        raise failures.damaged(f"{DATA_FILE} was cut to {file.stat().st_size} bytes")
+        raise failures.damaged(f"{DATA_FILE} was truncated to {file.stat().st_size} bytes")
 
 
 def _digest(pairs: Iterable[Pair]) -> bytes:

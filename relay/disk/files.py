@@ -95,7 +95,7 @@ def verify_checksum(data: bytes) -> bytes:
     if not newline or not line.startswith(b'"'):
         return data
     if line + b"\n" != _line(content):
-        raise ValueError("its last line is not the SHA-256 of the lines above it: it was damaged, or edited")
+        raise ValueError("its last line is not the SHA-256 of the lines above: the file was damaged or edited")
     return content
 
 

@@ -79,7 +79,7 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
     for _ in range(_TRIES):
         with begin() as transaction, suppress(CommitGoneError):  # two commits between begin and read
             return find_fault(folder, transaction.id())
-    raise CommitGoneError(f"{DATA_FILE} was replaced while it was opened; try again when nobody has it open")
+    raise CommitGoneError(f"{DATA_FILE} was replaced while it was opened; try again when no process has it open")
 
 
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
@@ -96,7 +96,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
             found = _commit(content, commit)
             if found.last_page >= len(content) // found.page_bytes:
                 needed = (found.last_page + 1) * found.page_bytes
-                return f"{DATA_FILE} has {len(content)} bytes, its pages need {needed}"
+                return f"{DATA_FILE} has {len(content)} bytes, but its pages need {needed}"
             with memoryview(content) as view:
                 _Walk(view, found).run()
         except _FaultError as fault:
@@ -134,18 +134,18 @@ def _commit(content: mmap.mmap, number: int | None) -> Commit:
 def _meta_page(content: mmap.mmap, number: int, offset: int) -> Commit:
     body = offset + _HEADER_BYTES
     if len(content) < body + _meta.size + 2 * _tree.size + _ends.size:
-        raise _FaultError(f"meta page {number}: the file ends before it does")
+        raise _FaultError(f"meta page {number}: the file ends inside it")
     _, _, flags, _, _ = _header.unpack_from(content, offset)
     magic, version, _, _ = _meta.unpack_from(content, body)
     free = Tree(*_tree.unpack_from(content, body + _meta.size))
     main = Tree(*_tree.unpack_from(content, body + _meta.size + _tree.size))
     last_page, commit = _ends.unpack_from(content, body + _meta.size + 2 * _tree.size)
     if not flags & _META or magic != _MAGIC or version & 0xFFFF != _VERSION:
-        raise _FaultError(f"meta page {number}: is not a meta page")
+        raise _FaultError(f"meta page {number}: not a meta page")
     if free.pad < 512 or free.pad > 65536 or free.pad & (free.pad - 1):
-        raise _FaultError(f"meta page {number}: pages of {free.pad} bytes")
+        raise _FaultError(f"meta page {number}: invalid page size of {free.pad} bytes")
     if offset and offset != free.pad:
-        raise _FaultError(f"meta page {number}: pages of {free.pad} bytes, the other says {offset}")
+        raise _FaultError(f"meta page {number}: page size of {free.pad} bytes, but {offset} in meta page 0")
     return Commit(commit, last_page, free.pad, free, main)
 
 
@@ -177,7 +177,7 @@ class _Walk:
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []
-        self._require(name, 0 < tree.depth <= _DEEPEST, f"a depth of {tree.depth}")
+        self._require(name, 0 < tree.depth <= _DEEPEST, f"invalid depth {tree.depth}")
         self._pages = {_BRANCH: 0, _LEAF: 0, _OVERFLOW: 0}
         self._entries = 0
         level = [tree.root]
@@ -187,15 +187,15 @@ class _Walk:
         nodes = [node for page in level for node in self._leaf(name, page, is_listed)]
         counts = (self._pages[_BRANCH], self._pages[_LEAF], self._pages[_OVERFLOW], self._entries)
         expected = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
-        self._require(name, counts == expected, f"holds {counts} pages and entries, should hold {expected}")
+        self._require(name, counts == expected, f"has {counts} pages and entries, expected {expected}")
         return nodes
 
     def _take(self, name: str, page: int, kind: int) -> int:
         """Mark a page as used and return its number of nodes."""
         if not _FIRST_PAGE <= page <= self._commit.last_page:
-            raise _FaultError(f"{name}: page {page} lies beyond page {self._commit.last_page}")
+            raise _FaultError(f"{name}: page {page} is beyond the last page, {self._commit.last_page}")
         if self._used[page]:
-            raise _FaultError(f"{name}: page {page} has two uses")
+            raise _FaultError(f"{name}: page {page} is used twice")
         self._used[page] = 1
         number, _, flags, lower, upper = _header.unpack_from(self._content, page * self._page_bytes)
         if number != page or flags & _KINDS != kind:
@@ -248,7 +248,7 @@ class _Walk:
         count = _long_header.unpack_from(self._content, page * self._page_bytes)[3]
         needed = -(-(_HEADER_BYTES + size_bytes) // self._page_bytes)
         if count != needed or page + count - 1 > self._commit.last_page or any(self._used[page + 1 : page + count]):
-            raise _FaultError(f"{name}: page {page} and {count} that follow do not hold a value of {size_bytes} bytes")
+            raise _FaultError(f"{name}: the {count} pages from {page} on do not fit a value of {size_bytes} bytes")
         self._used[page + 1 : page + count] = b"\1" * (count - 1)
         self._pages[_OVERFLOW] += count - 1
 
@@ -258,12 +258,12 @@ class _Walk:
         if flags & _BIG:
             start = _number.unpack_from(self._content, offset)[0] * self._page_bytes + _HEADER_BYTES
         count = _number.unpack_from(self._content, start)[0]
-        self._require("free pages", count <= self._commit.last_page, f"a list of {count}")
+        self._require("free pages", count <= self._commit.last_page, f"invalid list length {count}")
         end = start + _NUMBER_BYTES * (count + 1)
-        self._require("free pages", end <= len(self._content), f"a list of {count}")
+        self._require("free pages", end <= len(self._content), f"invalid list length {count}")
         for page in self._content[start + _NUMBER_BYTES : end].cast("Q").tolist():
             if page > self._commit.last_page or self._used[page]:
-                raise _FaultError(f"free pages: page {page} is in use, or beyond the end")
+                raise _FaultError(f"free pages: page {page} is in use or beyond the last page")
             self._used[page] = 1
 
     def _require_within(self, name: str, page: int, end: int) -> None:

@@ -95,7 +95,7 @@ class Transaction:
         added = self._put_many(database, pairs, append=True)
         if added < len(pairs):
             first, _ = next(iter(pairs))
-            raise self._failures.damaged(f"{database} already holds a key from {first.hex()} on")
+            raise self._failures.damaged(f"{database} already contains a key at or above {first.hex()}")
 
     def _put_many(self, database: str, pairs: Collection[Pair], *, append: bool) -> int:
         try:

@@ -314,5 +314,5 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     except re.error as error:
         raise RelaySettingsError(f"masking.{name}", f"is not a valid pattern: {error}") from error
     if compiled.match("") is not None:
-        raise RelaySettingsError(f"masking.{name}", "would match the empty text")
+        raise RelaySettingsError(f"masking.{name}", "must not match empty text")
     return compiled

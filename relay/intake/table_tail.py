@@ -118,7 +118,7 @@ class TableFollower:
         size_bytes = len(payload) if isinstance(payload, bytes) else 0
         max_bytes = self._admission.limits.max_bytes
         if size_bytes > max_bytes:
-            raise EventTooLargeError("payload", f"has {size_bytes} bytes, at most {max_bytes} are allowed")
+            raise EventTooLargeError("payload", f"has {size_bytes} bytes; at most {max_bytes} are allowed")
         mapping = {name: _text(name, value) for name, value in row.items() if name not in ("seq", "payload")}
         mapping["user_id"] = mapping.get("user_id") or self._table.default_user
         mapping["event_id"] = mapping.get("event_id") or f"{self._source}:{row['seq']}"
@@ -167,7 +167,7 @@ def _opened(table: TableTail) -> Iterator[sqlite3.Connection]:
 def _columns(connection: sqlite3.Connection, table: TableTail) -> Sequence[str]:
     there = {name.decode() for _, name, *_ in connection.execute(f"PRAGMA table_info({table.table})")}
     if not there:
-        raise sqlite3.OperationalError(f"there is no table {table.table}")
+        raise sqlite3.OperationalError(f"no such table: {table.table}")
     missing = [name for name in _REQUIRED if name not in there]
     if missing:
         raise sqlite3.OperationalError(f"table {table.table} has no column {', '.join(missing)}")

@@ -49,14 +49,14 @@ class _JournalCheckup(Checkup):
         size_bytes, before = 0, 0
         for key, value in self.walk("events"):
             seq, stored = number(key), load_event(key, value)
-            require(len(key) == 8 and before < seq <= self._last_seq, "events", "lies beyond the last number")
+            require(len(key) == 8 and before < seq <= self._last_seq, "events", "is beyond the last number")
             before = seq
             if stored is None:
                 self.findings.add("events", UNREADABLE)
                 continue
             size_bytes += stored.size_bytes
-            require(get("users", user_key(stored.user_id, seq)) is not None, "users", "lacks an event")
-            require(get("ids", stored.id_key) == key, "ids", "an event's id does not lead to it")
+            require(get("users", user_key(stored.user_id, seq)) is not None, "users", "is missing an event")
+            require(get("ids", stored.id_key) == key, "ids", "an event's id does not refer to it")
         is_counted = size_bytes == counter(self.transaction, "event_bytes")
         require(is_counted or self._has_set_aside, "counters", "event_bytes is wrong")
 
@@ -74,9 +74,9 @@ class _JournalCheckup(Checkup):
         stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:
             back = user_key(stored.user_id, seq) if database == "users" else stored.id_key
-            self.findings.require(back == key, database, "leads to an event of another name")
+            self.findings.require(back == key, database, "refers to a different event")
         elif found is None:
-            self.findings.require(seq in self._gone, database, "leads to no event")
+            self.findings.require(seq in self._gone, database, "refers to no event")
 
     def _consumers(self) -> None:
         for name, seq in self.walk("consumers"):
@@ -87,13 +87,13 @@ class _JournalCheckup(Checkup):
         require, last_id = self.findings.require, counter(self.transaction, "quarantine_last_id")
         for key, value in self.walk("quarantine"):
             stored = load_quarantine(key, value)
-            require(number(key) <= last_id, "quarantine", "lies beyond the last number")
+            require(number(key) <= last_id, "quarantine", "is beyond the last number")
             if stored is None:
                 self.findings.add("quarantine", UNREADABLE)
                 continue
             if stored.seq is not None:
                 self._gone.add(stored.seq)
                 self._has_set_aside = True
-            require(self.transaction.get("unread", stored.digest) == key, "unread", "does not know an entry")
+            require(self.transaction.get("unread", stored.digest) == key, "unread", "is missing an entry")
         for _, value in self.walk("unread"):
-            require(self.transaction.get("quarantine", value) is not None, "unread", "leads to no entry")
+            require(self.transaction.get("quarantine", value) is not None, "unread", "refers to no entry")

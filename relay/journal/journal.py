@@ -314,7 +314,7 @@ class Journal:
         with self._environment.read() as transaction:
             entry = self._quarantine.get(transaction, entry_id)
         if entry is None:
-            raise QuarantineEntryError(entry_id, "there is no such entry")
+            raise QuarantineEntryError(entry_id, "no such entry")
         return entry
 
     def drop(self, entry_id: int) -> None:
@@ -327,7 +327,7 @@ class Journal:
         """
         with self._environment.write() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
-                raise QuarantineEntryError(entry_id, "there is no such entry")
+                raise QuarantineEntryError(entry_id, "no such entry")
 
     def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
         """Append the event of a quarantined entry, and remove the entry, in one transaction. Durable on return.
@@ -338,7 +338,7 @@ class Journal:
         """
         with self._writing() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
-                raise QuarantineEntryError(entry_id, "there is no such entry")
+                raise QuarantineEntryError(entry_id, "no such entry")
             self._require_room(transaction)
             return self._append(transaction, [event], [origin], milliseconds(now))[0]
 
@@ -532,5 +532,5 @@ class Journal:
 
 def _consumer_key(name: str) -> bytes:
     if not _NAME.fullmatch(name):
-        raise CursorError(f"consumer {name[:40]!r}: 1 to 128 letters, digits and _.:- are allowed")
+        raise CursorError(f"consumer {name[:40]!r}: a name must be 1 to 128 letters, digits or _.:-")
     return name.encode()

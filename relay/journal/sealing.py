@@ -67,12 +67,12 @@ class Sealing:
         return self if self._keys is None else Sealing(_KeySnapshot(self._keys), self._ring)
 
     def require_keys(self) -> None:
-        """Raise `KeysUnavailableError` if the keys folder is missing or holds other keys."""
+        """Raise `KeysUnavailableError` if the keys folder is missing or contains other keys."""
         if self._keys is not None:
             with _as_unavailable():
                 found = self._keys.cipher(SYSTEM_USER, PURPOSE).key_id
             if self._ring not in (None, found):
-                raise KeysUnavailableError(f"{self._keys.folder} holds other keys than those of this journal")
+                raise KeysUnavailableError(f"{self._keys.folder} does not contain the keys of this journal")
 
     def id_key(self, user_id: str, event_id: str) -> bytes:
         """Return the key under which an event's id is stored. Creates the user's encryption key if it is missing."""

@@ -257,7 +257,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
         return (CURVE if is_curve(endpoint) else "") + socket.getsockopt_string(zmq.LAST_ENDPOINT)
     except (zmq.ZMQError, OSError) as error:
         socket.close(linger=0)
-        raise failure(f"cannot listen at {endpoint}: {error}") from error
+        raise failure(f"cannot listen on {endpoint}: {error}") from error
 
 
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
@@ -289,7 +289,7 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
 
 def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> None:
     if identity.curve is None:
-        raise RelaySettingsError("key_file", f"{endpoint} needs the key file of a CURVE key (keys create --curve)")
+        raise RelaySettingsError("key_file", f"{endpoint} requires the key file of a CURVE key (keys create --curve)")
     socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret.encode())
     socket.setsockopt(zmq.CURVE_SERVERKEY, identity.server.encode())

@@ -122,8 +122,8 @@ class Publisher:
             is_taken = self._condition.wait_for(lambda: self._is_taken(waiting) is True, wait_s)
             if not is_taken and self._withdraw(waiting):
                 count = len(self._window)
-                described = "1 event waits" if count == 1 else f"{count} events wait"
-                raise RelayUnavailableError(f"{described} for an ack after {wait_s:.3g} s")
+                described = "1 event is" if count == 1 else f"{count} events are"
+                raise RelayUnavailableError(f"{described} still unacknowledged after {wait_s:.3g} s")
         finally:
             with contextlib.suppress(ValueError):  # the background thread took it
                 self._waiting.remove(waiting)
@@ -300,7 +300,7 @@ class Publisher:
         elif count := len(self._window):
             were, are = ("event was", "is") if count == 1 else ("events were", "are")
             hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
-            raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
+            raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process exits{hint}")
 
     def _take_waiting(self) -> None:
         """While there is room, take waiting events in order: those that did not fit, and those that need the disk."""

@@ -64,7 +64,7 @@ def test_errors_in_the_environment_are_named(variable: str, setting: str) -> Non
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(SettingsError, match="cannot read"):
         load_settings(tmp_path / "none.toml", {})
 
 

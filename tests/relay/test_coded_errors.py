@@ -42,7 +42,7 @@ def test_defaults_and_keywords_are_replayed() -> None:
     assert relay.errors.JournalFullError(path="journal", limit_bytes=8).args == ("journal", 8)
     assert (
         str(relay.errors.ScopeMissingError("admin", "ci"))
-        == "the key ci lacks the scope admin (keys create --scope admin)"
+        == "the key ci does not have the scope admin (keys create --scope admin)"
     )
 
 

@@ -283,9 +283,9 @@ def test_a_key_has_the_groups_it_was_created_with_for_good(tmp_path: Path, user_
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a,b", "../up", "é", "acme\n", "x" * 65])
 def test_the_names_of_organisations_and_tiers_are_checked(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MalformedEventError, match=r"org: .* is not a name of 1 to 64 ASCII letters"):
+    with pytest.raises(MalformedEventError, match=r"org: must be 1 to 64 ASCII letters"):
         create_key(tmp_path, "a", "alice", READER, orgs=frozenset({"acme", name}))
-    with pytest.raises(MalformedEventError, match=r"tier: .* is not a name of 1 to 64 ASCII letters"):
+    with pytest.raises(MalformedEventError, match=r"tier: must be 1 to 64 ASCII letters"):
         create_key(tmp_path, "a", "alice", READER, tier=name)
     assert read_keys(tmp_path) == ()
     create_key(tmp_path, "a", "alice", READER, orgs=frozenset({"x" * 64}), tier="A.b_c-9")

@@ -63,7 +63,7 @@ def test_a_key_that_is_not_the_greatest_is_not_appended_and_replaces_nothing(
     environment: Environment, number: int
 ) -> None:
     fill(environment, 3)
-    with pytest.raises(DamagedError, match="one already holds"), environment.write() as transaction:
+    with pytest.raises(DamagedError, match="one already contains"), environment.write() as transaction:
         transaction.append_all("one", [(key(9), b"greater"), (key(number), b"another")])
     assert numbers(environment) == [0, 1, 2]
     with environment.read() as transaction:
@@ -194,7 +194,7 @@ def test_a_rewritten_copy_that_lacks_a_pair_is_not_put_in_place(
             put(self, database, found, value, append=append)
 
     monkeypatch.setattr(Transaction, "put", forgetful)
-    with pytest.raises(DamagedError, match="the copy of one is not equal"):
+    with pytest.raises(DamagedError, match="the copy of one differs from the original"):
         encrypt_in_place(environment, opened, lambda ours: (("one", *pair) for pair in ours.scan("one")))
     assert numbers(environment) == [0, 1, 2]
 

@@ -118,7 +118,7 @@ def test_a_folder_of_keys_inside_the_data_folder_is_refused(tmp_path: Path) -> N
     (data / "inside").mkdir(parents=True)
     door.symlink_to(data / "inside")
     for folder in (data, data / "inside", door / "keys", data / "x" / ".." / "keys"):
-        with pytest.raises(RelaySettingsError, match="lies in the data folder") as caught:
+        with pytest.raises(RelaySettingsError, match="is inside the data folder") as caught:
             open_key_ring(EncryptionSettings(keys_folder=str(folder)), data)
         assert caught.value.setting == "encryption.keys_folder"
 

@@ -122,7 +122,7 @@ def test_a_full_window_waits_and_then_raises(data_dir: Path) -> None:
     publisher = Publisher(relay_endpoints(data_dir).ingest, settings=settings)
     for number in range(3):
         publisher.publish(mapping(number))
-    with pytest.raises(RelayUnavailableError, match="3 events wait for an ack"):
+    with pytest.raises(RelayUnavailableError, match="3 events are still unacknowledged"):
         publisher.publish(mapping(3))
     assert publisher.try_publish(mapping(3)) is None
     report = publisher.flush(0.01)
@@ -146,7 +146,7 @@ def test_closing_with_lost_events_is_an_error(data_dir: Path) -> None:
     another.publish(mapping(2))
     with pytest.raises(RelayUnavailableError) as of_two:
         another.close(0.05)
-    lost = "lost when this process ends; is the relay running? (memory-agent serve)"
+    lost = "lost when this process exits; is the relay running? (memory-agent serve)"
     assert str(of_one.value) == f"1 event was not acknowledged and is {lost}"
     assert str(of_two.value) == f"2 events were not acknowledged and are {lost}"
 

@@ -91,7 +91,7 @@ def test_a_run_that_was_never_added_cannot_be_removed_or_revised() -> None:
 
 @pytest.mark.parametrize("quality", [-0.001, 1.001, float("nan"), float("inf")])
 def test_invalid_qualities_are_refused(quality: float) -> None:
-    with pytest.raises(ValueError, match="a quality is 0 to 1"):
+    with pytest.raises(ValueError, match="a quality must be between 0 and 1"):
         Baselines().add("run", quality)
 
 

@@ -61,7 +61,7 @@ def test_settings_that_a_server_would_refuse_are_refused_before_anything_is_writ
     bad = home / "bad.toml"
     bad.write_text("[recall]\nmode = 'loud'\n")
     for words, reason in (
-        (("--set", "recall.nope=1"), "recall.nope: there is no such setting"),
+        (("--set", "recall.nope=1"), "recall.nope: no such setting"),
         (("--config", str(home / "absent.toml")), "absent.toml"),
         (("--config", str(bad)), "recall.mode"),
     ):

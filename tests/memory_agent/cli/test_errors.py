@@ -44,7 +44,7 @@ FULL_DEVICE = Path("/dev/full")
         (["trajectory", "begin", "Fix", "it"], 2, 'memory-agent trajectory begin "several words"'),
         (["--user", "alice", "recall", "x"], 2, "Options follow the verb: memory-agent VERB --user ..."),
         (["recall", "x", "--set", "recall.vector_weight"], 2, "NAME=VALUE"),
-        (["recall", "x", "--set", "recall.alpah=1"], 1, "setting recall.alpah: there is no such setting"),
+        (["recall", "x", "--set", "recall.alpah=1"], 1, "setting recall.alpah: no such setting"),
         (["recall", "x", "--set", "recall.vector_weight=3"], 1, "setting recall.vector_weight"),
         (["recall", "x", "--config", "absent.toml"], 1, "absent.toml"),
         (

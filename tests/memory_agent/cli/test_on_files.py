@@ -276,7 +276,7 @@ def test_a_file_of_settings_is_read_and_a_typo_in_it_is_named(run: Run, tmp_path
     assert run("recall", "x", "--config", str(file)).exit_code == 0
     file.write_text("[recall]\nmoed = 'lexical'\n")
     refused = run("recall", "x", "--config", str(file))
-    assert (refused.exit_code, refused.stderr) == (1, "error: setting recall.moed: there is no such setting\n")
+    assert (refused.exit_code, refused.stderr) == (1, "error: setting recall.moed: no such setting\n")
 
 
 def test_the_token_variable_is_not_read_as_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_a_relay_elsewhere_is_named_by_its_endpoint(publish: Publish, relay: Rel
     words = ["publish", "--relay", relay.ready["ingest"], "--data-dir", str(tmp_path)]
     token = (relay.folder / "token").read_text().strip()
     refused = CliRunner().invoke(cli, words, input=line("far", user_id="alice"))
-    assert (refused.exit_code, "a token is missing" in refused.output) == (1, True)
+    assert (refused.exit_code, "the token is missing" in refused.output) == (1, True)
     result = CliRunner().invoke(cli, words, input=line("far", user_id="alice"), env={"MEMORY_AGENT_TOKEN": token})
     assert result.exit_code == 0, result.output
     assert relay.journaled() == [("alice", "far")]

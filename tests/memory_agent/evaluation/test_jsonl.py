@@ -90,7 +90,7 @@ def test_the_role_of_an_episode_decides_its_event_type(
         (RECORD | {"id": "r2", "text": 7}, "own.jsonl:3: text: Expected `str`, got `int`"),
         (RECORD | {"id": "r2", "text": ""}, "text: Expected `str` of length >= 1"),
         (RECORD | {"id": ""}, "id: Expected `str` of length >= 1"),
-        (RECORD | {"id": "r" * 121}, "id: has 121 bytes, at most 120 are allowed"),
+        (RECORD | {"id": "r" * 121}, "id: has 121 bytes; at most 120 are allowed"),
         (RECORD | {"id": "r2", "user": "../x"}, "own.jsonl:3: user_id: '../x' is unsafe"),
         (RECORD | {"id": "r2", "kind": "idea"}, "kind: Invalid enum value 'idea'"),
         (RECORD | {"id": "r2", "timestamp": "noon"}, "own.jsonl:3: timestamp: 'noon' is neither an ISO 8601 time"),
