@@ -208,8 +208,7 @@ class Broker:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - replied and logged
-            # An unexpected error must not stop the intake. Log only type and line, because the message may quote an
-            # event.
+            # An unexpected error must not stop the intake. The message is not logged, because it may quote an event.
             self._counts["failed_requests"] += 1
             place = traceback.extract_tb(error.__traceback__)[-1]
             kind, where = type(error).__name__, f"{Path(place.filename).name}:{place.lineno}"

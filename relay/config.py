@@ -35,9 +35,10 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The size and retention of the journal.
 
     The map is sparse: it bounds the journal but does not reserve disk space. `reserve_bytes` of it (at most half) and a
-    file of `disk_reserve_bytes` are reserved for deleting when the rest is full. A retention of 0 means no limit.
-    Retention stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated event is recognised
-    while the original is in the journal, and for `repeat_horizon_s` after the original was received.
+    file of `disk_reserve_bytes` are reserved so that entries can be deleted when the rest is full. A retention of 0
+    means no limit. Retention stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated
+    event is recognised while the original is in the journal, and for `repeat_horizon_s` after the original was
+    received.
     """
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30

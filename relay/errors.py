@@ -2,9 +2,9 @@
 
 Each class has a stable `code`, used by acks, replies and documents, and is `retryable` if the same call may succeed
 later. A class with fields is a dataclass with a message `template`; the others take the message itself. Arguments are
-plain values and all in `args`, so that another process can rebuild an error from its code and arguments. An exception
-with a keyword-only constructor would leave a Ray actor as an object that `except` cannot catch (measured). Engine
-exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
+plain values and are all in `args`, so that another process can rebuild an error from its code and arguments. An
+exception with a keyword-only constructor would leave a Ray actor as an object that `except` cannot catch (measured).
+Engine exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CodedError(Exception):
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        super().__init__(*(getattr(self, name) for name in self.__match_args__))  # defaults and keywords too
+        super().__init__(*(getattr(self, name) for name in self.__match_args__))  # with defaults and keywords
 
     def __str__(self) -> str:
         return self.template.format_map(vars(self)) if self.template else super().__str__()

@@ -89,7 +89,7 @@ class Subscriber:
     def follow(
         self, topics: Sequence[str] = ("*",), after: int | None = None, user_id: str | None = None
     ) -> Iterator[JournalEntry]:
-        """Iterate over the entries that match `topics`, after the cursor or number `after`, and wait for more forever.
+        """Yield the entries that match `topics`, after the cursor or the number `after`, and wait for more forever.
 
         `user_id` limits them to one user.
 
@@ -199,8 +199,8 @@ class Subscriber:
         """Erase events in parts; their numbers remain as gaps. Each part is durable when it completes.
 
         The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). Each
-        part is requested only once, since a repeat would report nothing to erase. Raises `RelayUnavailableError` if the
-        outcome is unknown; call it again, and `seqs` lists the events that were left.
+        part is requested only once, because a repeat would report nothing to erase. Raises `RelayUnavailableError` if
+        the outcome is unknown; then call it again to erase the remaining events.
 
         >>> subscriber.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"}))).seqs
         [2]
@@ -265,7 +265,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.reload_token():  # the relay may have created its token since
+                    if not self._socket.reload_token():  # the relay may since have created its token
                         raise
         raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
 

@@ -285,7 +285,7 @@ _receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decod
 
 
 def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None) -> Refusal:
-    """Return the `Refusal` of a `Publish` because of `error`."""
+    """Return the `Refusal` that rejects a `Publish` with `error`."""
     return Refusal(
         epoch=publish.epoch,
         attempt=publish.attempt,
@@ -297,7 +297,7 @@ def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None
 
 
 def encode(message: _Message) -> bytes:
-    """Return the body of a message."""
+    """Encode a message as MessagePack."""
     return _encoder.encode(message)
 
 

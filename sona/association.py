@@ -118,7 +118,7 @@ class UsageAssociation:
         return True
 
     def forget(self, number: int) -> bool:
-        """Remove a lesson. Returns False when it is unknown."""
+        """Remove a lesson. Returns False if it is unknown."""
         place = self._place(number)
         if place is None:
             return False

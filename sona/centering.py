@@ -36,7 +36,7 @@ class QueryCentering:
     """The running mean of one user's queries. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
-        """Start without queries. Each query will have shape (ndim,)."""
+        """Start with an empty mean of queries, which have shape (ndim,)."""
         self._mean = np.zeros(ndim, dtype=np.float64)
         self._count = 0
 
@@ -62,9 +62,9 @@ class QueryCentering:
     def centre(self, query: Vector) -> Vector:
         """Return unit(query - mean), (d,). Returns `query` unchanged until `WARM_UP` queries have been observed.
 
-        If a user repeats nearly the same query, the mean approaches it and the difference is noise. So below a distance
-        of .5 only part of the mean is subtracted, and below .2 nothing. LoCoMo questions have distances of .52 to 1.07
-        (decision 0020). Raises `ShapeError`.
+        If a user repeats nearly the same query, the mean approaches it and the difference is noise. So at a distance
+        below .5, only part of the mean is subtracted, and below .2 none of it. LoCoMo questions have distances of .52
+        to 1.07 (decision 0020). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:

@@ -29,7 +29,8 @@ _SAME = 1e-12  # the largest squared distance at which two points count as equal
 
 @dataclass(frozen=True)
 class Clusters:
-    """A partition. `assignment`, (n,), is the cluster of each point, or -1 for a point without weight or not finite.
+    """A partition. `assignment`, (n,), is the cluster of each point, or -1 for a point that has no weight or is not
+    finite.
 
     `medoids`, (k,), is the row in each cluster with the smallest mean distance to its members. `centres`, (k, d), are
     unit vectors.
@@ -97,9 +98,7 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
-    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to the nearest
-    drawn.
-    """
+    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to those drawn."""
     chosen: list[int] = []
     squared = np.ones(len(points))
     while len(chosen) < k and squared.any():

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class SonaError(Exception):
-    """Root of all errors of this package."""
+    """Base class of all errors of this package."""
 
     code: ClassVar[str] = "sona"
     retryable: ClassVar[bool] = False

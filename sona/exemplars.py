@@ -45,7 +45,7 @@ class Exemplar:
 
 
 def worth(quality: float) -> float:
-    """Return the weight, 0 to 1, of the use of a memory by a run of this quality.
+    """Return the weight, 0 to 1, of a memory's use by a run of this quality.
 
     It is 0 up to a quality of .5, and 1 from .8 on, the quality of a completed run that was not retried. Unlike the
     bank's weight, it is not relative to a baseline. If it were, it would be 0 when all runs end alike, although the

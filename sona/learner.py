@@ -50,7 +50,7 @@ class Adaptation(msgspec.Struct, frozen=True):
     """The effect of the learner on the ranking of one query.
 
     `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
-    with a memory's vector is the change of that memory's score. `similarities`, (n,), are the cosines to the lessons
+    with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons
     `numbers`, which ascend.
     """
 
@@ -151,7 +151,7 @@ class Learner:
         return len(self.exemplars) < COLD or self._is_condensed
 
     def learn(self, lesson: Lesson) -> None:
-        """Add a lesson, or replace the lesson with its number. Raises `ShapeError`.
+        """Add a lesson, or replace the lesson that has its number. Raises `ShapeError`.
 
         >>> learner = Learner(ndim=4)
         >>> learner.learn(lesson)
@@ -197,8 +197,8 @@ class Learner:
             return None
         centred = self.queries.centre(query)
         numbers, cosines = self.association.numbers, self.association.similarities(centred)
-        # The association holds every exemplar of the bank (those with weight), so one product serves both. This and the
-        # functions it calls use `dot` instead of `@`, which saves 4 us with cold caches, as in a recall (measured).
+        # The association contains every exemplar of the bank (those with weight), so one product serves both.
+        # `dot` instead of `@`, here and in called functions, saves 4 us with cold caches, as in a recall (measured).
         request = centred.astype(np.float64)
         moved = request + self.bank.shift_by(cosines.take(self._places_of_bank()))
         if self.uses_instant:

@@ -33,8 +33,8 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A key for one user, or for all users (None), with a token or a public CURVE key.
 
-    The key `local` has every scope, including scopes added since its `scopes` were stored. These are not written back,
-    because a daemon of an older version may read the file, and an unknown scope or field makes it reject all keys.
+    The key `local` has every scope, including scopes added since its `scopes` were stored. The added scopes are not
+    written back, because an unknown scope or field would make an older daemon that reads the file reject all keys.
     """
 
     id: str

@@ -43,7 +43,7 @@ class Cipher:
         derived = HKDF(SHA256(), length=sum(lengths), salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
         self._refusals = (InvalidTag, ValueError)
         values, names, self.file_key, self._print_key = _cut(derived, lengths)
-        """`file_key`: 32 bytes for an engine that encrypts its files itself."""
+        """`file_key` is a 32-byte key for an engine that encrypts its own files."""
         self._values, self._names = AESGCM(values), AESSIV(names)
         self.key_id = key_id(key)
 

@@ -1,11 +1,11 @@
 """The encryption keys of users: one file per user, mode 0600, in a folder separate from the data.
 
 A key is 256 random bits, created when its user first stores something, and durable before its first use. Neither the
-data folder nor backups hold a copy, so `destroy` makes all data of the user unreadable. A key file is named after a
+data folder nor backups contain a copy, so `destroy` makes all data of the user unreadable. A key file is named after a
 digest of the user id, because ids may contain characters that file names may not. The data folder records the id of its
 ring's system key (`read_ring`), so no second ring is created while the first is not mounted. Rejected: a master key
-that wraps the users' keys. Losing it would lose everything, and copies of wrapped keys would survive the destruction of
-a user's key.
+that wraps the users' keys. Losing the master key would lose all data, and copies of wrapped keys would survive the
+destruction of a user's key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class KeyRing:
         self._ciphers: OrderedDict[tuple[str, str], tuple[_FileId, Cipher, str]] = OrderedDict()
 
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher of a user for a purpose. With `create`, create the user's key if it is missing.
+        """Return a user's cipher for a purpose. With `create`, create the user's key if it is missing.
 
         Checks the key file each time (2 us), so that no process keeps using a destroyed key. Raises
         `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
@@ -324,7 +324,7 @@ def read_ring(data_dir: Path) -> bytes | None:
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
     except (ValueError, RecursionError) as error:
-        advice = "is damaged: once the right keys folder is in place, remove this file to recreate it"
+        advice = "is damaged: once the right keys folder is in place, remove it, and it is recreated"
         raise KeyFileError(str(path), advice) from error
 
 

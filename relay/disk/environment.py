@@ -2,11 +2,11 @@
 
 `sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process with SIGBUS (measured). The map
 size is set once and never grown, because growing it from two processes corrupts the file. Slots of dead readers are
-freed at open. LMDB's errors are translated to the caller's error types (`ErrorFamily`).
+freed when an environment is opened. LMDB's errors are translated to the caller's error types (`ErrorFamily`).
 
 LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader with SIGBUS,
-and a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages at
-open, before LMDB reads them.
+and a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages
+before LMDB reads them.
 
 Rejected: one SQLite file for everything. A commit of 1 KB takes .3 ms with LMDB, a warm read .7 us.
 """
@@ -32,8 +32,7 @@ from relay.disk.room import means_no_room
 from relay.disk.transaction import EncryptedTransaction, ErrorFamily, Pair, PairCipher, Transaction
 from relay.locks import ReadWriteLock, holding
 
-# Before the file is replaced, new transactions wait this long for old ones to end, then run this long until the next
-# try.
+# Before a replacement, new transactions wait this long for old ones to end, then run this long until the next try.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -141,7 +140,7 @@ class Environment:
         Durable when the block ends; rolled back when it raises. Raises `full` (rolled back; the environment stays
         usable) and `failed` (rolled back; close and reopen).
         """
-        self._refuse_fork()  # before locking: a child would never get a lock that another thread of its parent held
+        self._refuse_fork()  # before locking, because a child never gets a lock that another thread of its parent held
         try:
             with self._writing, self._begin(write=True) as transaction:
                 yield transaction
@@ -220,7 +219,7 @@ class Environment:
             marker: bytes | None = transaction.get(_MARKER, db=markers)
         if marker is None or marker.startswith(_MARKER_VERSION):
             return marker and marker.removeprefix(_MARKER_VERSION)
-        return b"of another version: " + marker  # no key has this id
+        return b"of another version: " + marker  # matches no key id
 
     def _markers(self, *, create: bool) -> Any:
         try:

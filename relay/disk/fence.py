@@ -2,7 +2,7 @@
 
 A lock is not enough: after its raylet dies, a Ray actor keeps running for minutes, holds its lock and answers requests,
 although Ray has already started its successor (measured). So an owner with the role `host` may take over from a `host`
-that does not release the lock: it replaces the lock file with its own and raises the epoch. Each write transaction
+that does not release the lock: it replaces the lock file with its own and increments the epoch. Each write transaction
 compares the epoch, so the earlier owner's next write fails. An owner with the role `library` (a separate program)
 neither takes over nor can be taken over.
 
@@ -229,7 +229,7 @@ def _system_errors(folder: Path, errors: ErrorFamily) -> Iterator[None]:
 
 
 def _may_wait(role: Role, owner: Owner | None) -> bool:
-    """Whether to wait for the owner: a host waits for a host, but not for one in its own process."""
+    """Whether to wait for the owner: a host waits for another host, but not for one in its own process."""
     return role == "host" and (owner is None or (owner.role == "host" and owner.pid != os.getpid()))
 
 

@@ -14,10 +14,10 @@ Pair = tuple[bytes, bytes]
 
 
 class ErrorFamily(NamedTuple):
-    """The exceptions of one kind of environment. The comments give their arguments."""
+    """The exceptions of one kind of environment. The comments list their arguments."""
 
     failed: type[Exception]  # (message): unusable until it is reopened
-    full: type[Exception]  # (path, limit_bytes): no room in the map or on the disk
+    full: type[Exception]  # (path, limit_bytes): no space in the map or on the disk
     damaged: type[Exception]  # (message)
     in_use: type[Exception]  # (path, owner): another process may write
     fenced: Callable[[str, int, int], Exception]  # (path, own epoch, current epoch)
@@ -91,7 +91,7 @@ class Transaction:
         self._put_many(database, pairs, append=False)
 
     def append_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Add pairs in ascending order, with keys above all existing keys. Raises `damaged` otherwise."""
+        """Add pairs in ascending order, with keys greater than all existing keys. Raises `damaged` otherwise."""
         added = self._put_many(database, pairs, append=True)
         if added < len(pairs):
             first, _ = next(iter(pairs))
@@ -155,7 +155,7 @@ class Transaction:
     def consume(self, database: str) -> Iterator[Pair]:
         """Yield the pairs in order, not decrypted, and delete each pair when the next one is requested.
 
-        The last pair that the caller received is kept. Other databases may be changed during the iteration.
+        The last pair that the caller receives is not deleted. Other databases may be changed during the iteration.
         """
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:

@@ -1,9 +1,9 @@
 """Decodes and masks an event, and checks that the publisher's key may write for its user.
 
-Every event of the journal passes through this module, whether from publishers, PUB emitters, tables, or retries from
-quarantine. The key determines the user: a key for one user fills in that user and rejects any other. So events of
-`system`, which belong to the owner of their run, can only come from keys for all users. The caller checks the scope of
-the key.
+Every event in the journal passes through this module, whether it comes from a publisher, a PUB emitter, a table, or a
+retry from quarantine. The key determines the user: a key for one user fills in that user and rejects any other. So
+events of `system`, which belong to the owner of their run, can only come from keys for all users. The caller checks the
+scope of the key.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Admission:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for the malformed events, given all bytes and their outcomes.
+        """Return masked quarantine entries for the malformed events among all events, given as bytes and outcome.
 
         An event of a user that the key does not permit belongs to no user, so it is rejected but not quarantined.
         """

@@ -1,7 +1,7 @@
-"""Masks obvious secrets in text before it is stored: a GitHub token becomes `[masked:github_token]`. Pure.
+"""Masks obvious secrets in text before it is stored; a GitHub token becomes `[masked:github_token]`. Pure.
 
-Takes time linear in the length of the text, even for hostile text (see `secret_patterns`). Does not find secrets
-without a known format or a revealing name beside them, or encoded secrets (base64, archives). Rejected: guessing by
+Takes time linear in the length of the text, even for hostile text (see `secret_patterns`). Finds neither encoded
+secrets (base64, archives) nor secrets without a known format or a revealing name beside them. Rejected: guessing by
 entropy, which masks commits and digests, and detect-secrets 1.5.0. The latter finds 79 of 168 made-up secrets (this
 table finds all), takes 5 ms per KB instead of .1 ms and .7 ms per event instead of .03 ms, needs .6 s and 20 MB to
 import, and reports lines instead of spans (measured; `ops/decisions/0005-secret-masking.md`).
@@ -148,14 +148,14 @@ class Masker:
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
             unique = shown = self._text(name, rows) if isinstance(name, str) else name
-            while unique in masked:  # two masked names stay two fields; the counter keeps this linear
+            while unique in masked:  # equal masked names stay separate fields; the counter keeps this linear
                 numbers[shown] = numbers.get(shown, 1) + 1
                 unique = f"{shown}#{numbers[shown]}"
             masked[unique] = self._hidden(value) if _is_secret_field(name) else self._value(value, rows)
         return masked
 
     def _hidden(self, value: Any) -> Any:
-        """Mask the value of a secret field. Empty, boolean and masked values reveal nothing and are kept."""
+        """Mask the value of a secret field. Empty, boolean and masked values reveal nothing and stay unchanged."""
         if isinstance(value, Mapping):
             return {name: self._hidden(one) for name, one in value.items()}
         if isinstance(value, list | tuple):
@@ -169,7 +169,7 @@ class Masker:
         return found if _is_masked(found) else self._replacement("password")
 
     def _masked(self, one: SecretFormat, match: re.Match[str]) -> str:
-        """Return the replacement of a match, which is the match itself if it contains no secret."""
+        """Return the replacement for a match, or the match itself if it contains no secret."""
         whole = match.group()
         start, end = _secret_span(match)
         secret = match.string[start:end]
@@ -289,7 +289,7 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows with a literal that occurs in a nested value, or all rows if JSON cannot hold it."""
+        """Return the rows with a literal that occurs in a nested value, or all rows if it cannot be encoded as JSON."""
         try:
             written = msgspec.json.encode(value)  # keeps literals unchanged: none contains a quote or a backslash
         except (TypeError, ValueError, OverflowError, RecursionError):

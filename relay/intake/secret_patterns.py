@@ -18,9 +18,9 @@ _IGNORECASE = int(re.IGNORECASE)  # saves 1 us per string compared with the enum
 class SecretFormat(NamedTuple):
     """One kind of secret. The group `secret` of a match is masked, or the whole match if there is no such group.
 
-    With `at_literal`, a match starts at one of the literals; otherwise anywhere. The literals of a pattern that ignores
-    case are in lower case. `masking.looks_secret` checks the matches of rows that are not `strict`, because the same
-    words also occur in code.
+    With `at_literal`, a match starts at one of the literals; otherwise, it may start anywhere. The literals of a
+    pattern that ignores case are in lower case. `masking.looks_secret` checks the matches of rows that are not
+    `strict`, because the same words also occur in code.
     """
 
     kind: str
@@ -189,7 +189,7 @@ FORMATS: tuple[SecretFormat, ...] = (
     ),
     _loose(
         "credential",
-        ("secret", "token", "credential", "api", "access", "account", "private"),  # part of every match
+        ("secret", "token", "credential", "api", "access", "account", "private"),  # every match contains one
         rf"(?i)(?P<name>{_KEY_WORDS}){_ASSIGNED}{_VALUE}",
     ),
 )

@@ -1,9 +1,9 @@
 """Intake from an event table in an SQLite file that another program writes. The file is only read.
 
-The table needs the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
+The table must have the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
 thread_id` are optional. The cursor advances in the transaction that appends the rows, so each row is journaled exactly
-once. Malformed rows are quarantined. If the file or table is missing, it is retried. Rejected: triggers, because the
-file belongs to another program.
+once. Malformed rows are quarantined. A missing file or table is retried. Rejected: triggers, because the file belongs
+to another program.
 """
 
 from __future__ import annotations

@@ -155,14 +155,14 @@ def load_quarantine(key: bytes, value: bytes) -> AnyQuarantine | None:
 
 
 def unpack_event(packed: bytes) -> AnyEvent | None:
-    """Return the entry that `pack` encoded; None when it is something else."""
+    """Decode an entry encoded by `pack`; return None for anything else."""
     if packed[:1] == _SEALED:
         return _decoded(_sealed_event_decoder, packed[1:])
     return _decoded(_event_decoder, packed)
 
 
 def unpack_quarantine(packed: bytes) -> AnyQuarantine | None:
-    """Return the entry that `pack` encoded; None when it is something else."""
+    """Decode an entry encoded by `pack`; return None for anything else."""
     if packed[:1] == _SEALED:
         return _decoded(_sealed_quarantine_decoder, packed[1:])
     return _decoded(_quarantine_decoder, packed)

@@ -161,5 +161,5 @@ def _is_of(session_id: object, run_id: object, actor_id: object, wanted: Erasabl
 
 
 def _is_among(value: object, ids: frozenset[str]) -> bool:
-    """Whether a publisher's value, which may be of any type, is one of the ids."""
+    """Whether `value`, which comes from a publisher and may have any type, is one of the ids."""
     return isinstance(value, str) and value in ids

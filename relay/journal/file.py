@@ -28,7 +28,7 @@ from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
-"""The counter that holds the id of the system key in an encrypted journal."""
+"""The counter in which an encrypted journal stores the id of its system key."""
 _ERRORS = ErrorFamily(
     failed=JournalError,
     full=JournalFullError,
@@ -109,7 +109,7 @@ class Mark(NamedTuple):
 
 
 def read_mark(folder: Path, settings: JournalSettings) -> Mark:
-    """Return whether the journal in `folder` is encrypted. A missing journal counts as new. Raises `JournalError`."""
+    """Return the mark of the journal in `folder`. A missing journal counts as new. Raises `JournalError`."""
     if not folder.exists():
         return Mark(True, None)
     with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:

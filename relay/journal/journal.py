@@ -148,7 +148,7 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """Return the entries that `fetch` returns, without the rest of the batch.
+        """Return only the entries that `fetch` would return.
 
         >>> appended = journal.append(events, now)
         >>> [(entry.seq, read_event(entry.data).event_id) for entry in journal.read(after_seq=1, limit=10)]
@@ -196,7 +196,7 @@ class Journal:
                 entries.append(entry)
                 if len(entries) >= limit:
                     break
-        self._sealing.require_keys()  # otherwise keys that just became unavailable would seem destroyed
+        self._sealing.require_keys()  # otherwise, keys that have just become unavailable would seem destroyed
         return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
 
     @property
@@ -286,7 +286,8 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Quarantine what could not be handled; return the entry's id, or 0 if it does not fit. Durable on return.
+        """Quarantine bytes that could not be handled; return the entry's id, or 0 if it does not fit. Durable on
+        return.
 
         >>> journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         1
@@ -471,7 +472,9 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Begin a write that may encrypt. It is rolled back if the keys folder disappears or is replaced."""
+        """Begin a write transaction that may encrypt. It is rolled back if the keys folder disappears or is
+        replaced.
+        """
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction

@@ -1,6 +1,6 @@
 """The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
-Entries are never evicted. When the quarantine is full, further bytes are rejected and counted, so that a broken emitter
+Entries are never evicted. When the quarantine is full, more bytes are rejected and counted, so that a broken emitter
 cannot fill the disk. Events of the journal (`seq`) always fit, because the journal bounds their number. Equal bytes
 from one source are stored once. `answers` implements retries.
 """

@@ -1,8 +1,7 @@
 """Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
-User ids, numbers, times and sizes stay readable. These suffice for deleting and counting, so an entry whose key is gone
-can still be deleted, erased and checked. Readers skip it like an erased entry. A journal is encrypted from its
-beginning or not at all (`file`).
+User ids, numbers, times and sizes stay readable. They are enough to delete, erase and check an entry whose key is gone.
+Readers skip such an entry like an erased one. A journal is encrypted from its beginning or not at all (`file`).
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Sealing:
         try:
             cipher = self._keys.cipher(user_id, PURPOSE)
         except MalformedEventError:
-            return None  # no user was ever stored under this name
+            return None  # no user with this name was ever stored
         if cipher.key_id != stored.key_id:
             raise EncryptionKeyMissingError(user_id, str(self._keys.folder))
         try:
@@ -194,7 +193,7 @@ class Reading:
         self.locked = 0
 
     def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
-        """Yield the entries after a number, optionally of one user. Stops before a damaged entry.
+        """Yield the entries after `after_seq`, optionally of one user. Stops before a damaged entry.
 
         Raises `EntryDamagedError` when the first entry is damaged, so that the caller can set it aside.
         """

@@ -26,7 +26,7 @@ Socket = TypeVar("Socket", bound=zmq.Socket[Any])
 
 _ZAP_DOMAIN = "keys"
 
-# Plain integers: each operation on pyzmq's flags creates an enum, and a recall sends and receives a dozen messages.
+# Integers, because each operation on pyzmq's flags creates an enum, and a recall exchanges a dozen messages.
 _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
 
 

@@ -194,8 +194,8 @@ class Publisher:
             if kind is None:
                 raise
 
-    # The following methods run in the callers' threads. A `KeyboardInterrupt` may end them at any step, so an event is
-    # added by one `append`, and only the background thread uses the disk.
+    # The following methods run in the callers' threads, where a `KeyboardInterrupt` may end them at any step.
+    # So an event is added by one `append`, and only the background thread uses the disk.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event

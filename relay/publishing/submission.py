@@ -41,7 +41,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -> list[Checked]:
-    """Validate events and encode the valid ones. As in a `Publisher`, ids and times are added here.
+    """Validate events and encode the valid ones. Adds missing ids and times, as a `Publisher` does.
 
     >>> checked = check_events([{"event_type": "user_input", "user_id": "alice"}, {}], EventLimits(), datetime.now(UTC))
     >>> [one.receipt for one in checked]

@@ -183,7 +183,7 @@ def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     ring.cipher("bob", "memory", create=True)
     (bobs,) = set(tmp_path.iterdir()) - {alices}
     bobs.write_bytes(alices.read_bytes())
-    with pytest.raises(KeyFileError, match="another user"):
+    with pytest.raises(KeyFileError, match="a different user"):
         KeyRing(tmp_path).cipher("bob", "memory")
 
 

@@ -63,7 +63,7 @@ def test_a_checkpoint_of_the_former_version_is_sound_but_has_to_be_learned_again
     data[5] -= 1
     assert checkpoint.is_former(bytes(data))
     assert checkpoint.whole_body(bytes(data))
-    with pytest.raises(DamagedStateError, match="former version"):
+    with pytest.raises(DamagedStateError, match="older version"):
         checkpoint.from_bytes(bytes(data))
 
 
