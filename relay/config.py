@@ -70,7 +70,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The relay process. Empty `ingest` and `feed` select socket files below the data folder.
 
     `listen` and `feed_listen` are additional endpoints, such as `curve+tcp://HOST:PORT` for other machines. Plain PUB
-    emitters connect to `pub_bind`, or are bound at `pub_connect`. They present no key, and only their events for
+    emitters connect to `pub_bind`, or are bound to `pub_connect`. They present no key, and only their events for
     `pub_user` are accepted (if it is empty, for any user). `max_batch` and `max_batch_bytes` bound one group commit,
     `queue_bytes` the queue of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more
     than `max_lag` unread events (0: off), publishers and tables wait, and PUB events are dropped and counted.

@@ -24,7 +24,7 @@ class CodedError(Exception):
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        super().__init__(*(getattr(self, name) for name in self.__match_args__))  # with defaults and keywords
+        super().__init__(*(getattr(self, name) for name in self.__match_args__))  # including default values
 
     def __str__(self) -> str:
         return self.template.format_map(vars(self)) if self.template else super().__str__()

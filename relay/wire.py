@@ -331,7 +331,7 @@ def decode_reply(body: bytes, result_type: type[_Result]) -> _Result:
 
 
 def decode_receipt(body: bytes) -> Ack | Refusal:
-    """Return the reply to a `Publish`. Raises `ProtocolError`."""
+    """Decode the reply to a `Publish`. Raises `ProtocolError`."""
     try:
         return _receipt_decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

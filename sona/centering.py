@@ -77,12 +77,12 @@ class QueryCentering:
         return (centred / length).astype(np.float32)
 
     def to_bytes(self) -> bytes:
-        """Return the state for `from_bytes`."""
+        """Return the state as bytes, for `from_bytes`."""
         return msgspec.msgpack.encode(_State(_VERSION, self._count, self._mean.tobytes()))
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for a different `ndim` or version."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also for a different `ndim` or version."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

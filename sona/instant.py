@@ -60,12 +60,12 @@ class InstantLayer:
             self._lora.train(self._examples([*exemplars[start : start + _STRETCH], *earlier], exemplars))
 
     def to_bytes(self) -> bytes:
-        """Return the state for `from_bytes`."""
+        """Return the state as bytes, for `from_bytes`."""
         return self._lora.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore what `to_bytes` returned. Raises `DamagedStateError`."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError`."""
         layer = cls(ndim)
         layer._lora = MicroLora.from_bytes(data, ndim)
         return layer

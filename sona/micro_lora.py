@@ -43,7 +43,7 @@ class MicroLora:
     """One user's adapter with its EWC penalty. Deterministic. Not thread-safe."""
 
     def __init__(self, ndim: int, ewc: ElasticWeights | None = None, seed: int = 0) -> None:
-        """Start as the identity for requests of shape (ndim,). `ewc` must have 4 ndim parameters.
+        """Start as the identity for requests of shape (ndim,). `ewc` must have 4 * ndim parameters.
 
         `seed` determines the order of training, and the second direction of A if the examples span only one. Raises
         `ShapeError`.
@@ -133,13 +133,13 @@ class MicroLora:
         self.ewc.anchor(self._parameters)
 
     def to_bytes(self) -> bytes:
-        """Return the state for `from_bytes`."""
+        """Return the state as bytes, for `from_bytes`."""
         ewc = (self.ewc.importance.tobytes(), self.ewc.held.tobytes())
         return msgspec.msgpack.encode(_State(_VERSION, self._seed, self._parameters.tobytes(), *ewc))
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for a different `ndim` or version."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also for a different `ndim` or version."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

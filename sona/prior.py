@@ -43,11 +43,11 @@ class MemoryPrior:
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
-        """Remove an observation, exactly. Raises `ValueError` if it cannot have been added."""
+        """Remove an observation, undoing `add` exactly. Raises `ValueError` if it cannot have been added."""
         self._move(memory, kind, -1, -thousandths(quality))
 
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
-        """Change an observation from `old` to `new`, exactly. Raises the same errors as `remove`."""
+        """Change an observation as if `new` had been added instead of `old`. Raises the same errors as `remove`."""
         self._move(memory, kind, 0, thousandths(new) - thousandths(old))
 
     def mean(self, kind: str) -> float:

@@ -44,11 +44,11 @@ class Baselines:
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:
-        """Remove a run that was added with this quality, exactly."""
+        """Remove a run that was added with this quality, undoing `add` exactly."""
         self._kinds.move(kind, -1, -thousandths(quality))
 
     def revise(self, kind: str, old: float, new: float) -> None:
-        """Change the quality of a run from `old` to `new`, exactly."""
+        """Change the quality of a run as if `new` had been added instead of `old`."""
         self._kinds.move(kind, 0, thousandths(new) - thousandths(old))
 
     def of(self, kind: str) -> float:

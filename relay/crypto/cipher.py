@@ -53,7 +53,7 @@ class Cipher:
         return nonce + self._values.encrypt(nonce, plain, about)
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
-        """Return the value that `seal` encrypted. Raises `UndecipherableError` (wrong key or context, or damage)."""
+        """Decrypt a value from `seal`. Raises `UndecipherableError` (wrong key or context, or damage)."""
         try:
             return self._values.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about)
         except self._refusals as error:
@@ -64,7 +64,7 @@ class Cipher:
         return self._names.encrypt(plain, None)
 
     def plain_name(self, encrypted: bytes) -> bytes:
-        """Return the name that `name` encrypted. Raises `UndecipherableError`."""
+        """Decrypt a name that was encrypted with `name`. Raises `UndecipherableError`."""
         try:
             return self._names.decrypt(encrypted, None)
         except self._refusals as error:

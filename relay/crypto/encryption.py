@@ -97,7 +97,7 @@ class TransactionCipher:
         return self._cipher.seal(value, _context(database, stored))
 
     def open(self, database: str, stored: bytes, sealed: bytes) -> bytes:
-        """Return the value that `seal` encrypted."""
+        """Decrypt a value that was encrypted with `seal`."""
         form = self._forms[database]
         if not sealed or not form.is_sealed:
             return sealed

@@ -34,7 +34,7 @@ class ReplySocket:
         """Bind to `endpoint`. Raises `UnavailableError`."""
         self._socket = zeromq.open_router(zeromq.context(), _SERVER)
         self.endpoint = zeromq.bind(self._socket, endpoint, UnavailableError)
-        self._turn = threading.Lock()  # held by the thread that waits for a request
+        self._turn = threading.Lock()  # held by the thread that is waiting for a request
         self._guard = threading.Lock()  # held for each use of the socket, which is not thread-safe
         self._waker = Waker()
         self._arrival = self._waker.arrival_at(self._socket)

@@ -28,7 +28,7 @@ class Spool:
     def __init__(self, path: Path, max_bytes: int) -> None:
         """Open the spool; events that an earlier process left are sent first.
 
-        Raises `JournalInUseError` when another publisher uses the folder, other `JournalError`s.
+        Raises `JournalInUseError` when another publisher uses the folder, and other `JournalError`s.
         """
         settings = JournalSettings(
             map_size_bytes=2 * max_bytes,  # sparse; the second half is room for deleting

@@ -46,7 +46,7 @@ def wait_until(fact: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Poll until `fact` holds; fail if it does not become true in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < deadline_s, "this did not happen in time"
+        assert time.monotonic() < deadline_s, "the condition did not become true in time"
         time.sleep(0.005)
 
 
@@ -98,11 +98,11 @@ class RelayProcess:
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """Kill the process, as a crash does."""
+        """Kill the process, to simulate a crash."""
         return self._end(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait until the process ends; return the exit code."""
+        """Wait until the process exits; return the exit code."""
         assert self._process is not None
         self._process.wait(STOP_TIMEOUT_S)
         return self._end(signal.SIGTERM)

@@ -43,7 +43,7 @@ def small_disk() -> Iterator[Path]:
             ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, text=True, check=False
         )
         if mounted.returncode:
-            skip_unless_ci(f"a file system can be mounted by root only: {mounted.stderr.strip()}")
+            skip_unless_ci(f"only root can mount a file system: {mounted.stderr.strip()}")
         try:
             yield Path(folder)
         finally:
@@ -114,7 +114,7 @@ def failing_disk(tmp_path: Path) -> Path:
     """A library, compiled for the test, that makes disk calls fail."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
-        skip_unless_ci("the failing disk needs Linux and a C compiler")
+        skip_unless_ci("the failing disk requires Linux and a C compiler")
     library = tmp_path / "failing_disk.so"
     subprocess.run([str(compiler), "-shared", "-fPIC", "-o", str(library), str(SHIM), "-ldl"], check=True)
     return library

@@ -252,7 +252,7 @@ def test_a_rotation_interrupted_by_a_crash_leaves_a_valid_token(
     shown = (tmp_path / "token").read_bytes()
     assert Credentials(tmp_path).of_token(shown).key_id == "local"
     assert ensure_local_key(tmp_path).encode() == shown
-    assert [key.id for key in read_keys(tmp_path)] == ["local"]  # the next start keeps only this one
+    assert [key.id for key in read_keys(tmp_path)] == ["local"]  # the next start keeps only this key
 
 
 def test_keys_that_cannot_be_rotated_are_refused_with_the_reason(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_user_id_claimed_in_the_handshake_is_ignored(data_dir: Path) -> None:
 
 
 def greet_as(endpoint: str, user_id: str, body: bytes, data_dir: Path | None = None) -> bytes:
-    """Speak raw ZMTP 3.0, with a `User-Id` in the READY command, and return the reply."""
+    """Send a request over raw ZMTP 3.0, with a `User-Id` in the READY command; return the reply."""
     host, port = endpoint.removeprefix("tcp://").split(":")
     token = (data_dir / "token").read_bytes() if data_dir is not None else b""
     properties = b"".join(

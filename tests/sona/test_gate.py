@@ -67,7 +67,7 @@ def told_until(gate: Gate, contests: Sequence[Contest | Comparison], done: Calla
 
 
 def comparisons(uses: Callable[[npt.NDArray[np.int64]], Array], count: int, seed: int) -> list[Comparison]:
-    """Return comparisons of random rankings, in which memories are used with the shares `uses(ranks)`."""
+    """Return comparisons of random rankings, in which memories are used in proportion to `uses(ranks)`."""
     random = np.random.default_rng(seed)
     found = []
     for place in random.integers(len(RANKINGS), size=count):
