@@ -62,7 +62,7 @@ class Broker:
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None) -> None:
         """Open the journal and bind the endpoints.
 
-        Raises `JournalInUseError` when another relay uses the folder, other `JournalError`s, `RelaySettingsError`,
+        Raises `JournalInUseError` if another relay uses the folder, and other `JournalError`s, `RelaySettingsError`,
         `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError`, `KeyFileError`.
         """
         self._settings = settings or RelaySettings()

@@ -215,7 +215,7 @@ class JournalError(RelayError):
 
 
 class JournalPausedError(JournalError):
-    """Nothing was written, for a temporary reason; intake retries, and reads continue."""
+    """A temporary condition prevented the write; intake retries, and reads continue."""
 
     code = "journal_paused"
 

@@ -253,7 +253,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a journal. `locked` counts reads of entries whose key is gone, since the journal was opened."""
+    """Statistics of a journal. `locked` counts reads of entries whose key is missing, since the journal was opened."""
 
     first_seq: int
     last_seq: int

@@ -36,7 +36,7 @@ class Findings:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, place: str, fault: str, count: int = 1) -> None:
-        """Add a fault `count` times."""
+        """Add `count` occurrences of a fault."""
         if count:
             self._counts[place, fault] += count
 

@@ -89,7 +89,7 @@ class WriterLock:
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The content of a lock file. `epoch` is the last owner's until this owner has claimed the store."""
+    """The content of a lock file. Until the owner claims the store, `epoch` is the previous owner's epoch."""
 
     role: Role
     pid: int

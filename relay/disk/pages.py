@@ -248,7 +248,7 @@ class _Walk:
         count = _long_header.unpack_from(self._content, page * self._page_bytes)[3]
         needed = -(-(_HEADER_BYTES + size_bytes) // self._page_bytes)
         if count != needed or page + count - 1 > self._commit.last_page or any(self._used[page + 1 : page + count]):
-            raise _FaultError(f"{name}: the {count} pages from {page} on do not fit a value of {size_bytes} bytes")
+            raise _FaultError(f"{name}: the {count} pages from {page} on do not match a value of {size_bytes} bytes")
         self._used[page + 1 : page + count] = b"\1" * (count - 1)
         self._pages[_OVERFLOW] += count - 1
 

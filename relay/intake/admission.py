@@ -57,7 +57,7 @@ class Admission:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for the malformed events among all events, given as bytes and outcome.
+        """Return masked quarantine entries for the malformed events in `admitted`, which pairs bytes with outcomes.
 
         An event of a user that the key does not permit belongs to no user, so it is rejected but not quarantined.
         """

@@ -69,7 +69,7 @@ class _JournalCheckup(Checkup):
             self._reference("ids", key, number(value))
 
     def _reference(self, database: str, key: bytes, seq: int) -> None:
-        """Check that a reference points to an event that refers back, or to an event that is known to be gone."""
+        """Check that a reference points to an event that refers back, or to an event that is known to be deleted."""
         found = self.transaction.get("events", number_key(seq))
         stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:

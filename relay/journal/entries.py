@@ -1,7 +1,7 @@
 """The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
 A value is 8 bytes of XXH3 over key and content, followed by the content. This detects a flipped bit in either, and an
-entry stored under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an
+entry stored under the wrong number. Numbers are 8 bytes, big-endian, so LMDB sorts them numerically. The checksum of an
 encrypted entry (`sealing`) is not encrypted, so damage is not mistaken for a missing key.
 """
 
@@ -19,7 +19,7 @@ from relay.disk import Transaction
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: keys of user and seq, for reading one user. `ids`: user and event_id to seq. `forgotten`: ids of deleted
+"""`users`: user and seq, for reading one user's events. `ids`: user and event_id to seq. `forgotten`: ids of deleted
 events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine
 entries.
 """

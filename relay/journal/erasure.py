@@ -1,8 +1,8 @@
 """Erases events out of order, by user, session, run or id. Readers skip the missing numbers.
 
 As after retention, the id of an erased event is recognised for `JournalSettings.repeat_horizon_s`, so sending it again
-has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone can only be erased with
-all events of its user, or by its number. Copies at the emitter and in backups are not erased.
+has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is missing can only be erased
+together with all of its user's events, or by its number. Copies at the emitter and in backups are not erased.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Appended(NamedTuple):
 class Journal:
     """A journal in one folder. Thread-safe; writes run one at a time.
 
-    In the examples, `journal` is empty, and `events` holds alice's events `e-1` to `e-3`.
+    In the examples, `journal` is empty, and `events` contains alice's events `e-1` to `e-3`.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class Journal:
 
         `audiences` limits them to entries for these audiences; at most 10,000 other entries are skipped
         (`Batch.has_more`). Stops before `max_bytes` of event data, but always returns the first entry. Skips entries
-        whose key is gone. Raises `EntryDamagedError` when the first entry is damaged (a batch ends before a later
-        damaged entry), and `KeysUnavailableError` when the keys folder is gone.
+        whose key is missing. Raises `EntryDamagedError` when the first entry is damaged (a batch ends before a later
+        damaged entry), and `KeysUnavailableError` when the keys folder is missing.
 
         >>> appended = journal.append(events, now)
         >>> batch = journal.fetch(after_seq=0, limit=2)
@@ -481,7 +481,7 @@ class Journal:
             self._sealing.require_keys()
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Raise `JournalFullError` before the map is completely full, because deleting needs pages too."""
+        """Raise `JournalFullError` before the map is completely full, because deletions also need pages."""
         limit = self._settings.map_size_bytes - self._reserve_bytes
         if transaction.used_bytes() > limit:
             raise JournalFullError(str(self._environment.path), limit)

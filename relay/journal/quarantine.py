@@ -145,7 +145,7 @@ def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
 
 
 def _locked(entry_id: int, sealed: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
-    """Return the readable part of an entry whose key is gone. It includes the user, so the entry can be erased."""
+    """Return the readable part of an entry whose key is missing. It includes the user, so the entry can be erased."""
     return QuarantineEntry(
         id=entry_id,
         data=b"",

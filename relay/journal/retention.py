@@ -1,6 +1,6 @@
 """Deletes old entries of a journal by age and size, by default not past the slowest consumer.
 
-Deletes in bounded transactions, so that appends can run in between. An id is kept for `repeat_horizon_s` after its
+Deletes in bounded transactions, so that appends can run in between. An id is retained for `repeat_horizon_s` after its
 event was received. The file is not compacted; LMDB reuses freed pages. Only `erasure` deletes out of order. No keys are
 needed, because times and sizes are not encrypted.
 """

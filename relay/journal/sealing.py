@@ -1,7 +1,8 @@
 """Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
-User ids, numbers, times and sizes stay readable. They are enough to delete, erase and check an entry whose key is gone.
-Readers skip such an entry like an erased one. A journal is encrypted from its beginning or not at all (`file`).
+User ids, numbers, times and sizes stay readable. They are enough to delete, erase and check an entry whose key is
+missing. Readers skip such an entry like an erased one. A journal is encrypted from its beginning or not at all
+(`file`).
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _owner_of(stored: StoredEvent) -> str:
 class Reading:
     """Reads the entries of one journal in order, for all users or one.
 
-    `locked` counts the entries skipped because their key is gone. Like erased entries, they do not block readers.
+    `locked` counts the entries skipped because their key is missing. Like erased entries, they do not block readers.
     """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:

@@ -67,7 +67,9 @@ class ServerSocket:
         return messages
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """Send `frames` to a peer; return False if it is gone or does not read. Raises `RelayUnavailableError`."""
+        """Send `frames` to a peer; return False if it has disconnected or does not read. Raises
+        `RelayUnavailableError`.
+        """
         with zeromq.translated(RelayUnavailableError, "reply"):
             return zeromq.send_now(self._routers[peer[0]], [peer[1:], *frames])
 

@@ -154,7 +154,7 @@ class Waker:
 class Watch:
     """Until `close`, calls a function in the running event loop when a message may have arrived at a socket.
 
-    Check for messages after each send too: the descriptor of a socket reports a change once, and sending consumes the
+    Also check for messages after each send: the descriptor of a socket reports a change once, and sending consumes the
     report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, because its futures take twice as long as a whole
     request.
     """

@@ -165,7 +165,7 @@ class Publisher:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
-        Raises `RelayUnavailableError` if events are lost because there is no spool, or no room in it. After a
+        Raises `RelayUnavailableError` if events are lost because there is no spool or it is full. After a
         `KeyboardInterrupt`, it does not wait for more acks; call it again to wait for the background thread.
 
         >>> publisher.close()
@@ -392,7 +392,7 @@ class Publisher:
         return max(0.0, due_s - time.monotonic()) + 0.001
 
     def _mark_away(self) -> None:
-        """Record that the relay is unreachable, and copy the window into the spool if there is room."""
+        """Record that the relay is unreachable, and copy the window into the spool if it fits."""
         self._away = True
         if self._spool is not None:
             with contextlib.suppress(SpoolFullError):  # the events stay in the window, and `publish` raises

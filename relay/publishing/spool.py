@@ -31,7 +31,7 @@ class Spool:
         Raises `JournalInUseError` when another publisher uses the folder, and other `JournalError`s.
         """
         settings = JournalSettings(
-            map_size_bytes=2 * max_bytes,  # sparse; the second half is room for deleting
+            map_size_bytes=2 * max_bytes,  # sparse; the second half is reserved for deletions
             reserve_bytes=max_bytes,
             disk_reserve_bytes=0,
             repeat_horizon_s=0,

@@ -67,7 +67,9 @@ def recognisable_event(number: int, user_id: str = "alice", **fields: Any) -> Ev
 
 
 def fill(journal: Journal) -> None:
-    """Add everything that a journal may contain: kept, deleted, erased and set-aside events, and quarantine entries."""
+    """Add everything that a journal may contain: retained, deleted, erased and set-aside events, and quarantine
+    entries.
+    """
     journal.append([recognisable_event(number) for number in range(1, 9)], NOW)
     journal.append([recognisable_event(9, "bob"), recognisable_event(10, "system")], NOW, source=("table:t", 3))
     journal.commit("memory", 0)

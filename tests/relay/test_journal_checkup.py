@@ -1,4 +1,4 @@
-"""Test that a check finds the damage of a journal, and reports no damage in a sound one."""
+"""Test that a check detects damage in a journal, and reports none in a sound one."""
 
 from __future__ import annotations
 

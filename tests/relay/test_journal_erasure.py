@@ -1,4 +1,6 @@
-"""Test erasing events out of order: their numbers become gaps, their bytes are gone, and their ids are recognised."""
+"""Test erasing events out of order: their numbers become gaps, their bytes are removed, and their ids are
+recognised.
+"""
 
 from __future__ import annotations
 

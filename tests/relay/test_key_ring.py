@@ -1,4 +1,4 @@
-"""Test the folder of encryption keys: each is created once, and is gone for all processes when it is destroyed."""
+"""Test the folder of encryption keys: each key is created once, and its destruction takes effect in all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the time to skip entries whose key is gone, and what an unreadable key blocks."""
+"""Test the time to skip entries whose key is missing, and what an unreadable key blocks."""
 
 from __future__ import annotations
 

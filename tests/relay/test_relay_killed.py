@@ -41,7 +41,7 @@ def check(journaled: list[tuple[str, str]], acked: dict[str, list[str]]) -> None
     assert [event_id for event_id, count in times.items() if count > 1] == []
     for producer, ids in acked.items():
         own = [event_id for one, event_id in journaled if one == producer]
-        assert own == sorted(own), "the order of a producer was not kept"
+        assert own == sorted(own), "a producer's events are out of order"
         assert set(ids) - set(own) == set(), "an acknowledged event is missing"
 
 
