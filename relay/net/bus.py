@@ -91,7 +91,7 @@ class ServerSocket:
         self._waker.wake()
 
     def close(self) -> None:
-        """Close, waiting up to a second for replies to be sent."""
+        """Close; unsent replies are still sent for up to a second."""
         for socket in (*self._routers, *self._feeds):
             socket.close()
         if self._authenticator is not None:

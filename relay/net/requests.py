@@ -73,7 +73,7 @@ class ReplySocket:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close, waiting up to a second for replies to be sent. No other thread may be using the socket."""
+        """Close; unsent replies are still sent for up to a second. No other thread may be using the socket."""
         self._socket.close(linger=_LINGER_MS)
         self._waker.close()
 
@@ -110,7 +110,7 @@ class AsyncReplySocket:
         self._look()
 
     def close(self) -> None:
-        """Close, waiting up to a second for replies to be sent."""
+        """Close; unsent replies are still sent for up to a second."""
         self._watch.close()
         self._socket.close(linger=_LINGER_MS)
         if self._authenticator is not None:
