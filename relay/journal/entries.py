@@ -19,8 +19,8 @@ from relay.disk import Transaction
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: user and seq, for reading one user's events. `ids`: user and event_id to seq. `forgotten`: ids of deleted
-events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine
+"""`users`: user and seq, for reading one user's events. `ids` maps user and event_id to seq. `forgotten`: ids of
+deleted events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine
 entries.
 """
 

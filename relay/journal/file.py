@@ -131,8 +131,8 @@ def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
     """Write a consistent copy of a journal, even while in use, into the empty folder `target`. Not fsynced.
 
     Returns the last number of the copy. The journal and its consumers' stores are copied at different times, so read
-    the cursors before copying the stores, and `rewind` the copied journal to these cursors. Consumers recognise repeats
-    of the events in between. Raises `JournalError`.
+    the cursors before copying the stores, and `rewind` the copied journal to these cursors. Consumers recognise the
+    events that are then repeated. Raises `JournalError`.
     """
     with closing(open_file(source, settings, readonly=True)) as environment:
         environment.copy(target)

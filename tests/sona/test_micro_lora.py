@@ -59,7 +59,7 @@ def with_parameters(parameters: Array) -> MicroLora:
 
 def test_a_new_adapter_is_the_identity_bit_for_bit() -> None:
     adapter = MicroLora(NDIM)
-    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not normalised, so `adapt` must not normalise
+    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not normalised, and must stay unchanged
     assert all(adapter.adapt(x).tobytes() == x.tobytes() for x in requests)
     narrow = requests[0].astype(np.float32)
     assert (adapter.adapt(narrow) == narrow).all()
