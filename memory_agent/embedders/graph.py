@@ -39,13 +39,13 @@ Array = npt.NDArray[np.float32]
 def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
     """Return the graph of the model in `weights` as an ONNX file.
 
-    Raises `ModelError` if the file does not hold a BERT encoder of this shape.
+    Raises `ModelError` if the file does not contain a BERT encoder of this shape.
     """
     try:
         tensors = load_file(weights)
         nodes = _Encoder(_named(tensors), shape, _Int8() if scheme == "int8" else _Float32()).build()
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise ModelError(f"{weights}: no BERT encoder of {shape.layers} layers: {error}") from error
+        raise ModelError(f"{weights}: not a BERT encoder with {shape.layers} layers: {error}") from error
     return _serialize(nodes, shape.name)
 
 

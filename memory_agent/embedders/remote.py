@@ -1,4 +1,4 @@
-"""A client of the node's embedder process that implements `Embedder`; loads no engine.
+"""A client of the node's embedder process that implements `Embedder`; does not import onnxruntime.
 
 A request is retried with backoff until its timeout, so it survives a restart of the server; a retry is cheap, because
 the server caches vectors. While the server does not answer, one query or count waits for it and the others fail fast,
@@ -47,7 +47,7 @@ class RemoteEmbedder(PassageEmbedder):
         if self._info is None:
             self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).result()).info
         if self._info is None:
-            raise EmbedderUnavailableError(f"{self._sockets.endpoint} does not say what its vectors come from")
+            raise EmbedderUnavailableError(f"{self._sockets.endpoint} did not report the origin of its vectors")
         return self._info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
@@ -111,7 +111,7 @@ class RemoteEmbedder(PassageEmbedder):
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
 
     def _learned(self, info: EmbedderInfo, found: T) -> T:
-        """Keep the origin that an answer carries."""
+        """Remember the origin of vectors from an answer."""
         self._info = info
         return found
 
@@ -122,7 +122,7 @@ def _decode_text(frames: wire.Frames) -> tuple[EmbedderInfo, Embedded]:
 
 
 class _SentTexts:
-    """Texts sent in chunks, two at a time, so that the server embeds one chunk while it returns another."""
+    """Texts sent in chunks, two at a time, so that the server embeds one chunk while it returns the previous one."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _SentTexts:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide texts into chunks that take one or two seconds each, whatever the lengths of the texts."""
+    """Divide texts into chunks that take one or two seconds each, whatever the texts' lengths."""
     start, chars = 0, 0
     for position, text in enumerate(texts):
         chars += len(text)

@@ -1,4 +1,4 @@
-"""The stored form of a shared item: a memory record with a description in its metadata, and blobs beside it."""
+"""The stored form of a shared item: a memory record with a description in its metadata, and separate blobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata key of the description of an item
-_USERS_STEP = 5  # the shown number is rounded, to hide single users
+_USERS_STEP = 5  # the number shown is rounded, to hide single users
 _ids = msgspec.msgpack.Decoder(list[str])
 
 
@@ -64,12 +64,12 @@ class Usage(NamedTuple):
     size_bytes: int = 0
 
     def with_item(self, record: MemoryRecord, by: int = 1) -> Usage:
-        """Return the usage with an item added, or removed with `by=-1`."""
+        """Return the usage with an item added or, with `by=-1`, removed."""
         return Usage(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers from which an item of many users was made, by pseudonym."""
+    """The offers from which an item of many users was created, by pseudonym."""
 
     item_id: str
     offers: dict[str, str]
@@ -209,7 +209,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     if file != attachment_of(data, None if file is None or data is None else file.name):
         raise InvalidInputError("attachment", "is not the file that the item names")
     if record != record_of(content, about.author, record.timestamp) or not is_pseudonym(about.author):
-        raise InvalidInputError("record", "differs from the item as it was published")
+        raise InvalidInputError("record", "differs from the published item")
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:
@@ -244,7 +244,7 @@ def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecor
 
 
 def has_former_format(snapshot: Snapshot) -> bool:
-    """Whether a store has the format of a former version."""
+    """Whether a store has the format of an earlier version."""
     return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
 
 
@@ -257,12 +257,12 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
         try:
             about, versions = about_of(record), versions_at(snapshot, place)
         except (KeyError, msgspec.MsgspecError):
-            yield "an item is not described"
+            yield "an item has no description"
             described = False
             continue
         file, data = about.attachment, snapshot.blob(place_of(snapshot, FILE, record.id))
         if file != attachment_of(data, None if file is None or data is None else file.name):
-            yield "an attachment is not that of its item"
+            yield "an attachment does not match its item"
         if about.version not in versions:
             yield "an item has no figures"
         if not all(versions.values()):

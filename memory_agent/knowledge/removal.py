@@ -41,7 +41,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 _APPLIED = "shared:followed"
 _AT_ONCE = 100
-"""Maximum items that one transaction changes."""
+"""Maximum number of items changed per transaction."""
 
 
 class ItemForgetting(Forgetting):
@@ -55,7 +55,7 @@ class ItemForgetting(Forgetting):
         return super().memories(record_ids)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of the offers that form items; upkeep would make the items again from these offers."""
+        """Return the ids of the offers that form items; upkeep would recreate the items from these offers."""
         return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:

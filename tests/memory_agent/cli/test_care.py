@@ -95,7 +95,7 @@ def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     content[-100] ^= 1
     records.write_bytes(content)
     damaged = run("verify", str(monday))
-    assert (damaged.exit_code, "is not as it was when the backup" in " ".join(damaged.stdout.split())) == (2, True)
+    assert (damaged.exit_code, "has changed since the backup" in " ".join(damaged.stdout.split())) == (2, True)
     assert "manifest: 0 entries, 1 finding\n" in damaged.stdout
 
 

@@ -149,7 +149,7 @@ def test_each_file_of_another_model_must_be_listed(tmp_path: Path, official: Mod
     folder = other_model(tmp_path, official)
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     (folder / "SHA256SUMS").write_text("\n".join(line for line in lines if not line.endswith(f" {name}")))
-    with pytest.raises(ModelError, match="lists no SHA-256 of"):
+    with pytest.raises(ModelError, match="lists no SHA-256 for"):
         find_model(named(folder), tmp_path / "cache")
 
 

@@ -83,7 +83,7 @@ def test_a_pattern_of_many_users_is_shown_only_if_each_offers_it(world: World) -
 def test_a_user_counts_once_and_can_offer_the_same_words_once(world: World) -> None:
     for user in FIVE[:4]:
         offer(world, user)
-    with pytest.raises(InvalidInputError, match="has the same words as another offer of this user"):
+    with pytest.raises(InvalidInputError, match="has the same words as an existing offer by this user"):
         offer(world, FIVE[0], f"{WORDS}.")
     assert shown(world) == []
 
@@ -379,7 +379,7 @@ def test_a_user_has_a_hundred_offers_at_most(world: World) -> None:
     shared = world.user("user-ann").shared
     for number in range(100):
         offer(world, "user-ann", f"Lesson {number}")
-    with pytest.raises(InvalidInputError, match="one offer too many"):
+    with pytest.raises(InvalidInputError, match="limit of offers per user"):
         offer(world, "user-ann", "Lesson 100")
     shared.unpublish(shared.offered()[0].content.item_id)
     offer(world, "user-ann", "Lesson 100")
@@ -486,7 +486,7 @@ def move_an_offer(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lose_an_offer, "an item names an offer with other words"),
+        (lose_an_offer, "an item names an offer with different words"),
         (damage_an_offer, "an offer cannot be read"),
         (move_an_offer, "an offer is stored for another user"),
     ],
