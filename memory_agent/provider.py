@@ -238,7 +238,7 @@ class SharedProvider(Protocol):
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
         """
         ...
 
@@ -268,7 +268,7 @@ class CareProvider(Protocol):
 
 
 class ErasureProvider(Protocol):
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
 
     def erase(
         self,
@@ -319,7 +319,7 @@ class MemoryProvider(Protocol):
 
     @property
     def erasure(self) -> ErasureProvider:
-        """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
+        """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
         ...
 
     def recall(

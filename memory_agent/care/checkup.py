@@ -248,7 +248,7 @@ class RecordsCheckup(Checkup):
     def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
         super().__init__(transaction, findings, report)
         self._state = StoreState()
-        self._names: dict[int, bytes] = {}  # ids by row, of the records that can be read
+        self._names: dict[int, bytes] = {}  # ids of the readable records, by row
 
     def checks(self) -> Sequence[Callable[[], None]]:
         try:
@@ -289,7 +289,7 @@ class RecordsCheckup(Checkup):
                 name: self.transaction.get(name, row_key(row)) is not None for name in (VECTORS, WORD_BITS, PENDING)
             }
             is_whole = held[VECTORS] and (held[WORD_BITS] or self._state.words_stamp is None)
-            fault = "is complete but pending, or incomplete and not pending"
+            fault = "is complete but pending, or incomplete but not pending"
             self.findings.require(is_whole != held[PENDING], RECORDS, fault)
             self.findings.require(row < self._state.next_row, RECORDS, "is beyond the last row")
 
@@ -372,7 +372,7 @@ class RecordsCheckup(Checkup):
     def _runs(self) -> None:
         """Check that runs refer only to memories that exist or were forgotten."""
         for key, value in self.walk(RUNS):
-            with suppress(StoreDamagedError, InvalidInputError):  # reported by the check of the index
+            with suppress(StoreDamagedError, InvalidInputError):  # reported by the index check
                 for row in decode_trajectory(key, value).named_rows:
                     self.findings.require(0 < row < self._state.next_row, RUNS, "names a row never allocated")
 
@@ -492,7 +492,7 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
     }
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)
-        is_other = (held != told) & ((held == held) | (told == told))  # NaN stands for no value and equals NaN
+        is_other = (held != told) & ((held == held) | (told == told))  # NaN means no value, so NaN equals NaN here
         findings.add(COLUMNS_FILE, f"differ from the records in {name}", int(np.count_nonzero(is_other)))
     for chosen, places in _filters(records):
         mask = view.mask(chosen)

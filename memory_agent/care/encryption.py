@@ -1,8 +1,8 @@
 """Encrypt a data folder or the staged files of a restore, list which stores are encrypted, and destroy a key.
 
 A user's records are copied into a new file under the user's key, verified, and put in place atomically. Derived files
-are removed first and rebuilt afterwards, encrypted. Each step is idempotent. Backups, and files that a restore moved
-aside, remain unchanged.
+are removed first and rebuilt afterwards in encrypted form. Each step is idempotent. Backups, and files that a restore
+moved aside, remain unchanged.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def encrypt_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> EncryptedFolder:
-    """Encrypt a data folder, or one user in it; stores that are already encrypted stay as they are. Durable on return.
+    """Encrypt a data folder, or one user in it. Stores that are already encrypted do not change. Durable on return.
 
     Idempotent; after a crash each store is intact, either plain or encrypted. A user whose key is missing is reported
     to `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises
@@ -159,7 +159,7 @@ def destroy_user_key(
     if folder.exists():
         left.append(f"{folder}, which can no longer be read")
     if is_served:
-        left.append("what conductors published as system about the user's runs, encrypted with the key of system")
+        left.append("what conductors published as system about the user's runs, encrypted with the system's key")
     return DestroyedKey(user_id=user_id, destroyed=True, events_of_system=erased, left=tuple(left))
 
 

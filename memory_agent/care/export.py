@@ -5,7 +5,7 @@ words are base64 of the stored bytes; metadata that JSON cannot represent exactl
 long event ids are digests. `memory-agent sona export` exports runs and what was learned from them.
 
 Export reads a snapshot and works while a daemon runs. Import checks every line before it writes one transaction, so a
-bad line, a full disk or a kill leaves the store unchanged. It skips memories whose id or event the store already has,
+bad line, a full disk or a kill leaves the store unchanged. It skips memories whose id or event is already in the store,
 and is idempotent. Vectors of a different embedder are dropped, and recomputed when a model is available.
 
 In an export of shared items, a line is an item with its attachment and the pseudonym of its author. The export contains
@@ -66,7 +66,7 @@ FORMAT = 2
 """Version 0.1.0 wrote format 1, without passages and words."""
 LONGEST_LINE_BYTES = 64 << 20
 
-_LENGTH_ERROR = 0.01  # largest error of the length of a unit vector in float16
+_LENGTH_ERROR = 0.01  # maximum length error of a unit vector in float16
 _STEP = 1_000
 _MOST_NAMED = 5  # maximum number of bad lines named in one error
 

@@ -88,7 +88,7 @@ def open_memory(
 def open_for_reading(
     data_dir: Path, settings: Settings, user_id: str, shared: SharedStore | None = None
 ) -> Iterator[Memory]:
-    """Like `open_memory`, but for a user without a store yield an empty memory and create no files or keys."""
+    """Like `open_memory`, but yield an empty memory for a user without a store, and create no files or keys."""
     open_user_key(settings.encryption, data_dir, user_id)
     Layout(data_dir).finish_restore()
     if user_folder(data_dir, user_id).exists():

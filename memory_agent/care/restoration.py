@@ -41,7 +41,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The restored parts. `aside` is the folder with the replaced files, or None if there were none.
 
     `erased_again` counts, by user, memories erased from the copies because they were erased here since the backup.
-    `has_history`: whether this data folder has a history of erasures; on a new machine it has none.
+    `has_history`: whether this data folder has a history of erasures (on a new machine, it does not).
     """
 
     parts: tuple[Part, ...]
@@ -111,7 +111,7 @@ def restore_user(
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
         if user_id != SHARED_USER:  # shared items have no events
-            # Rewind before the moves: repeated events are recognised, missed events would be lost.
+            # Rewind before the moves: repeated events are recognised, but missed events would be lost.
             _rewind(data_dir, settings, cursor)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_folders(data_dir, [*moves, (staged, folder)])
@@ -195,7 +195,7 @@ def _reapply_to_user(
 def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:
     history = read_history(user_folder(data_dir, user_id), user_id)
     if history.unread:
-        warn(f"{history.unread} damaged erasure records of {user_id}; the memories that they name may be restored")
+        warn(f"{history.unread} damaged erasure records of {user_id}; the memories that they name may reappear")
     return history
 
 

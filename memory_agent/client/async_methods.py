@@ -294,7 +294,7 @@ class AsyncSharedMethods:
     async def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
         """
         return await self._ask("shared.set_name", name=name)
 
@@ -327,7 +327,7 @@ class AsyncCareMethods:
 
 
 class AsyncErasureMethods:
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

@@ -292,7 +292,7 @@ class SharedMethods:
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
         """
         return self._ask("shared.set_name", name=name)
 
@@ -325,7 +325,7 @@ class CareMethods:
 
 
 class ErasureMethods:
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

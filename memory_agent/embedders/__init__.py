@@ -4,7 +4,7 @@ Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk w
 package loads neither onnxruntime nor sockets; `remote`, `lanes`, `cache`, `weights` and `schemes` are imported where
 they are needed.
 
-Each embedder identifies the origin of its vectors by a stamp (`info.stamp`). Stores keep the stamp with the vectors, so
+Each embedder identifies the origin of its vectors by a stamp (`info.stamp`). The stamp is stored with the vectors, so
 vectors of different models are never compared. Rejected: a library that depends on torch (2 GB), and one session per
 user (100 MB each) instead of one per node.
 """

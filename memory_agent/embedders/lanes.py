@@ -205,9 +205,8 @@ class _QueuedTexts:
 class Pace:
     """Detects when other programs starve the nice threads. The caller must hold the lanes' lock.
 
-    A thread at niceness 10 gets a tenth of the share of a normal thread: with six other busy programs on two cores, it
-    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are seconds of the
-    monotonic clock.
+    A thread at niceness 10 gets a tenth of a normal thread's share: with six other busy programs on two cores, it
+    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are in monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -284,7 +283,7 @@ class LanedEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call, or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
+        """Queue a bulk call or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:

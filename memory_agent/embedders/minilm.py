@@ -47,7 +47,7 @@ _LEAST_ROOM = 4
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
-    """Load the model of the settings. Raises the errors of `cache.obtain`."""
+    """Load the model that the settings name. Raises the errors of `cache.obtain`."""
     artifacts = obtain(settings, cache, package)
     prefixes = prefixes_of(artifacts.model.shape.name, settings)
     return MiniLM(artifacts, settings.max_tokens, *prefixes)
@@ -78,7 +78,7 @@ class MiniLM:
         )
 
     def embed(self, text: str) -> Embedding:
-        """Return the (d,) vector of the beginning of `text`, without a prefix. Raises `InvalidInputError`."""
+        """Return the (d,) vector of the start of `text`, without a prefix. Raises `InvalidInputError`."""
         ids = self.encode(text)
         vector: Embedding = self.embed_ids(ids, np.ones_like(ids))[0]
         return vector

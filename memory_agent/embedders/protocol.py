@@ -54,8 +54,8 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
     def words_stamp(self) -> str:
         """The identifier to store with further passages and word bits; "" if the embedder computes none.
 
-        Stored passages and bits with another stamp are rebuilt or ignored; they may still be compared if the weights
-        are the same.
+        Stored passages and bits with a different stamp are rebuilt or ignored; they may still be compared if the
+        weights are the same.
         """
         return f"{self.words}|{self.stamp}" if self.words else ""
 
@@ -68,7 +68,8 @@ def has_prefixes(stamp: str) -> bool:
 def comparable(stamp: str, other: str) -> bool:
     """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes.
 
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); vectors of two models are not.
+    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); vectors of different models are
+    not.
     """
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
@@ -160,8 +161,8 @@ class Embedder(Protocol):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Begin to embed `text`, ahead of all bulk work, and return without waiting.
 
-        `timeout_s` is the time from now until the result.
-        Raises only `InvalidInputError`; `result` raises other errors.
+        `timeout_s` limits the time from this call to the result. Raises only `InvalidInputError`; `result` raises other
+        errors.
         """
         ...
 

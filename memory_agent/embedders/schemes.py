@@ -31,7 +31,7 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the processor described.
+    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the `machine` and `flags` passed.
 
     Raises `SettingsError` for any other setting.
     """

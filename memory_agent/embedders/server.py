@@ -91,7 +91,7 @@ class EmbedderServer:
         self.endpoint = self._socket.endpoint
 
     def load(self) -> EmbedderInfo | None:
-        """Load the model; return its origin, or None without a model."""
+        """Load the model; return the origin of its vectors, or None if there is no model."""
         try:
             return self._keeper.embedder().info
         except ModelError:

@@ -1,4 +1,4 @@
-"""Find the model in the folder of the settings, the cache, an installed package, or the model hub, in this order.
+"""Find the model in the folder from the settings, the cache, an installed package, or the model hub, in this order.
 
 Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
 `SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. The
@@ -9,8 +9,8 @@ vectors.
 Rejected: trusting file names (vectors of a swapped model cannot be compared with any others), and importing the package
 that contains the weights (it depends on torch).
 
-Downloads from the hub use a pinned revision, are verified before they are installed, and need an optional library (`pip
-install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
+Downloads from the hub use a pinned revision, are verified before they are installed, and require an optional library
+(`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` limits the tokens of a run."""
+    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the tokens of a run."""
 
     name: str
     layers: int
@@ -95,7 +95,7 @@ def cache_folder() -> Path:
 
 
 def named_model(folder: Path, cache: Path) -> Model:
-    """Return the verified model from the folder in the settings, without trying other places.
+    """Return the verified model from the folder in the settings, without looking elsewhere.
 
     Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
     """

@@ -49,7 +49,7 @@ _SCANNED_AT_OPENING = 20_000
 
 
 class Erasure:
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder.
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder.
 
     Erasures run one at a time. Every method raises `StoreError` if the store has failed or is closed.
     """
@@ -63,7 +63,7 @@ class Erasure:
         table: SignalTable,
         in_use: InUse,
     ) -> None:
-        """Raises `SettingsError` for unusable retention rules."""
+        """Raises `SettingsError` for invalid retention rules."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
@@ -159,12 +159,12 @@ class Erasure:
         return self._receipt(intent, now, dry_run=True)
 
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
-        """Erase what an intent lists. Idempotent.
+        """Erase everything that an intent lists. Idempotent.
 
         If the intent is `with_journal`, its events must already be erased from the journal.
 
-        Durable on return. If a full disk or a long read prevents a step, it is done later, as the receipt states. An
-        intent that waits for the journal stays open. Raises `StoreError`, and keeps the intent, if the records could
+        Durable on return. If a full disk or a long read prevents a step, the step is done later, as the receipt states.
+        An intent that waits for the journal stays open. Raises `StoreError`, and keeps the intent, if the records could
         not be deleted.
         """
         with self._in_use():

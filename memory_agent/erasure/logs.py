@@ -1,12 +1,13 @@
 """The erasure logs: the intent of an unfinished erasure in the user's folder, and the user's history next to it.
 
 The intent is written before an erasure starts and removed when it ends. After a crash the whole intent is carried out
-again; every step is idempotent. The history has an entry for each erasure and outlives the user's folder. After a
+again; every step is idempotent. The history contains an entry for each erasure and outlives the user's folder. After a
 restore, it is applied to the restored files. The history itself is never restored, and it does not include erasures on
-other machines. It only counts expired memories, because they expire again wherever they are restored.
+other machines. Expired memories are only counted in it, because they expire again wherever they are restored.
 
-Both have checksums, because a flipped bit would erase something else or undo an erasure. Neither contains text. The
-intent contains ids. The history contains fingerprints of ids, which can confirm a guessed id but cannot be inverted.
+Both files have checksums, because a flipped bit could erase something else or undo an erasure. Neither contains text.
+The intent contains ids. The history contains fingerprints of ids, which can confirm a guessed id but cannot be
+inverted.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def note_renewed_id(folder: Path, user_id: str, record_id: str, now: datetime) -
 
 
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
-    """Replace a user's history with the erasure of the whole user. Durable on return. Raises `StoreError`."""
+    """Replace a user's history with one entry: the whole user was erased. Durable on return. Raises `StoreError`."""
     if data_dir_of(folder) is not None:
         file = _with_folder(_history_file(folder, user_id))
         write_atomically(file, _encode(HistoryEntry(at=now, everything=True)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memory_agent.storage.snapshot import Snapshot  # imports numpy and more
 
 NOT_COVERED = (
-    "earlier backups and exports (a restore here erases again), and files that a restore moved aside (replaced-*)",
+    "earlier backups and exports (a restore here repeats the erasure), and files moved aside (replaced-*)",
     "unsent events in the spools and windows of publishers",
     "quarantined bytes that are not an event and name no user",
     "the ids of the events, which are needed to recognise duplicates",
@@ -222,7 +222,7 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased, as counts and a hash without text. If `complete`, no file contains it any more.
+    """What was erased, as counts and a hash, without text. If `complete`, no file contains the erased data.
 
     Otherwise `reason` states what is left; the next open or upkeep of the store removes it. `ids_sha256` is the SHA-256
     of the sorted ids, one per line. `by_rule` counts expired memories by retention rule. `unknown_ids` are requested

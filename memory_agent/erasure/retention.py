@@ -154,7 +154,7 @@ class RetentionSchedule:
         return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
 
     def settle(self, expired: Expired, now: datetime) -> None:
-        """Update the schedule after the memories of a scan were erased. A scan stays due if more have expired."""
+        """Update the schedule after a scan's memories were erased. A scan stays due if more have expired."""
         looked_at = None if expired.has_more else now
         self._note = msgspec.structs.replace(
             self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at

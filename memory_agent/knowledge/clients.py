@@ -59,7 +59,7 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 
 
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
-    """Return the answer to a read if there is no store. Raises `InvalidInputError` for an item by id."""
+    """Return the answer to a read if there is no store. Raises `InvalidInputError` if it names an item."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, Unpublish):
@@ -128,13 +128,13 @@ class _Pending:
         )
 
     def __call__(self, timeout_s: float) -> Any:
-        """Wait for the answer, at most `timeout_s`, and not beyond the deadline set when the request was sent."""
+        """Wait for the answer, at most `timeout_s`, but not beyond the deadline set when the request was sent."""
         left_s = min(timeout_s, self._ends_at_s - time.monotonic())
         try:
             frames = self._socket.receive(self._correlation, max(left_s, 0.0))
         except DeadlineExceededError as error:
             self._breaker.waited_since(self._sent_at_s)
-            raise UnavailableError("the store of shared items did not answer in time") from error
+            raise UnavailableError("the store of shared items did not respond in time") from error
         finally:
             self._give_back()
         self._breaker.heard()

@@ -142,7 +142,7 @@ def check_report(report: Report) -> None:
         if not item.retrievals and not item.uses:
             raise InvalidInputError(f"items[{place}]", "was neither retrieved nor used")
         if not 0.0 <= item.quality <= item.uses:
-            raise InvalidInputError(f"items[{place}].quality", f"must be between 0 and its uses ({item.uses})")
+            raise InvalidInputError(f"items[{place}].quality", f"must be between 0 and the uses ({item.uses})")
 
 
 def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
@@ -196,7 +196,7 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 class Series(msgspec.Struct, Generic[T], array_like=True):
     """One figure: its current release, the number of releases, and the sums for the next one.
 
-    `waiting` counts the users who are new or changed since the last release. The `Part` of such a user has a mark: the
+    `waiting` counts the users who are new or changed since the last release. Such a user's `Part` has a mark: the
     number of that release, and whether it counts the user. The release counts all other contributors.
     """
 
@@ -208,7 +208,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
     def is_waiting(self, mark: int | None) -> bool:
-        """Whether a user's mark is from the last release, so that the user is waiting."""
+        """Whether a user's mark is from the last release, which means that the user is waiting."""
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
@@ -251,7 +251,7 @@ Marks = tuple[int | None, int | None, int | None]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """The stored data of one user for one version: the contribution, and the marks for usage, quality and rating."""
+    """One user's stored data for one version: the contribution, and the marks for usage, quality and rating."""
 
     sums: Contribution = Contribution()
     marks: Marks = (None, None, None)
@@ -289,7 +289,7 @@ class Standing(msgspec.Struct, array_like=True):
 
     @property
     def boost(self) -> float:
-        """The increase of the item's score for all users: 0 unless proven, at most .05, never negative."""
+        """The increase in the item's score for all users: 0 unless proven, at most .05, never negative."""
         return self.quality.released.boost if self.quality.released else 0.0
 
     def is_worse(self, rules: Rules) -> bool:

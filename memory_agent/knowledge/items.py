@@ -39,7 +39,7 @@ from memory_agent.records.shared_content import (
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-ABOUT = "shared"  # the metadata key of the description of an item
+ABOUT = "shared"  # the metadata key of an item's description
 _USERS_STEP = 5  # the number shown is rounded, to hide single users
 _ids = msgspec.msgpack.Decoder(list[str])
 
@@ -86,12 +86,12 @@ def usage_of(snapshot: Snapshot, author: str) -> Usage:
 
 
 def write_usage(batch: Batch, author: str, used: Usage) -> None:
-    """Store the usage of an author, or delete it if the author has no items."""
+    """Store an author's usage, or delete it if the author has no items."""
     batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
 
 
 def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
-    """Return the usage of each author, computed from all items."""
+    """Return each author's usage, computed from all items."""
     found: defaultdict[str, Usage] = defaultdict(Usage)
     for _, record in snapshot.scan():
         author = about_of(record).author
@@ -126,7 +126,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
 
 
 def about_of(record: MemoryRecord) -> About:
-    """Return the description in the metadata of a record."""
+    """Return the description in a record's metadata."""
     return msgspec.convert(record.metadata[ABOUT], About)
 
 
@@ -136,7 +136,7 @@ def place_in(snapshot: Snapshot, item_id: str) -> str:
 
 
 def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
-    """Return the standing of the current version of an item."""
+    """Return the standing of an item's current version."""
     return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
 
 
@@ -213,7 +213,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:
-    """Return the size of the texts and the attachment of an item."""
+    """Return the size of an item's texts and attachment."""
     texts = (record.text, record.title or "", about.reference or "", *record.tags)
     file = about.attachment
     return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
@@ -266,13 +266,13 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
         if about.version not in versions:
             yield "an item has no figures"
         if not all(versions.values()):
-            yield "figures do not match the reports of their users"
+            yield "figures do not match their users' reports"
         beside = (kind + place for kind in (FILE, FIGURES, FORMER, OFFERERS))
         left.difference_update(beside, snapshot.blobs(PARTS + place))
     yield from ("a blob belongs to no item" for _ in left)
     if described and not has_former_format(snapshot):
         counted = {place_of(snapshot, USED, author): one for author, one in usage_by_author(snapshot).items()}
         if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
-            yield "the usage of an author does not match the items"
+            yield "an author's usage does not match the items"
     if {place_of(snapshot, NAME, author) for author in authors_with_names(snapshot)} != set(snapshot.blobs(NAME)):
-        yield "a name is stored for another user"
+        yield "a name is stored for the wrong user"

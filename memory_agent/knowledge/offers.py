@@ -54,7 +54,7 @@ MatchKey = tuple[str, ...]
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """The content and the time of an offer."""
+    """An offer's content and time."""
 
     content: SharedContent
     at: datetime
@@ -68,7 +68,7 @@ class _Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(NamedTuple):
-    """A new item with words that enough users offer, and each of these users' offer."""
+    """A new item with words that enough users offer, and the offer of each of these users."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -106,7 +106,7 @@ def offers_by(snapshot: Snapshot, author: str) -> list[OfferedPattern]:
 
 
 def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | None:
-    """Return the version of an offer of this user, or None without such an offer."""
+    """Return the version of this user's offer, or None if there is no such offer."""
     offer = _offers_of(snapshot, author).get(offer_id)
     return None if offer is None else offer.content.version
 
@@ -196,7 +196,7 @@ def add_offerers(batch: Batch) -> None:
 
 
 def match_key(content: SharedContent) -> MatchKey:
-    """Return a key that is equal for matching offers: the same words for the same readers.
+    """Return a key that is equal for offers of the same words for the same readers.
 
     >>> content = SharedContent(item_id="", content_type="pattern", title="Deploys", summary="They fail.", version="1")
     >>> match_key(content) == match_key(msgspec.structs.replace(content, summary="they  fail"))
@@ -216,7 +216,7 @@ def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
         yield "an offer cannot be read"
         return
     if {place_of(snapshot, OFFERS, author) for author in offers} != set(snapshot.blobs(OFFERS)):
-        yield "an offer is stored for another user"
+        yield "an offer is stored for the wrong user"
     for record, offerers in items:
         key = _match_key_of_item(record)
         behind = (offers.get(author, {}).get(id_) for author, id_ in offerers.items())

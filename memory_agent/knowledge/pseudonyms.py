@@ -1,4 +1,4 @@
-"""Pseudonyms of users, and blob names of shared items. Both are digests keyed with a secret of the store.
+"""Pseudonyms of users, and blob names of shared items. Both are digests keyed with the store's secret.
 
 Blob names are readable even in an encrypted store, so they must not reveal an item or a user.
 """
@@ -67,7 +67,7 @@ def mark_removal(batch: Batch) -> None:
 
 
 class Authors:
-    """The pseudonyms and names of the users of one store."""
+    """The pseudonyms and names of one store's users."""
 
     def __init__(self, archive: Archive, erasure: Erasure) -> None:
         self._archive = archive
@@ -91,7 +91,7 @@ class Authors:
         return names
 
     def set_name(self, author: str, name: str | None) -> str:
-        """Set or remove the name of an author; return the name that others see."""
+        """Set or remove an author's name; return the name that others see."""
         with self._archive.batch() as batch:
             drop_name(batch, author)
             if name is not None:
@@ -111,7 +111,7 @@ class Authors:
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see: the chosen name with a part of the pseudonym appended, or the pseudonym.
+    """Return the name that others see: the chosen name with part of the pseudonym appended, or the pseudonym.
 
     No two authors therefore have the same name, and choosing a name never reveals whether it is taken.
     """
@@ -133,7 +133,7 @@ def authors_with_names(snapshot: Snapshot) -> list[str]:
 
 
 def drop_name(batch: Batch, author: str) -> None:
-    """Remove the name of an author."""
+    """Remove an author's name."""
     place = place_of(batch, NAME, author)
     if batch.blob(place) is not None:
         batch.set_blob(place, None)

@@ -84,7 +84,7 @@ def log_removed(batch: Batch, record: MemoryRecord, now: datetime) -> None:
 
 
 def pending_changes(snapshot: Snapshot) -> PendingChanges:
-    """Return the changes of the oldest entries, in order, without changes of removed versions."""
+    """Return the changes from the oldest entries, in order, without those of removed versions."""
     found = list(_kept(snapshot, _AT_ONCE + 1))
     entries = found[:_AT_ONCE]
     changes = filter(None, (_change_of(snapshot, entry) for _, entry in entries))
@@ -93,14 +93,14 @@ def pending_changes(snapshot: Snapshot) -> PendingChanges:
 
 
 def drop_sent(batch: Batch, through: int) -> None:
-    """Delete the entries up to number `through`, after the relay acknowledged their events."""
+    """Delete the entries up to number `through`, whose events the relay has acknowledged."""
     while names := [name for name in batch.blobs(_ENTRY, _AT_ONCE) if _number(name) <= through]:
         for name in names:
             batch.set_blob(name, None)
 
 
 def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the inconsistencies of the log."""
+    """Yield the inconsistencies in the log."""
     last = _last(snapshot)
     try:
         numbers = [number for number, _ in _kept(snapshot)]

@@ -2,10 +2,10 @@
 
 An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment, so
 backup, verification, export and encryption work as in a user's store. Users appear only as pseudonyms, which are keyed
-with a secret of this store. Searches store nothing.
+with this store's secret. Searches store nothing.
 
-One transaction writes the record, figures and attachment of an item, and one removes them. Upkeep purges removed bytes
-from the files. A removed item's id and an erased user's pseudonym are never reused (`removal`).
+One transaction writes an item's record, figures and attachment, and one removes them. Upkeep purges removed bytes from
+the files. A removed item's id and an erased user's pseudonym are never reused (`removal`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Knowledge(Memory):
         is_hosted: bool = False,
         shared: SharedStore | None = None,
     ) -> None:
-        """Take the arguments of `Memory`. Retention rules do not apply to shared items, and learning is off."""
+        """Takes the same arguments as `Memory`. Retention rules do not apply to shared items, and learning is off."""
         of_items = msgspec.structs.replace(
             settings, retention=RetentionSettings(), learning=LearningSettings(mode="off", patterns=False)
         )
@@ -361,7 +361,7 @@ class Knowledge(Memory):
                 standings = standings_at(batch, place)
                 standing = standings.get(item.version)
                 if standing is None or own in offerers_of(batch, item.item_id):
-                    continue  # the runs of an author do not count
+                    continue  # an author's runs do not count
                 figures = Figures(standing, StoredParts(batch, place, item.version))
                 if figures.report(own.encode(), report.number, item):
                     counted.append(item.item_id)
@@ -431,7 +431,7 @@ class Knowledge(Memory):
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:
-        """Count the items, offers and ratings of the caller."""
+        """Count the caller's items, offers and ratings."""
         authors = self._authors.pseudonyms(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             return SharedPart(
@@ -528,7 +528,7 @@ class SearchQuota:
     """
 
     def __init__(self, size: int, per_s: float) -> None:
-        """Allow each user a burst of `size` searches, then `per_s` a second."""
+        """Allow each user a burst of `size` searches, then `per_s` per second."""
         self._size = float(size)
         self._per_s = per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()

@@ -179,7 +179,7 @@ def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
 
 
 def _mark(counted: bool | None) -> int | None:
-    """Return a user's mark for release 0, given whether that release counts the user."""
+    """Return a user's mark for release 0, which depends on whether that release counts the user."""
     return None if counted is None else int(counted)
 
 

@@ -39,7 +39,7 @@ Admission = AbstractContextManager[Callable[[], None] | None]
 
 @dataclass(frozen=True)
 class EncodedEvent:
-    """Decodes an event of the journal. Instances with equal bytes are equal."""
+    """Decodes a journal event. Instances with equal bytes are equal."""
 
     data: bytes = field(repr=False)
 
@@ -193,7 +193,7 @@ class Intake:
         return tally.report()
 
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
-        """Return the new events, and the events that were handled before.
+        """Return the new events, and those that were handled before.
 
         An event at or below the cursor was handled before, unless it produces a memory and its id is unknown. In that
         case its number is from a different journal, because the previous journal was lost or the store was moved.
@@ -212,7 +212,7 @@ class Intake:
 
 @dataclass
 class _Tally:
-    """Counts of the outcomes of one batch."""
+    """The outcome counts of one batch."""
 
     duplicates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)

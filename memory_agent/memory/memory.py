@@ -444,7 +444,7 @@ class Memory:
             self._vectors.fill_in_background()
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Recompute all vectors with the current model, after `model_changed`; return how many.
+        """Recompute all vectors after a change of the model (`model_changed`); return how many.
 
         Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
         `ModelError` without a model.

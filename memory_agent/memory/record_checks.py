@@ -1,4 +1,4 @@
-"""Checks of the record that `Memory.remember` stores."""
+"""Checks for the records that `Memory.remember` stores."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ MOST_FOUND = 100
 _SPARE_ITEMS = 10
 """Number of extra items to request, from which new items are drawn."""
 _MOST_TITLE_CHARS = 80  # of a title taken from a memory's first line
-_TIMEOUT_S = 8.0  # below the timeout of clients
+_TIMEOUT_S = 8.0  # below the clients' timeout
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
 
@@ -296,7 +296,7 @@ class Shared:
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
 
         >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
@@ -483,7 +483,7 @@ def _title_of(record: MemoryRecord) -> str:
 
 
 def _state_of(record: MemoryRecord) -> str:
-    """Return a digest of the content of a memory."""
+    """Return a digest of a memory's content."""
     content = (record.id, record.text, record.title, record.tags, record.kind)
     return sha256(msgspec.msgpack.encode(content)).hexdigest()
 

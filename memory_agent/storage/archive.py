@@ -51,7 +51,7 @@ class Archive:
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
-        self._is_behind = False  # while set, only a rebuild updates the columns, not the batches
+        self._is_behind = False  # while set, a rebuild updates the columns, and batches do not
         self._is_closing = False
         self._failure: BaseException | None = None
 
@@ -180,7 +180,7 @@ class Archive:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing, because another owner has taken the files over."""
+        """Close without writing, because another owner has taken over the files."""
         self._is_closing = True
         self._wait()
         with self._writing:

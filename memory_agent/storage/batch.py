@@ -217,11 +217,11 @@ class Batch(Snapshot):
         return True
 
     def count(self, counter: str, by: int = 1) -> None:
-        """Add to a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
+        """Increase a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
         self.state.counters[counter] = self.state.counters.get(counter, 0) + by
 
     def count_among(self, group: str, name: str, by: int, most: int) -> None:
-        """Add to the counter `<group>.<name>`, or to `<group>.*` if the group already counts `most` other names."""
+        """Increase the counter `<group>.<name>`, or `<group>.*` if the group already counts `most` other names."""
         counter = f"{group}.{name}"
         if (
             counter not in self.state.counters
@@ -358,7 +358,7 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed or, without an id, those of no run."""
+        """Record that a run's lessons changed or, without an id, lessons that belong to no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)
@@ -426,7 +426,7 @@ class Batch(Snapshot):
         return values
 
     def _settle_pending(self, row: int) -> None:
-        """Update whether the memory waits for a vector or for words."""
+        """Record whether the memory waits for a vector or for words."""
         wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
         if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
             self._transaction.delete(PENDING, row_key(row))

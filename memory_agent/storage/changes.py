@@ -19,7 +19,7 @@ from memory_agent.records.memories import MemoryRecord
 Rows = npt.NDArray[np.int64]
 
 Op = Literal["put", "vector", "update", "delete", "reword", "words"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored: append only
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored, so only append
 
 
 class Words(NamedTuple):
@@ -77,7 +77,7 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log, from `after` (exclusive) to `through` (inclusive).
 
-    `rows` holds each row at most once. It may be a lazy iterator, so iterate over it only once. `stamp` and
+    `rows` contains each row at most once. It may be a lazy iterator, so iterate over it only once. `stamp` and
     `words_stamp` name the embedders of the vectors and of the words after the range.
     """
 

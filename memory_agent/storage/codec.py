@@ -42,19 +42,19 @@ _DEFLATE_FROM_BYTES = 512  # bytes; deflate saves almost nothing on smaller valu
 _LONGEST_PLAIN_KEY = 128
 _PLACE_BYTES = 9
 _SPAN_BYTES = 8
-_LENGTH_BYTES = 4  # precedes the bits of words
+_LENGTH_BYTES = 4  # precedes the word bits
 _OFFSET = 1 << 63  # so that times before 1970 sort before later times
 
 T = TypeVar("T")
 
 
 class StoreState(msgspec.Struct, kw_only=True):
-    """The state of a store, one small value that each batch rewrites.
+    """A store's state: one small value that each batch rewrites.
 
     `lineage` is a random name that is assigned at creation and copied into derived files. `stamp` and `words_stamp`
     name the embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size
     of a word. The change log starts after `forgotten_through` and ends at `last_change`. `cursor` is the number of the
-    last ingested journal event, 0 before the first. `lessons_version` grows whenever the lessons of a run change.
+    last ingested journal event, 0 before the first. `lessons_version` increases whenever a run's lessons change.
     """
 
     format: int = 1
@@ -314,7 +314,7 @@ def passages_of(body: bytes, ndim: int) -> tuple[npt.NDArray[np.int32], Embeddin
 
 
 def encode_words(row: int, words: Words) -> bytes:
-    """Return the stored form of the words of a text."""
+    """Return the stored form of a text's words."""
     return with_checksum(row, words.length.to_bytes(_LENGTH_BYTES, "little") + words.bits.tobytes())
 
 
@@ -341,7 +341,7 @@ def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> Stor
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
-    """Return the stored form of an entry of the change log. A deletion frees more space than its entry takes."""
+    """Return the stored form of a change log entry. A deletion frees more space than its entry takes."""
     return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row))
 
 

@@ -2,8 +2,8 @@
 
 Memories are numbered by slot, from 0 in order of arrival; a slot is never reused. A `Column` grows while other threads
 read it: the writer appends after the published values and copies before it overwrites, so readers need no lock. Growing
-doubles the capacity. The appends before that copy the values in steps, so that no single batch copies them all (90 ms
-for the words of 100,000 memories).
+doubles the capacity. Values are copied in steps by the preceding appends, so that no single batch copies them all (90
+ms for the words of 100,000 memories).
 
 n = number of values, k = number of positions.
 """
@@ -34,8 +34,8 @@ class Cosines(NamedTuple):
     """Approximate cosines of all memories with a query.
 
     `values` (n,) are accurate to within `error`, and NaN for slots that have no vector or were not scanned. The cosine
-    of a slot that was not scanned is at most `unseen` (minus infinity if all were), unless an approximate scan missed
-    it.
+    of a slot that was not scanned is at most `unseen` (minus infinity if all were scanned), unless an approximate scan
+    missed it.
     """
 
     values: npt.NDArray[np.float32]
@@ -65,7 +65,7 @@ class Column(Generic[Number]):
         self._count = len(values)
         self._is_shared = True  # a view or the caller may still use the array
         self._larger: npt.NDArray[Number] | None = None  # the next array, while it is being filled
-        self._copied = 0  # number of its values that are filled
+        self._copied = 0  # number of values copied into it
 
     def __len__(self) -> int:
         return self._count

@@ -4,7 +4,7 @@ Besides its *row* in the store, a memory has a *slot* here, numbered from 0 in o
 deleted, or whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One
 thread writes (`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
 
-Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms and 21 statements, decision 0002).
+Rejected: SQLite with FTS5 (recall from 100,000 memories took 53 ms and 21 statements, decision 0002).
 
 n = number of slots, including dead ones; m = number of slots or rows passed.
 """
@@ -48,7 +48,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "updated_us": np.int64,  # equals the memory's time if it was never replaced
     "asks": np.bool_,
 }
-"""The columns that hold one value for each memory, in the order of `Columns._values_of`."""
+"""The columns with one value per memory, in the order of `Columns._values_of`."""
 
 _PAIRS: dict[str, type[np.generic]] = {
     "tag_slots": np.int32,
@@ -61,7 +61,7 @@ _BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
-_STEP = 1_000  # memories applied, and published, at a time
+_STEP = 1_000  # memories applied and published at a time
 _MOST_UNSORTED = 4_096  # unsorted fingerprints, which are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
 _WORN_SHARE = 0.3  # share of dead slots above which compacting costs less than keeping them

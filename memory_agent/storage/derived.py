@@ -1,4 +1,4 @@
-"""Keep the columns in step with the store: load them from their file, apply the change log, and save them.
+"""Keep the columns in sync with the store: load them from their file, apply the change log, and save them.
 
 The file is only a cache and is not trusted. Columns are rebuilt from the store (.6 s per 10,000 memories) if they are
 missing or damaged, belong to a different store, embedder or version, or are too old for the change log. Only damage to
@@ -34,7 +34,7 @@ GRAPH_FILE = "graph.arrays"
 _VERSION = f"4, {TERMS_VERSION}"  # words that a different version split or stemmed differently would not be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Maximum number of changes applied, or memories read, by opening or a batch itself (.2 s); a thread handles more."""
+"""Maximum number of changes applied, or memories read, without a background thread (.2 s)."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ def load_columns(store: Store, settings: StoreSettings) -> Columns:
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow`, or the rebuild needed instead, is short enough to run without a thread."""
+    """Whether `follow`, or the rebuild needed instead, is short enough to run without a background thread."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE

@@ -1,4 +1,4 @@
-"""Open LMDB environments, users' records and encryption keys, and raise the errors of `memory_agent.errors`."""
+"""Open LMDB environments, users' records and encryption keys, with the errors of `memory_agent.errors`."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class UserKey:
             raise InvalidInputError("user_id", error.reason) from error
 
     def missing(self) -> EncryptionKeyMissingError:
-        """Return the error for a store that is encrypted with another key."""
+        """Return the error for a store that is encrypted with a different key."""
         return EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
 
 

@@ -37,7 +37,7 @@ from relay.disk import Environment, Transaction
 
 PAIRS = "pairs"
 ORDER = "order"
-"""The databases: from a key to its user with a checksum, and from an increasing number to the key learned then."""
+"""The databases: keys with their checksum and user, and keys in the order in which they were learned."""
 UNCHECKED = "owners"
 """The database of earlier versions, whose pairs have no checksum."""
 MAP_SIZE_BYTES = 2 << 30
@@ -69,7 +69,7 @@ def owners_encryption(key: UserKey | None) -> Encryption | None:
 
 
 def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
-    """Return the stored form of keys of runs and sessions. Raises `EncryptionKeyMissingError`."""
+    """Return the stored form of run and session keys. Raises `EncryptionKeyMissingError`."""
     if key is None:
         return list(plain)
     cipher = key.cipher(_PURPOSE)

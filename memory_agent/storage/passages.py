@@ -248,7 +248,7 @@ class PassageVectors:
         return passages
 
     def append(self, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> None:
-        """Add slots as `VectorTable.append` does, with the further passages of each."""
+        """Add slots as `VectorTable.append` does, with each slot's further passages."""
         start = len(self._ranges)
         self._first.append(vectors)
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -256,7 +256,7 @@ class PassageVectors:
         self._add(np.arange(start, start + len(counts)), counts, further or ())
 
     def set(self, slots: Slots, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> bool:
-        """Set the vectors of `slots` as `VectorTable.set` does, with the further passages of each."""
+        """Set the vectors of `slots` as `VectorTable.set` does, with each slot's further passages."""
         if not self._first.set(slots, vectors):
             return False
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -321,7 +321,7 @@ def graph_files(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(f"passages-{path.name}")
 
 
-_STEPS = 127  # quantization steps per largest component of a query word
+_STEPS = 127  # quantisation steps per largest component of a query word
 _LEAST = 1e-6  # minimum of the largest component; below it, a word has no direction
 _AT_ONCE = 1_000  # slots: 20 MB for 40 words each and 64 query words
 

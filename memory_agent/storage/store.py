@@ -104,7 +104,7 @@ class Store:
                 batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
-            with self._touching:  # set before `state`: a reader of a new `lessons_version` must find its runs
+            with self._touching:  # set before `state`, because a reader of a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
             self.state = batch.state
 

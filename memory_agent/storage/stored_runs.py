@@ -70,7 +70,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """A later run that affects this run: it succeeded `hop` links later, or, with 0, it retried this run."""
+    """A later run that affects this run: it succeeded `hop` links later or, if `hop` is 0, retried this run."""
 
     run_id: str
     hop: int
@@ -149,7 +149,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def since_us(self) -> int:
-        """The time from which the name refers to this run: its start under a reused id, otherwise before all times."""
+        """The time from which the name refers to this run: its start under a reused id, otherwise the earliest time."""
         return _NEVER_US if self.again is None else self.again.at_us
 
     @property

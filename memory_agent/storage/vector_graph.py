@@ -1,9 +1,9 @@
 """A usearch HNSW graph over the coarse planes of a vector table, built by a background thread.
 
 A graph is faster from about 250,000 vectors, where a search takes 1 to 3 ms and a scan takes 5 ms. It only grows: the
-caller ignores removed slots, and compaction starts a new graph. Until the graph holds nearly all vectors, and whenever
-it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search waits for the
-build.
+caller ignores removed slots, and compaction starts a new graph. Until the graph contains nearly all vectors, and
+whenever it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search
+waits for the build.
 
 Only one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit would kill
 the process (decision 0002).
@@ -125,7 +125,7 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return about the nearest `limit` slots to `query` (d,), nearest first, and which slots the graph contains.
+        """Return approximately the `limit` slots nearest to `query` (d,), in order, and which slots the graph contains.
 
         Returns None if the graph is not ready, is busy for too long, or fails.
         """

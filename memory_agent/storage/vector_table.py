@@ -220,7 +220,7 @@ class TableView:
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
         """Return enough candidates from the graph for the best `limit`, and the slots to scan in addition.
 
-        Twice the limit makes the graph search further and includes vectors that int8 ranks differently.
+        Requests twice the limit, so that the graph searches further and includes vectors that int8 ranks differently.
         """
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:

@@ -29,14 +29,14 @@ Span = tuple[datetime | None, datetime | None]
 LINKS = ("previous", "following")
 """The columns with the slots before and after a memory in its session, -1 for none."""
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
-"""The columns that contain numbers of names."""
+"""The columns that contain name numbers."""
 NO_NAME = -1
 """The number that stands for no name."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""The number of results of `among` that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
+"""Maximum `among` results that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
 _MOST_MATCHING = 1_000
-"""The number of results of `matching` that a view caches; an author of shared items needs few."""
+"""Maximum `matching` results that a view caches; an author of shared items needs few."""
 
 
 class View:

@@ -488,7 +488,7 @@ def move_an_offer(batch: Batch) -> None:
     [
         (lose_an_offer, "an item names an offer with different words"),
         (damage_an_offer, "an offer cannot be read"),
-        (move_an_offer, "an offer is stored for another user"),
+        (move_an_offer, "an offer is stored for the wrong user"),
     ],
 )
 def test_verify_finds_incomplete_offers(world: World, change: Callable[[Batch], None], fault: str) -> None:

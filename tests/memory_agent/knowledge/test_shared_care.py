@@ -256,10 +256,10 @@ def no_item(batch: Batch) -> None:
         (drop("file"), "an attachment does not match its item"),
         (other_bytes, "an attachment does not match its item"),
         (drop("standing"), "an item has no figures"),
-        (drop("part"), "figures do not match the reports of their users"),
+        (drop("part"), "figures do not match their users' reports"),
         (lambda batch: batch.set_blob("shared:file:" + "0" * 32, b"left"), "a blob belongs to no item"),
-        (drop("used"), "the usage of an author does not match the items"),
-        (other_name, "a name is stored for another user"),
+        (drop("used"), "an author's usage does not match the items"),
+        (other_name, "a name is stored for the wrong user"),
         (no_item, "an item has no description"),
     ],
 )

@@ -52,7 +52,7 @@ def killed_after(folder: Path, keys: Path | None, acks: int) -> int:
         for _ in range(acks):
             assert writer.stdout.readline()
         writer.kill()
-        rest = writer.stdout.read().split("\n")  # later output before the kill
+        rest = writer.stdout.read().split("\n")  # output written before the kill
     return max((int(line) for line in rest[:-1] if line), default=0)
 
 
