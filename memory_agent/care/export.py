@@ -418,7 +418,7 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
     if bodies.vector is not None:
         values = np.frombuffer(bodies.vector, dtype="<f2")
         if values.size != ndim:
-            raise InvalidInputError("vector", f"has {values.size} dimensions, but the first line says {ndim}")
+            raise InvalidInputError("vector", f"has {values.size} dimensions, but the first line specifies {ndim}")
         _require_unit("vector", values[None])
     elif bodies.passages is not None or bodies.words is not None:
         raise InvalidInputError("vector", "is missing, although there are passages or words")
@@ -429,7 +429,7 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
         if bodies.words is not None:
             words_body(0, with_checksum(0, bodies.words), word_bytes)
     except StoreDamagedError as error:
-        raise InvalidInputError("passages or words", "have a different size than the first line says") from error
+        raise InvalidInputError("passages or words", "have a different size than the first line specifies") from error
     return bodies
 
 

@@ -107,7 +107,7 @@ def restore_user(
         _require_usable(backup, stage, data_dir, settings)
         cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
         if _read_history(data_dir, user_id, warn).since(manifest.made_at).is_everything:
-            raise InvalidInputError("user", f"{user_id} was completely erased after this backup was made")
+            raise InvalidInputError("user", f"{user_id} was erased entirely after this backup was made")
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
         if user_id != SHARED_USER:  # shared items have no events
@@ -129,8 +129,8 @@ def replay_user(
 ) -> Restored:
     """Move one user's store aside, so that the daemon builds a new store from the journal at its next start.
 
-    Data that is not in the journal (`NOT_IN_JOURNAL`) exists only in the store moved aside. Durable on return. Raises
-    as `restore_all` does.
+    Data that is not in the journal (`NOT_IN_JOURNAL`) exists only in the store that was moved aside. Durable on return.
+    Raises as `restore_all` does.
     """
     folder = user_folder(data_dir, user_id)
     if user_id == SHARED_USER:

@@ -1,9 +1,9 @@
 """Split the tokens of a text into passages, and compute word vectors from the token vectors of the last layer.
 
-A word is a run of letters and digits, as in the lexicon. Stop words and runs of more than 64 characters are omitted,
-unless a text contains only stop words. In a text, words with the same stem are one word; in a query, words with the
-same folded form. Rejected: subtracting a mean before the signs are taken, which needs a constant for each model and
-changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
+A word is a run of letters and digits, as in `storage.terms`. Stop words and runs of more than 64 characters are
+omitted, unless a text contains only stop words. In a text, words with the same stem are one word; in a query, words
+with the same folded form. Rejected: subtracting a mean before the signs are taken, which needs a constant for each
+model and changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
 
 Shapes: t tokens, p passages, w occurrences of words, k words, d dimensions.
 """

@@ -397,7 +397,7 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the ids of a session's runs, which identify their events, and additional event ids.
 
-    A run that shares its id with a run of another session is replaced by the ids of its events.
+    A run that shares its id with a different session's run is replaced by the ids of its events.
     """
     runs = snapshot.newest_trajectories() if session_id is not None else ()
     own = [run for run in runs if run.session_id == session_id]

@@ -60,7 +60,7 @@ def columns_cipher(key: UserKey | None) -> Cipher | None:
 
 
 def empty_columns(settings: StoreSettings) -> Columns:
-    """Return columns without memories."""
+    """Return empty columns."""
     first, further = (VectorTable(settings.exact_search_limit, settings.expansion_search) for _ in range(2))
     return Columns(PassageVectors(first, further), Postings())
 

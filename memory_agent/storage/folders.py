@@ -19,7 +19,7 @@ from relay.errors import MalformedEventError
 ASIDE = "replaced-"
 """Prefix of folders into which a restore moves the data that it replaces."""
 STAGE = ".restoring"
-"""Folder of a restore's copies until they are in place. A killed restore leaves it behind."""
+"""Folder for a restore's copies until they are in place. A killed restore leaves it behind."""
 _USERS = "users"
 _LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"

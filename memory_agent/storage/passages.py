@@ -323,7 +323,7 @@ def graph_files(path: Path) -> tuple[Path, Path]:
 
 _STEPS = 127  # quantisation steps per largest component of a query word
 _LEAST = 1e-6  # minimum of the largest component; below it, a word has no direction
-_AT_ONCE = 1_000  # slots: 20 MB for 40 words each and 64 query words
+_AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 query words
 
 
 class WordBitsView:

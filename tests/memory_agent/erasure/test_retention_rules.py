@@ -283,7 +283,7 @@ def test_invalid_rules_are_reported_by_name() -> None:
     table = SignalTable.load()
     with pytest.raises(SettingsError, match="already the name of a rule"):
         RetentionRules(rules(PROGRESS, PROGRESS), table)
-    with pytest.raises(SettingsError, match="no signal progres"):
+    with pytest.raises(SettingsError, match="no such signal: progres"):
         RetentionRules(rules(RetentionRule(name="x", signals=("progres",))), table)
     text = '[{name = "progress", kinds = ["episode"], age_s = 2592000}]'
     loaded = load_settings(None, {"MEMORY_AGENT_RETENTION__RULES": text}).retention

@@ -150,7 +150,7 @@ def test_an_edited_preview_is_refused(world: World) -> None:
     for fields in ({"summary": "Something else"}, {"access_policy": "public", "title": "Else"}, {"tags": ("new",)}):
         with pytest.raises(InvalidInputError, match="preview: differs from what was previewed"):
             ann.shared.confirm(with_content(preview, is_signed=False, **fields))
-    with pytest.raises(InvalidInputError, match="preview: has secrets"):
+    with pytest.raises(InvalidInputError, match="preview: contains secrets"):
         ann.shared.confirm(with_content(preview, is_signed=True, body=f"the token is {SECRET}"))
     assert SECRET not in str(ann.shared.preview("The VPN", f"the token is {SECRET}").content)
     assert ann.shared.published() == []

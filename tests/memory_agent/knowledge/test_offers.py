@@ -208,7 +208,7 @@ def test_runs_and_ratings_of_offerers_do_not_count(world: World) -> None:
     used = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
     counted = [world.shared.ask(Caller(user_id=user), Report(number=1, items=(used,))) for user in USERS]
     assert counted == [0] * 5 + [1] * 2
-    with pytest.raises(InvalidInputError, match="the user's own items"):
+    with pytest.raises(InvalidInputError, match="the user's own offer"):
         world.user(FIVE[0]).shared.rate(item.id, 1.0)
     world.user(USERS[5]).shared.rate(item.id, 1.0)
     assert len(contributors(world, item)) == 2
@@ -337,9 +337,9 @@ def test_an_item_that_an_administrator_removes_is_not_made_again(
 
 def test_an_offer_is_exactly_the_confirmed_preview_of_an_offer(world: World) -> None:
     shared = world.user("user-ann").shared
-    with pytest.raises(InvalidInputError, match="one to publish"):
+    with pytest.raises(InvalidInputError, match="is for publishing"):
         shared.offer(shared.preview(TITLE, WORDS, content_type="pattern"))
-    with pytest.raises(InvalidInputError, match="one to offer"):
+    with pytest.raises(InvalidInputError, match="is for an offer"):
         shared.confirm(shared.preview(TITLE, WORDS, offer=True))
     with pytest.raises(InvalidInputError, match="content_type"):
         shared.preview(TITLE, WORDS, content_type="document", offer=True)
@@ -351,7 +351,7 @@ def test_an_offer_is_exactly_the_confirmed_preview_of_an_offer(world: World) -> 
     pattern = memory.remember(WORDS, title=TITLE, kind="pattern")
     stale = shared.preview(memory_id=pattern.id, offer=True)
     memory.remember(f"{WORDS} today", title=TITLE, kind="pattern", id=pattern.id)
-    with pytest.raises(InvalidInputError, match="older than its memory"):
+    with pytest.raises(InvalidInputError, match="is outdated"):
         shared.offer(stale)
 
 

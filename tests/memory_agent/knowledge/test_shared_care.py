@@ -194,7 +194,7 @@ def test_the_next_opening_deletes_blobs_without_an_item(world: World, items: dic
 def test_no_journal_contains_the_text_of_shared_items(world: World) -> None:
     world.published("ann", KEPT)
     world.close()
-    with pytest.raises(InvalidInputError, match="is in no journal"):
+    with pytest.raises(InvalidInputError, match="are not in the journal"):
         replay_user(world.data_dir, SHARED_USER, world.settings, now(), replace=True)
     world.open()
     assert len(world.found("dot", QUESTION)) == 1
