@@ -49,10 +49,10 @@ class RunsProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, with a new id unless `run_id` is given. Durable on return.
+        """Begin a run, with a new id unless `run_id` is passed. Durable on return.
 
-        Beginning an open run again with the same objective returns the run, and adds recalls. Raises `RunEndedError` if
-        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
+        Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
+        if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
         """
         ...
 
@@ -76,7 +76,7 @@ class RunsProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """End a run. The quality (0..1) follows from the outcome unless it is given. Durable on return.
+        """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
 
         A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
         arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
@@ -89,7 +89,7 @@ class RunsProvider(Protocol):
         ...
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the texts of steps.
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the texts of their steps.
 
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
@@ -122,8 +122,8 @@ class SonaProvider(Protocol):
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError` for damaged data, before any
-        change.
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
+        damaged data.
         """
         ...
 
@@ -152,11 +152,11 @@ class SharedProvider(Protocol):
 
         `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
         the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
-        given. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
+        passed. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
         `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
         `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
-        `access_policy` is then required, and `replaces` has the former version. With `offer`, the preview is for
-        `offer` instead of `confirm`: it is a pattern and, if learned from runs, has their steps without counts and
+        `access_policy` is then required, and `replaces` is the previous version. With `offer`, the preview is for
+        `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains their steps without counts and
         dates. Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
         """
         ...
@@ -174,18 +174,18 @@ class SharedProvider(Protocol):
 
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
         words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
-        punctuation at its end. Upkeep then makes an item of the offers, with the author "5 users" and no names. The
-        item is removed when too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
+        punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
         including when the preview or its memory has changed since, and `UnavailableError`.
         """
         ...
 
     def offered(self) -> list[OfferedPattern]:
-        """Return this user's offers, newest first, each with the id of the item that was made from it, if any."""
+        """Return this user's offers, newest first, each with the id of the item created from it, if any."""
         ...
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Remove an item of this user and its figures, or withdraw an offer; return a receipt.
+        """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt.
 
         After this returns, no answer contains the item.
         """
@@ -220,7 +220,7 @@ class SharedProvider(Protocol):
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
 
-        Unknown items and items with a policy that excludes the user give the same error.
+        Unknown items and items whose policy excludes the user raise the same error.
         """
         ...
 
@@ -238,24 +238,24 @@ class SharedProvider(Protocol):
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
         """
         ...
 
 
 class CareProvider(Protocol):
-    """The files of one user, while they are in use."""
+    """Maintenance of one user's files while they are in use."""
 
     def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild recall's search columns from the records; return the number of memories.
 
         Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
-        that are ingested in the meantime.
+        ingested during the rebuild.
 
-        With `vectors`, this drops the vectors of another model and embeds all memories again, in the background; it
-        returns how many memories wait. `stats().waiting` counts down. Until it is 0, recalls use words and the vectors
-        made so far. After a restart, a daemon continues; an embedded memory continues at the next call. Raises
-        `ModelError` without a model, `InvalidInputError`.
+        With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
+        returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
+        vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
+        Raises `ModelError` without a model, `InvalidInputError`.
         """
         ...
 
@@ -268,7 +268,7 @@ class CareProvider(Protocol):
 
 
 class ErasureProvider(Protocol):
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
 
     def erase(
         self,
@@ -281,15 +281,15 @@ class ErasureProvider(Protocol):
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
         Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
-        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next
-        opening completes it. With `dry_run`, only the receipt is returned. A daemon also erases the events from its
+        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
+        completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
         journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
         states. Raises `InvalidInputError`.
         """
         ...
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase memories that have expired by a retention rule, like `erase`; the receipt counts them in `by_rule`."""
+        """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`."""
         ...
 
 
@@ -314,12 +314,12 @@ class MemoryProvider(Protocol):
 
     @property
     def care(self) -> CareProvider:
-        """The files of one user, while they are in use."""
+        """Maintenance of one user's files while they are in use."""
         ...
 
     @property
     def erasure(self) -> ErasureProvider:
-        """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder."""
+        """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
         ...
 
     def recall(
@@ -333,8 +333,8 @@ class MemoryProvider(Protocol):
     ) -> RecallResult:
         """Return at most `top_k` memories (5, or the profile's number) that are relevant to `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error, but is named
-        in `degraded`. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
+        Raises `InvalidInputError` (with the argument's name).
         """
         ...
 
@@ -360,16 +360,16 @@ class MemoryProvider(Protocol):
     ) -> MemoryRecord:
         """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, this replaces the user's memory with that id, or stores a new one with it, even if the id was
-        forgotten before. A replaced memory keeps its event, its usage and, unless `timestamp` is given, its time;
-        `updated_at` is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory
-        changes nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened
-        (default: now). Raises `InvalidInputError` (with the argument's name).
+        With an `id`, this replaces the user's memory with that id or stores a new one, even if the id was forgotten
+        before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
+        is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
+        nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
+        Raises `InvalidInputError` (with the argument's name).
         """
         ...
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in this order; unknown ids are omitted. Raises `InvalidInputError`."""
+        """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`."""
         ...
 
     def forget(self, ids: Sequence[str]) -> int:
@@ -396,10 +396,10 @@ class MemoryProvider(Protocol):
         """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
-        feedback; its quality is .8 if memories are named without a quality. `recall_id` may also be the id of a run;
-        the quality of an ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a
-        recall halves the credit if it showed two or three, and gives no credit if it showed more. Raises
-        `InvalidInputError`, also if there is no such recall or run.
+        feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
+        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
+        if there is no such recall or run.
         """
         ...
 
@@ -414,12 +414,12 @@ class MemoryProvider(Protocol):
         limit: int = 50,
         after: str | None = None,
     ) -> MemoryPage:
-        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+        """Return a page of the memories that match a filter, ordered by `timestamp` or by last update.
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
         others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
-        it; a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, including for a filter
+        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
         with `min_score`.
         """
         ...

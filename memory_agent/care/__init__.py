@@ -1,7 +1,7 @@
 """Maintenance of a data folder: verify, back up, restore, encrypt, export, and erase while no daemon runs.
 
 Read `checkup` first. Read-only work uses LMDB snapshots, which any process may take while another owns the store, so it
-needs no daemon. Importing this package loads all engines, so the command line imports it only inside functions.
+needs no daemon. Importing this package also imports usearch, so the command line does so only inside functions.
 """
 
 from __future__ import annotations

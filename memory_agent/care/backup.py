@@ -1,10 +1,9 @@
-"""Make a consistent backup of a data folder, also while a daemon runs, and check a backup against its manifest.
+"""Make a consistent backup of a data folder, even while a daemon runs, and check a backup against its manifest.
 
-Each part is an LMDB snapshot. Users are copied before the journal, so the copied journal has every event that a copied
-store has. The copied journal gets the cursors from before the first user was copied, so later events are delivered
-again to the stores, which recognise them. Derived files, tokens and keys are not copied. Every copy is checked, and the
-backup is renamed to its final name only when all of it is durable. The manifest lists each file with its size and
-SHA-256.
+Each part is an LMDB snapshot. Users are copied before the journal, so the copied journal contains every event of the
+copied stores. Its cursors are set to their values from before the first copy, so later events are redelivered to the
+stores, which recognise them. Derived files, tokens and keys are not copied. Every copy is checked, and the backup gets
+its final name only when all of it is durable. The manifest lists each file with its size and SHA-256.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FORMAT = 1
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A file. `part` is `user ID`, `owners` or `journal`; `entries` counts memories, or is the last sequence number."""
+    """A file. `part` is `user ID`, `owners` or `journal`; `entries` is the memory count or the last sequence number."""
 
     part: str
     path: str
@@ -63,7 +62,7 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     if not settings.encryption.keys_folder:
         require_plain(data_dir)
     if target.exists():
-        raise InvalidInputError("directory", f"{target} exists; name another folder")
+        raise InvalidInputError("directory", f"{target} already exists; choose a different folder")
     target.absolute().parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
@@ -184,13 +183,13 @@ def read_manifest(folder: Path) -> Manifest:
         raise BackupDamagedError(f"{folder} is not a backup: it has no {MANIFEST_FILE}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if "truncated" in str(error):  # msgspec raises ValueError here
-            raise BackupDamagedError(f"{folder}: the manifest is truncated: the backup is damaged") from error
+            raise BackupDamagedError(f"{folder}: the backup is damaged: its manifest is truncated") from error
         raise BackupDamagedError(f"{folder / MANIFEST_FILE}: {error}") from error
     if manifest.format > FORMAT:
-        raise BackupDamagedError(f"{folder} has format {manifest.format}; this version knows up to {FORMAT}")
+        raise BackupDamagedError(f"{folder} has format {manifest.format}; this version supports up to {FORMAT}")
     folders = {Path(part.path).parent for part in manifest.parts}
     if len(folders) < len(manifest.parts):
-        raise BackupDamagedError(f"{folder / MANIFEST_FILE} names two parts of one folder")
+        raise BackupDamagedError(f"{folder / MANIFEST_FILE} lists two parts in the same folder")
     for part in manifest.parts:
         _require_unchanged(folder, part)
     return manifest
@@ -217,11 +216,11 @@ def verify_manifest(backup: Path, report: Report) -> tuple[PartReport, Manifest 
 def _require_unchanged(folder: Path, part: Part) -> None:
     file = folder / part.path
     if Path(part.path).is_absolute() or ".." in Path(part.path).parts:
-        raise BackupDamagedError(f"{part.path} lies outside the backup")
+        raise BackupDamagedError(f"{part.path} is outside the backup")
     if not _is_file(file):
         raise BackupDamagedError(f"{part.path} is missing")
     if file.stat().st_size != part.bytes or file_digest(file) != part.sha256:
-        raise BackupDamagedError(f"{part.path} is not as it was when the backup was made")
+        raise BackupDamagedError(f"{part.path} has changed since the backup was made")
 
 
 def _is_file(path: Path) -> bool:

@@ -1,10 +1,10 @@
 """Verify a data folder or a backup: every user's store with its derived files, the owners of runs, and the journal.
 
-Checks are read-only, on one snapshot of each file, so they may run while a daemon runs. LMDB does not detect a flipped
-bit in a value or a key, so values are checked against their checksums, and keys against the entries they refer to: an
-id against its record, the record against its id, and so on. The columns may lack changes that the change log still
-holds; rows changed by them are skipped. Nothing is repaired: records are restored from a backup, and derived files are
-rebuilt from the records.
+Checks are read-only and use one snapshot of each file, so they may run while a daemon runs. LMDB does not detect a
+flipped bit in a value or a key, so values are checked against their checksums, and keys against the entries they refer
+to: an id against its record, the record against its id, and so on. The columns may be missing changes that are still in
+the change log; the rows of these changes are skipped. Nothing is repaired: records are restored from a backup, and
+derived files are rebuilt from the records.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -87,7 +87,7 @@ ITEMS = "items"
 _ATTEMPTS = 3  # attempts to read columns that their owner keeps replacing
 _FEW_USERS = 3
 _ROW_BYTES = 8
-_LENGTH_ERROR = 0.01  # largest error of the length of a unit vector in float16; .0005 is usual
+_LENGTH_ERROR = 0.01  # maximum length error of a unit vector in float16; typically .0005
 _LEAST_COSINE = 0.9999  # smallest cosine between a vector in float16 and in the columns
 _NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
 _STEP = 500
@@ -95,7 +95,7 @@ _STEP = 500
 Numbered = Sequence[tuple[int, MemoryRecord]]
 
 OnMissingKey = Callable[[EncryptionKeyMissingError], None]
-"""Receives the error if a user is skipped because the key is missing."""
+"""Called with the error if a user is skipped because of a missing key."""
 
 
 def verify_folder(
@@ -108,7 +108,7 @@ def verify_folder(
 ) -> Iterator[PartReport]:
     """Check each store of a data folder or of its `backup`, or only one user's store.
 
-    May run while a daemon runs. A user without the key is reported to `on_missing_key` and skipped; without that
+    May run while a daemon runs. A user whose key is missing is reported to `on_missing_key` and skipped; without that
     callback, `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises
     `StoreError`, `JournalError`.
     """
@@ -155,7 +155,7 @@ def check_user(
 ) -> PartReport:
     """Check a user's folder. For a copy, which has no derived files, check only the records.
 
-    Raises `StoreError` if the files cannot be read at all, for example encrypted files without their `key`.
+    Raises `StoreError` if the files cannot be read at all, such as encrypted files without their `key`.
     """
     findings = Findings()
     unbuilt = () if is_copy or (folder / COLUMNS_FILE).exists() else (COLUMNS_FILE,)
@@ -200,7 +200,7 @@ def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
             entries = len(pairs)
         damaged = sum(decode_owner(key, value) is None for key, value in pairs.items())
         findings.add(PAIRS, "do not match their checksum", damaged)
-        findings.add(ORDER, "does not hold each pair once", len(ordered ^ set(pairs)))
+        findings.add(ORDER, "does not contain each pair exactly once", len(ordered ^ set(pairs)))
     except StoreDamagedError as error:
         findings.add(f"owners/{DATA_FILE}", str(error))
     return PartReport(part="owners", entries=entries, findings=findings.listed())
@@ -211,8 +211,8 @@ def _check_columns(
 ) -> None:
     """Check the saved columns, and compare them with the records if the records are sound.
 
-    The columns are read before the records, so they can only be behind. They are read again if the owner has saved
-    newer columns since, and deleted the changes in between from the log.
+    The columns are read before the records, so they can only be behind. They are read again if the owner has since
+    saved newer columns and deleted the changes in between from the log.
     """
     for attempt in range(_ATTEMPTS):
         columns = _columns(folder, key, findings)
@@ -226,7 +226,7 @@ def _check_columns(
 
 
 def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[ColumnsHeader, View] | None:
-    """Return the saved columns without their graph; its file is only checked against its checksums."""
+    """Return the saved columns without their graph, whose file is only checked against its checksums."""
     cipher = columns_cipher(key)
     try:
         for graph in graph_files(folder / GRAPH_FILE):
@@ -248,7 +248,7 @@ class RecordsCheckup(Checkup):
     def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
         super().__init__(transaction, findings, report)
         self._state = StoreState()
-        self._names: dict[int, bytes] = {}  # ids by row, of the records that can be read
+        self._names: dict[int, bytes] = {}  # ids of the readable records, by row
 
     def checks(self) -> Sequence[Callable[[], None]]:
         try:
@@ -281,17 +281,17 @@ class RecordsCheckup(Checkup):
                 self.findings.add(RECORDS, UNREADABLE)
                 continue
             self._names[row] = name
-            self.findings.require(self._row(IDS, name) == row, RECORDS, "its id does not lead to it")
+            self.findings.require(self._row(IDS, name) == row, RECORDS, "is not found by its id")
             if record.event_id is not None:
                 event = name_key(record.event_id, "event_id")
-                self.findings.require(self._row(EVENTS, event) == row, RECORDS, "its event does not lead to it")
+                self.findings.require(self._row(EVENTS, event) == row, RECORDS, "is not found by its event")
             held = {
                 name: self.transaction.get(name, row_key(row)) is not None for name in (VECTORS, WORD_BITS, PENDING)
             }
             is_whole = held[VECTORS] and (held[WORD_BITS] or self._state.words_stamp is None)
-            fault = "waits for what it has, or does not wait for what it lacks"
+            fault = "is complete but pending, or incomplete but not pending"
             self.findings.require(is_whole != held[PENDING], RECORDS, fault)
-            self.findings.require(row < self._state.next_row, RECORDS, "lies beyond the last row")
+            self.findings.require(row < self._state.next_row, RECORDS, "is beyond the last row")
 
     def _vectors(self) -> None:
         ndim = self._state.ndim or 0
@@ -316,7 +316,7 @@ class RecordsCheckup(Checkup):
                 continue
             errors = np.abs(np.linalg.norm(further, axis=1) - 1)
             self.findings.require(bool((errors < _LENGTH_ERROR).all()), PASSAGES, "are not of unit length")
-            self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they begin")
+            self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they start")
 
     def _word_bits(self) -> None:
         for row, value in self._rows(WORD_BITS):
@@ -342,19 +342,19 @@ class RecordsCheckup(Checkup):
         for key, value in self.walk(IDS):
             row = _row_of(value)
             if self.transaction.get(RECORDS, row_key(row)) is None:
-                self.findings.add(IDS, "leads to no record")
+                self.findings.add(IDS, "refers to no record")
             elif row in self._names:
-                self.findings.require(self._names[row] == key, IDS, "leads to a record of another id")
+                self.findings.require(self._names[row] == key, IDS, "refers to a record with a different id")
 
     def _events(self) -> None:
         for _, value in self.walk(EVENTS):
-            self.findings.require(0 < _row_of(value) < self._state.next_row, EVENTS, "leads to a row that never was")
+            self.findings.require(0 < _row_of(value) < self._state.next_row, EVENTS, "refers to a row never allocated")
 
     def _changes(self) -> None:
         kept = 0
         for change, value in self._rows(CHANGES):
             kept += change > self._state.forgotten_through
-            self.findings.require(change <= self._state.last_change, CHANGES, "lies beyond the last change")
+            self.findings.require(change <= self._state.last_change, CHANGES, "is beyond the last change")
             try:
                 decode_entry(change, value)
             except (StoreDamagedError, IndexError):
@@ -370,11 +370,11 @@ class RecordsCheckup(Checkup):
                 self.findings.add(META, "a blob " + UNREADABLE)
 
     def _runs(self) -> None:
-        """Require that runs refer to memories that exist, or existed and were forgotten."""
+        """Check that runs refer only to memories that exist or were forgotten."""
         for key, value in self.walk(RUNS):
-            with suppress(StoreDamagedError, InvalidInputError):  # reported by the check of the index
+            with suppress(StoreDamagedError, InvalidInputError):  # reported by the index check
                 for row in decode_trajectory(key, value).named_rows:
-                    self.findings.require(0 < row < self._state.next_row, RUNS, "names a row that never was")
+                    self.findings.require(0 < row < self._state.next_row, RUNS, "names a row never allocated")
 
     def _index_of(self, index: str, sources: Mapping[str, Callable[[bytes, bytes], dict[bytes, bytes]]]) -> None:
         """Compare an index with its source, in both directions."""
@@ -388,9 +388,9 @@ class RecordsCheckup(Checkup):
         for key, value in self.walk(index):
             known = expected.pop(key, None)
             if known is None:
-                self.findings.add(index, "leads to nothing that says so")
+                self.findings.add(index, "has an entry without a source")
             else:
-                self.findings.require(known == value, index, "says something else than what it leads to")
+                self.findings.require(known == value, index, "has an entry that differs from its source")
         self.findings.add(index, "an entry is missing", len(expected))
 
     def _run_index(self) -> None:
@@ -424,11 +424,11 @@ def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, finding
     if not _is_of_store(snapshot, header.lineage, COLUMNS_FILE, findings):
         return
     changed = _changed_since(snapshot, header.applied)
-    if not findings.require(changed is not None, COLUMNS_FILE, "are further behind than the change log reaches"):
+    if not findings.require(changed is not None, COLUMNS_FILE, "are too old for the change log"):
         return
     assert changed is not None
     is_of_embedder = not view.vectors.count or header.stamp == (snapshot.state.stamp or "")
-    if not findings.require(is_of_embedder, COLUMNS_FILE, "are of another embedder"):
+    if not findings.require(is_of_embedder, COLUMNS_FILE, "are from a different embedder"):
         return
     total, done = snapshot.counts().memories, 0
     strange = set(view.rows[view.alive].tolist()) - changed
@@ -437,12 +437,12 @@ def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, finding
         report(COLUMNS_FILE, done, total)
         done += len(part)
         slots = view.slots([row for row, _ in part])
-        findings.add(COLUMNS_FILE, "lack a row", int(np.count_nonzero(slots < 0)))
+        findings.add(COLUMNS_FILE, "are missing a row", int(np.count_nonzero(slots < 0)))
         known = [numbered for numbered, slot in zip(part, slots.tolist(), strict=True) if slot >= 0]
         strange.difference_update(row for row, _ in known)
         if known:
             _compare(snapshot, known, view, slots[slots >= 0], findings)
-    findings.add(COLUMNS_FILE, "hold a row that is not a record", len(strange))
+    findings.add(COLUMNS_FILE, "contain a row without a record", len(strange))
     report(COLUMNS_FILE, total, total)
 
 
@@ -464,18 +464,18 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
     wrong = sum(
         one != numbers_of(record.metadata) for one, record in zip(view.metadata_of(slots), records, strict=True)
     )
-    findings.add(COLUMNS_FILE, "hold other metadata than the records", wrong)
-    findings.add(COLUMNS_FILE, "find other words than the records have", _wrong_words(records, view, slots))
+    findings.add(COLUMNS_FILE, "differ from the records in metadata", wrong)
+    findings.add(COLUMNS_FILE, "differ from the records in indexed words", _wrong_words(records, view, slots))
     stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
-    if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "are of other ndim"):
+    if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "differ in ndim"):
         return
     is_there, is_found = stored.any(axis=1), found.any(axis=1)
     is_wrong = is_there != is_found
     if stored.shape == found.shape:
         lengths = np.linalg.norm(stored, axis=1)  # within .0005 of 1 after rounding to float16
         is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
-    findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
-    findings.add(COLUMNS_FILE, "hold other passages than the records", _wrong_passages(snapshot, part, view, slots))
+    findings.add(COLUMNS_FILE, "differ from the records in vectors", int(np.count_nonzero(is_wrong)))
+    findings.add(COLUMNS_FILE, "differ from the records in passages", _wrong_passages(snapshot, part, view, slots))
 
 
 def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, findings: Findings) -> None:
@@ -492,14 +492,14 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
     }
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)
-        is_other = (held != told) & ((held == held) | (told == told))  # NaN stands for no value and equals NaN
-        findings.add(COLUMNS_FILE, f"hold other {name} than the records", int(np.count_nonzero(is_other)))
+        is_other = (held != told) & ((held == held) | (told == told))  # NaN means no value, so NaN equals NaN here
+        findings.add(COLUMNS_FILE, f"differ from the records in {name}", int(np.count_nonzero(is_other)))
     for chosen, places in _filters(records):
         mask = view.mask(chosen)
         passing = np.zeros(len(records), dtype=np.bool_)
         passing[places] = True
         wrong = 0 if mask is None else int(np.count_nonzero(mask[slots] != passing))
-        findings.add(COLUMNS_FILE, "hold other names than the records", wrong)
+        findings.add(COLUMNS_FILE, "differ from the records in names", wrong)
 
 
 def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
@@ -547,7 +547,7 @@ def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> i
 
 
 def _is_of_store(snapshot: Snapshot, lineage: str, place: str, findings: Findings) -> bool:
-    return findings.require(lineage == snapshot.state.lineage, place, "is of another store")
+    return findings.require(lineage == snapshot.state.lineage, place, "belongs to another store")
 
 
 def _changed_since(snapshot: Snapshot, applied: int) -> set[int] | None:

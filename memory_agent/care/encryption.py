@@ -1,8 +1,8 @@
-"""Encrypt a data folder in place or files staged by a restore, list which stores are encrypted, and destroy a key.
+"""Encrypt a data folder or the staged files of a restore, list which stores are encrypted, and destroy a key.
 
 A user's records are copied into a new file under the user's key, verified, and put in place atomically. Derived files
-are removed first and rebuilt afterwards, encrypted. Each step is idempotent. Backups, and files that a restore moved
-aside, remain unchanged.
+are removed first and rebuilt afterwards in encrypted form. Each step is idempotent. Backups, and files that a restore
+moved aside, remain unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from relay.disk import DATA_FILE, Report, Transaction, opening
 
 
 class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The users that were encrypted. `plain_leftovers` are folders with older files, which remain plain."""
+    """The users that were encrypted. `plain_leftovers` are folders with older files, which remain unencrypted."""
 
     users: tuple[EncryptedUser, ...]
     plain_leftovers: tuple[str, ...]
@@ -68,16 +68,16 @@ def encrypt_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> EncryptedFolder:
-    """Encrypt a data folder, or one user in it; encrypted stores are not changed. Durable on return.
+    """Encrypt a data folder, or one user in it. Stores that are already encrypted do not change. Durable on return.
 
-    Idempotent; after a crash each store is intact, either plain or encrypted. A user without the key is reported to
-    `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises `SettingsError`
-    if no folder of keys is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`,
-    `JournalError`.
+    Idempotent; after a crash each store is intact, either plain or encrypted. A user whose key is missing is reported
+    to `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises
+    `SettingsError` if no key folder is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`,
+    `StoreError`, `JournalError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
-        raise SettingsError("encryption.keys_folder", "is empty: name the folder for the keys")
+        raise SettingsError("encryption.keys_folder", "is empty; set it to a folder for the keys")
     layout = Layout(data_dir)
     layout.create()
     with layout.hold():
@@ -116,9 +116,9 @@ def _encrypt_users(
 
 
 def encrypt_staged(stage: Path, data_dir: Path, settings: Settings, now: datetime, report: Report) -> None:
-    """Encrypt the plain stores among files staged for `data_dir`, if the settings name a folder of keys.
+    """Encrypt the unencrypted stores staged for `data_dir`, if the settings name a key folder.
 
-    If some of the files are encrypted already, `data_dir` is bound to that folder of keys.
+    If some of the files are already encrypted, `data_dir` is bound to that key folder.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -157,14 +157,14 @@ def destroy_user_key(
         erased = len(erase_events(data_dir, settings, wanted, now, forget_owner=True).seqs)
     folder = user_folder(data_dir, user_id)
     if folder.exists():
-        left.append(f"{folder}, which cannot be read")
+        left.append(f"{folder}, which can no longer be read")
     if is_served:
-        left.append("what conductors published as system about the user's runs, which the key of system encrypts")
+        left.append("what conductors published as system about the user's runs, encrypted with the system's key")
     return DestroyedKey(user_id=user_id, destroyed=True, events_of_system=erased, left=tuple(left))
 
 
 EncryptionState = Literal["plain", "encrypted", "locked"]
-"""`locked`: encrypted with a key that is not in the ring, or the settings name no ring."""
+"""`locked`: encrypted with a key that is not in the key ring, or the settings name no key ring."""
 
 
 class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
-    """One encrypted user. `was_encrypted`: the store was encrypted before."""
+    """One encrypted user. `was_encrypted`: the store was already encrypted."""
 
     user_id: str
     memories: int
@@ -187,8 +187,8 @@ class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
 def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Report) -> EncryptedUser:
     """Encrypt a user's folder with `key`, creating the key if it does not exist. Durable on return.
 
-    If it is killed at any moment, the records are intact, plain or encrypted, and another call continues. Needs disk
-    space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`,
+    If the process is killed, the records are intact, either plain or encrypted, and the next call continues. Requires
+    disk space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`,
     `StoreError`, `EncryptionKeyMissingError`.
     """
     was_encrypted = False
@@ -219,13 +219,13 @@ def _pairs(transaction: Transaction) -> Iterator[Put]:
 
 
 def remove_plain_caches(folder: Path) -> None:
-    """Remove derived files, including files set aside as damaged, because they hold words and vectors."""
+    """Remove derived files, including files set aside as damaged, because they contain words and vectors."""
     remove_files(folder)
     discard_learner(folder)
 
 
 def remove_leftovers(data_dir: Path) -> None:
-    """Finish interrupted removals of users, and remove files of a killed restore. Raises `StoreError`."""
+    """Finish interrupted removals of users, and remove files left by a killed restore. Raises `StoreError`."""
     finish_removals(data_dir)
     shutil.rmtree(data_dir / STAGE, ignore_errors=True)
 

@@ -1,17 +1,17 @@
 """Export a user's memories as JSON Lines, and import them into another store.
 
 Each memory is one line and round-trips bit for bit: record, usage, vectors, words and events. Vectors, passages and
-words are base64 of the stored bytes; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of MessagePack; long
-event ids are digests. `memory-agent sona export` exports runs and what was learned from them.
+words are base64 of the stored bytes; metadata that JSON cannot represent exactly (bytes, NaN) is base64 of MessagePack;
+long event ids are digests. `memory-agent sona export` exports runs and what was learned from them.
 
-Export reads a snapshot, also while a daemon runs. Import checks every line before it writes one transaction, so a bad
-line, a full disk or a kill leaves the store unchanged. It skips memories whose id or event the store already has, and
-is idempotent. Vectors of a different embedder are dropped, and recomputed when a model is available.
+Export reads a snapshot and works while a daemon runs. Import checks every line before it writes one transaction, so a
+bad line, a full disk or a kill leaves the store unchanged. It skips memories whose id or event is already in the store,
+and is idempotent. Vectors of a different embedder are dropped, and recomputed when a model is available.
 
 In an export of shared items, a line is an item with its attachment and the pseudonym of its author. The export contains
 no figures, no chosen names, and nothing that identifies the user behind a pseudonym; to move a deployment, restore a
-backup. These lines are imported only as shared items, with new figures. Items that were unpublished here remain
-unpublished.
+backup. Such lines can be imported only as shared items, and their figures start empty. Items that were unpublished here
+remain unpublished.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ FORMAT = 2
 """Version 0.1.0 wrote format 1, without passages and words."""
 LONGEST_LINE_BYTES = 64 << 20
 
-_LENGTH_ERROR = 0.01  # largest error of the length of a unit vector in float16
+_LENGTH_ERROR = 0.01  # maximum length error of a unit vector in float16
 _STEP = 1_000
-_MOST_NAMED = 5  # maximum of bad lines named in one error
+_MOST_NAMED = 5  # maximum number of bad lines named in one error
 
 
 class Bodies(NamedTuple):
-    """The stored output of a model for a text; None for a missing part."""
+    """A model's stored output for a text; None for a missing part."""
 
     vector: bytes | None = None
     passages: bytes | None = None
@@ -80,7 +80,7 @@ class Bodies(NamedTuple):
 
 
 Arrival = tuple[MemoryRecord | None, Bodies, list[bytes], bytes | None]
-"""A memory, its bodies, the stored keys of its events, and the attachment of an item."""
+"""A memory, its bodies, its events' stored keys, and an item's attachment."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of memories that were imported (`taken`) and that were already stored (`known`).
+    """Counts of the memories that were imported (`taken`) and that were already stored (`known`).
 
     `without_vector`: imported memories without a vector. `unpublished`: items skipped because they were unpublished
     here.
@@ -128,7 +128,7 @@ _lines = msgspec.json.Decoder(Line)
 def export_user(
     data_dir: Path, settings: Settings, user_id: str, report: Report, filter: MemoryFilter | None = None
 ) -> Iterator[bytes]:
-    """Return the decrypted lines of a user's export, without line ends; works while a daemon runs.
+    """Return the decrypted lines of a user's export, without line endings; works while a daemon runs.
 
     With a filter, only matching memories are exported. Raises `InvalidInputError` for a user without a store,
     `StoreError`, `StoreDamagedError`, `EncryptionKeyMissingError`.
@@ -150,11 +150,11 @@ def import_user(
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # checked before anything is created
     if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):
-        what = "what users share" if head.user_id == SHARED_USER else "the memories of a user"
-        raise InvalidInputError("line 1", f"begins {what}: import it with --user {head.user_id}")
+        what = "shared items" if head.user_id == SHARED_USER else "a user's memories"
+        raise InvalidInputError("line 1", f"starts an export of {what}; import it with --user {head.user_id}")
     layout = Layout(data_dir)
     if layout.daemon_runs():
-        raise DaemonRunningError(f"a daemon serves {data_dir}; stop it to import")
+        raise DaemonRunningError(f"a daemon serves {data_dir}; stop it before importing")
     layout.create()
     key = open_user_key(settings.encryption, data_dir, user_id)
     with closing(Archive.open(user_folder(data_dir, user_id), settings.store, "library", key)) as archive:
@@ -167,7 +167,7 @@ def import_user(
 
 
 def write_file(file: Path, chunks: Iterable[bytes]) -> int:
-    """Write a private file from chunks, atomically; return the chunk count. Durable on return. Raises `OSError`."""
+    """Write chunks to a private file, atomically; return the chunk count. Durable on return. Raises `OSError`."""
     count = 0
     with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
         try:
@@ -192,7 +192,7 @@ def export_lines(
     key: UserKey | None = None,
     filter: MemoryFilter | None = None,
 ) -> Iterator[bytes]:
-    """Yield the lines of the store in `folder`, without line ends, decrypted with `key`.
+    """Yield the lines of the store in `folder`, without line endings, decrypted with `key`.
 
     Raises `StoreError`, `StoreDamagedError`.
     """
@@ -207,9 +207,9 @@ def export_lines(
 def import_lines(
     file: BinaryIO, archive: Archive, report: Report, is_gone: Callable[[str], bool] = lambda _: False
 ) -> Imported:
-    """Import a seekable export file atomically, except for ids for which `is_gone` is true. Durable on return.
+    """Import a seekable export file atomically, skipping ids for which `is_gone` is true. Durable on return.
 
-    Raises `InvalidInputError` naming the bad lines, or `StoreError`, and leaves the store unchanged.
+    On `InvalidInputError`, which names the bad lines, or `StoreError`, the store is unchanged.
     """
     head = _checked(file, report)
     with archive.batch() as batch:
@@ -218,7 +218,7 @@ def import_lines(
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    of_many = {one.item_id for one in all_offerers(snapshot)}  # items made from offers, which are private
+    of_many = {one.item_id for one in all_offerers(snapshot)}  # items created from offers, which are private
     state, total = snapshot.state, snapshot.counts().memories - len(of_many)
     if filter is not None:
         filter = with_excluded_memories(filter, snapshot)
@@ -280,14 +280,14 @@ def _checked(file: BinaryIO, report: Report) -> Head:
         try:
             record = decode_line(number, data, head)[0]
             if record is not None and ids.setdefault(record.id, number) != number:
-                raise InvalidInputError(f"line {number}", f"has the id of line {ids[record.id]}")
+                raise InvalidInputError(f"line {number}", f"has the same id as line {ids[record.id]}")
         except InvalidInputError as error:
             faults.append(str(error))
     if faults:
         more = f"; and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
         raise InvalidInputError("file", f"nothing was imported: {'; '.join(faults[:_MOST_NAMED])}{more}")
     if len(ids) != head.memories:
-        raise InvalidInputError("file", f"nothing was imported: it holds {len(ids)} of {head.memories} memories")
+        raise InvalidInputError("file", f"nothing was imported: it contains {len(ids)} of {head.memories} memories")
     return head
 
 
@@ -302,7 +302,7 @@ def _take(
 ) -> Imported:
     if batch.state.stamp is None and head.stamp is not None:
         batch.set_stamp(head.stamp)
-        batch.state.ndim = head.ndim  # even if no memory has a vector any more
+        batch.state.ndim = head.ndim  # even if no memory has a vector
     fits = batch.state.stamp == head.stamp and batch.state.ndim in (None, head.ndim)
     if fits and batch.state.words_stamp is None and head.words_stamp is not None:
         batch.set_words_stamp(head.words_stamp)
@@ -367,12 +367,12 @@ def decode_head(data: bytes) -> Head:
         raise InvalidInputError("line 1", f"the file was not written by `memory-agent export`: {error}") from error
     if head.memory_agent_export > FORMAT:
         raise InvalidInputError(
-            "line 1", f"has format {head.memory_agent_export}; this version reads {FORMAT}: use a newer one"
+            "line 1", f"has format {head.memory_agent_export}, but this version supports {FORMAT}; use a newer version"
         )
     if head.ndim is not None and not 0 < head.ndim <= 1 << 16:
-        raise InvalidInputError("line 1", f"{head.ndim} dimensions")
+        raise InvalidInputError("line 1", f"invalid number of dimensions: {head.ndim}")
     if head.word_bytes is not None and not 0 < head.word_bytes <= 1 << 16:
-        raise InvalidInputError("line 1", f"words of {head.word_bytes} bytes")
+        raise InvalidInputError("line 1", f"invalid word size: {head.word_bytes} bytes")
     return head
 
 
@@ -393,21 +393,21 @@ def decode_line(number: int, data: bytes, head: Head) -> Arrival:
 
 
 def _require_storable(record: MemoryRecord) -> None:
-    """Raise `InvalidInputError` for a record that the store would refuse."""
+    """Raise `InvalidInputError` for a record that the store would reject."""
     name_key(record.id, "id")
     if record.event_id is not None:
         name_key(record.event_id, "event_id")
     encode_record(0, record)
     usage = usage_of(record)
     if min(usage.times_recalled, usage.used) < 0 or not math.isfinite(usage.reward_sum):
-        raise InvalidInputError("utility", "is not one that a memory can have")
+        raise InvalidInputError("utility", "is out of range")
     if max(usage.times_recalled, usage.used) >= 1 << 62:
-        raise InvalidInputError("utility", "is not one that a memory can have")
+        raise InvalidInputError("utility", "is out of range")
 
 
 def _with_metadata(line: Line) -> MemoryRecord:
     if line.record is None or line.record.metadata:
-        raise InvalidInputError("metadata_msgpack", "needs a record without other metadata")
+        raise InvalidInputError("metadata_msgpack", "requires a record without other metadata")
     decoded: Any = msgspec.msgpack.decode(_bytes(line.metadata_msgpack or ""), type=dict[str, Any])
     return msgspec.structs.replace(line.record, metadata=decoded)
 
@@ -418,10 +418,10 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
     if bodies.vector is not None:
         values = np.frombuffer(bodies.vector, dtype="<f2")
         if values.size != ndim:
-            raise InvalidInputError("vector", f"has {values.size} dimensions, the first line says {ndim}")
+            raise InvalidInputError("vector", f"has {values.size} dimensions, but the first line specifies {ndim}")
         _require_unit("vector", values[None])
     elif bodies.passages is not None or bodies.words is not None:
-        raise InvalidInputError("vector", "is missing, and there are passages or words")
+        raise InvalidInputError("vector", "is missing, although there are passages or words")
     try:
         if bodies.passages is not None:
             passages_body(0, with_checksum(0, bodies.passages), ndim)
@@ -429,7 +429,7 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
         if bodies.words is not None:
             words_body(0, with_checksum(0, bodies.words), word_bytes)
     except StoreDamagedError as error:
-        raise InvalidInputError("passages or words", "have another size than the first line says") from error
+        raise InvalidInputError("passages or words", "have a different size than the first line specifies") from error
     return bodies
 
 
@@ -437,10 +437,10 @@ def _checked_attachment(line: Line, record: MemoryRecord | None, head: Head) -> 
     attachment = None if line.attachment is None else _bytes(line.attachment)
     if head.user_id != SHARED_USER:
         if attachment is not None:
-            raise InvalidInputError("attachment", "belongs to shared items alone")
+            raise InvalidInputError("attachment", "is only for shared items")
         return None
     if record is None or line.events or line.event_digests:
-        raise InvalidInputError("record", "is no item that a user shared")
+        raise InvalidInputError("record", "is not a shared item")
     check_item(record, attachment)
     return attachment
 
@@ -454,7 +454,7 @@ def _require_unit(field: str, vectors: npt.NDArray[np.floating[Any]]) -> None:
 def _digest(text: str) -> bytes:
     key = bytes.fromhex(text)
     if not _is_digest(key) or len(key) != 17:
-        raise InvalidInputError("event_digests", "holds something that is not a digest")
+        raise InvalidInputError("event_digests", "contains a value that is not a digest")
     return key
 
 
@@ -470,7 +470,7 @@ def _is_exact(metadata: dict[str, Any]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and of the same types: 1, 1.0 and True differ."""
+    """Whether two values are equal and have the same types: 1, 1.0 and True differ."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

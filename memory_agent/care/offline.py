@@ -56,7 +56,7 @@ from relay import (
 )
 
 Warn = Callable[[str], None]
-"""Receives a warning of one sentence if an operation continues despite a problem."""
+"""Called with a one-sentence warning if an operation continues despite a problem."""
 
 IsOwned = Callable[[bytes], bool]
 """Whether an encoded event of `system` belongs to the user."""
@@ -88,7 +88,7 @@ def open_memory(
 def open_for_reading(
     data_dir: Path, settings: Settings, user_id: str, shared: SharedStore | None = None
 ) -> Iterator[Memory]:
-    """Like `open_memory`, but for a user without a store yield an empty memory and create no files or keys."""
+    """Like `open_memory`, but yield an empty memory for a user without a store, and create no files or keys."""
     open_user_key(settings.encryption, data_dir, user_id)
     Layout(data_dir).finish_restore()
     if user_folder(data_dir, user_id).exists():
@@ -107,7 +107,7 @@ def open_for_reading(
 def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
     """Yield the shared items of a data folder. The first request opens their store; the first publication creates it.
 
-    Requests raise as `open_memory`.
+    Requests raise as `open_memory` does.
     """
 
     def open_store(embedder: Embedder | None) -> Knowledge:
@@ -121,7 +121,7 @@ def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
 
 def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
     """Prepare the data folder for opening a user's memory, and return the user's folder. Raises as `open_memory`."""
-    open_user_key(settings.encryption, data_dir, user_id)  # rejects a folder of keys inside the data folder
+    open_user_key(settings.encryption, data_dir, user_id)  # rejects a key folder inside the data folder
     layout = Layout(data_dir)
     layout.create()
     layout.finish_restore()
@@ -171,8 +171,8 @@ def erase(
 ) -> ErasureReceipt:
     """Erase memories from every file, and their events from the journal. Durable on return.
 
-    Idempotent: after a crash, the same call or the next start of a daemon finishes it. For a user without a store, only
-    events are erased, and no store is created. `dry_run` changes nothing and returns the receipt. Raises
+    Idempotent: after a crash, the same call or the daemon's next start finishes the erasure. For a user without a
+    store, only events are erased, and no store is created. `dry_run` changes nothing and returns the receipt. Raises
     `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalError`.
     """
     Layout(data_dir).finish_restore()
@@ -217,7 +217,7 @@ def erase_user(
             with open_memory(data_dir, settings, user_id) as memory:
                 ids = memory.erasure.plan(Selection(everything=True), now).record_ids
         except (EncryptionKeyMissingError, StoreDamagedError) as error:
-            warn(f"the memories are not counted, since they cannot be read ({error.code})")
+            warn(f"the memories are not counted, because they cannot be read ({error.code})")
     wanted = Erasable(user_id=user_id, everything=True)
     erased = erase_events(data_dir, settings, wanted, now, dry_run=dry_run, forget_owner=True)
     if not dry_run:
@@ -325,7 +325,7 @@ def _erase_from_journal(
 
 @contextmanager
 def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
-    """Open the map of run owners that a daemon keeps; None if no daemon has run here."""
+    """Open the daemon's map of run owners; None if no daemon has run here."""
     path = Layout(data_dir).owners
     if not path.exists():
         yield None
@@ -355,7 +355,7 @@ def _system_quarantine(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
 
 
 def erased_events(data_dir: Path, settings: Settings, user_id: str, history: History) -> list[str]:
-    """Return the ids of a user's events that `history` lists as erased and the journal still holds."""
+    """Return the ids of a user's events that `history` lists as erased but the journal still contains."""
     wanted = history.events
     found: list[str] = []
     if not wanted or not journal_folder(data_dir).exists():
@@ -370,7 +370,7 @@ def erased_events(data_dir: Path, settings: Settings, user_id: str, history: His
 
 
 def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) -> Sequence[QuarantinedEvent]:
-    """Return the first `limit` quarantined events with an id above `after`, without their content."""
+    """Return the first `limit` quarantined events with ids above `after`, without their content."""
     if not journal_folder(data_dir).exists():
         return []
     with _open_journal(data_dir, settings, readonly=True) as journal:

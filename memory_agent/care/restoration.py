@@ -1,4 +1,4 @@
-"""Restore a backup of everything or of one user, or replay one user's events from the journal.
+"""Restore a whole backup or one user from it, or replay one user's events from the journal.
 
 The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged next to
 the stores and encrypted if the data folder is encrypted. Memories that were erased here since the backup was made are
@@ -41,7 +41,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The restored parts. `aside` is the folder with the replaced files, or None if there were none.
 
     `erased_again` counts, by user, memories erased from the copies because they were erased here since the backup.
-    `has_history`: whether this data folder has a history of erasures, which a new machine lacks.
+    `has_history`: whether this data folder has a history of erasures (on a new machine, it does not).
     """
 
     parts: tuple[Part, ...]
@@ -61,10 +61,10 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves existing files aside; without it they are rejected. Durable on return.
+    """Restore everything. `replace` moves existing files aside; without it, they are an error. Durable on return.
 
-    Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` without the
-    keys, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
+    Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` if keys are
+    missing, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
     """
     manifest = read_manifest(backup)
     require_keys(settings.encryption, data_dir)
@@ -93,7 +93,7 @@ def restore_user(
 ) -> Restored:
     """Restore one user's store; the daemon's next start delivers the journal's later events. Durable on return.
 
-    Raises as `restore_all`, and `InvalidInputError` for a user who is not in the backup or was erased since.
+    Raises as `restore_all` does, and `InvalidInputError` for a user who is not in the backup or was erased since.
     """
     manifest = read_manifest(backup)
     parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
@@ -107,11 +107,11 @@ def restore_user(
         _require_usable(backup, stage, data_dir, settings)
         cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
         if _read_history(data_dir, user_id, warn).since(manifest.made_at).is_everything:
-            raise InvalidInputError("user", f"{user_id} was erased, whole, after this backup was made")
+            raise InvalidInputError("user", f"{user_id} was erased entirely after this backup was made")
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
         if user_id != SHARED_USER:  # shared items have no events
-            # Rewind before the moves: repeated events are recognised, missed events would be lost.
+            # Rewind before the moves: repeated events are recognised, but missed events would be lost.
             _rewind(data_dir, settings, cursor)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_folders(data_dir, [*moves, (staged, folder)])
@@ -129,17 +129,15 @@ def replay_user(
 ) -> Restored:
     """Move one user's store aside, so that the daemon builds a new store from the journal at its next start.
 
-    Data that is not in the journal (`NOT_IN_JOURNAL`) is only in the store moved aside. Durable on return. Raises as
-    `restore_all`.
+    Data that is not in the journal (`NOT_IN_JOURNAL`) exists only in the store that was moved aside. Durable on return.
+    Raises as `restore_all` does.
     """
     folder = user_folder(data_dir, user_id)
     if user_id == SHARED_USER:
-        raise InvalidInputError("user", f"{user_id}: what users share is in no journal; restore it from a backup")
+        raise InvalidInputError("user", f"{user_id}: shared items are not in the journal; restore them from a backup")
     with _exclusive(data_dir, [user_id]):
         if not replace and folder.exists() and any(folder.iterdir()):
-            reason = (
-                f"{user_id} has memories already; with --replace they are moved aside, and {NOT_IN_JOURNAL} stay there"
-            )
+            reason = f"{user_id} already has memories; --replace moves them aside, and {NOT_IN_JOURNAL} stay there"
             raise InvalidInputError("user", reason)
         _rewind(data_dir, settings, 0)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=True)
@@ -197,7 +195,7 @@ def _reapply_to_user(
 def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:
     history = read_history(user_folder(data_dir, user_id), user_id)
     if history.unread:
-        warn(f"damaged records of erasures of {user_id}: {history.unread}; memories that they name may be back")
+        warn(f"{history.unread} damaged erasure records of {user_id}; the memories that they name may reappear")
     return history
 
 
@@ -249,7 +247,7 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
             file.chmod(0o600)
             fault = find_fault(file.parent)
             if file_digest(file) != part.sha256 or fault is not None:
-                raise BackupDamagedError(f"{part.path}: {fault or 'changed while it was copied'}")
+                raise BackupDamagedError(f"{part.path}: {fault or 'changed while being copied'}")
         report("parts", len(parts), len(parts))
         flush_tree(stage)
         yield stage
@@ -284,7 +282,7 @@ def _moves_aside(
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
     if present and not replace:
         names = ", ".join(folder.name for folder in present)
-        raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are moved aside")
+        raise InvalidInputError("data_dir", f"{data_dir} already contains {names}; --replace moves them aside")
     for folder in folders:
         if folder.exists() and folder not in present:
             folder.rmdir()

@@ -2,7 +2,7 @@
 
 It prints one line of JSON when it is ready. The process ends on SIGTERM or SIGINT, or when the process `--parent-pid`
 is no longer its parent. Rejected ways to detect that the parent ended: PR_SET_PDEATHSIG, which fires when the thread
-that started the child ends, and end of file on standard input, which a service manager closes at once.
+that started the child ends, and end of file on standard input, which a service manager closes immediately.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _return_memory() -> None:
     """Make glibc return freed memory to the system: 133 MB under load instead of 181 (measured), at the same speed.
 
-    By default each thread retains the memory that its longest text needed. Call it before threads start.
+    By default each thread retains the memory that its longest text needed. Call this before starting threads.
     """
     if sys.platform != "linux":
         return
@@ -72,11 +72,11 @@ def _return_memory() -> None:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m memory_agent.embedders", description=__doc__)
-    parser.add_argument("--endpoint", required=True, help="where to listen, as ipc:///path or tcp://127.0.0.1:*")
+    parser.add_argument("--endpoint", required=True, help="address to listen on, ipc:///path or tcp://127.0.0.1:*")
     parser.add_argument("--settings", default="{}", help="the embedder's settings as JSON")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of fetched and built models")
-    parser.add_argument("--package", default=PACKAGE, help="distribution that may carry the weights; empty: none")
-    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process is no longer the parent")
+    parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder for downloaded and built models")
+    parser.add_argument("--package", default=PACKAGE, help="distribution that may contain the weights (empty for none)")
+    parser.add_argument("--parent-pid", type=int, default=0, help="exit when this process is no longer the parent")
     return parser.parse_args(arguments)
 
 

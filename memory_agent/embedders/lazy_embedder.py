@@ -1,8 +1,8 @@
-"""Open an embedder in this process, at once or on first use, and adapt embedders of callers to the protocol.
+"""Open an embedder in this process, immediately or on first use, and adapt callers' embedders to the protocol.
 
 Opening takes a tenth of a second from the cache, and several seconds the first time, when the graph is built. A lazy
-embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so that not
-every recall searches for missing weights again.
+embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so that
+recalls do not all search for missing weights again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _CLOSE_WAIT_S = 10.0
 def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:
     """Open an embedder in this process; the caller closes it.
 
-    `cache` is the folder for built graphs, `package` the distribution that may carry the weights ("" for none). Raises
-    `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
+    `cache` is the folder for built graphs, `package` the distribution that may contain the weights ("" for none).
+    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
     """
-    from memory_agent.embedders.lanes import LanedEmbedder  # loads the engines
+    from memory_agent.embedders.lanes import LanedEmbedder  # imports onnxruntime
     from memory_agent.embedders.minilm import open_minilm
     from memory_agent.embedders.weights import PACKAGE, cache_folder
 
@@ -49,7 +49,7 @@ def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, pack
 
 
 class LazyEmbedder:
-    """A given embedder, or an embedder that the first `get` opens. Thread-safe."""
+    """The caller's embedder, or one that the first `get` opens. Thread-safe."""
 
     def __init__(self, embedder: Embedder | None, settings: EmbedderSettings) -> None:
         """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
@@ -77,10 +77,10 @@ class LazyEmbedder:
                 return self._embedder
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
-        raise EmbedderUnavailableError("the model is still being opened")
+        raise EmbedderUnavailableError("the model is still being loaded")
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Like `Embedder.begin_query_words`, but a query that arrives while the embedder opens begins in `result`."""
+        """Like `Embedder.begin_query_words`, but a query that arrives while the embedder opens starts in `result`."""
         if self._embedder is not None:
             return self._embedder.begin_query_words(text, timeout_s)
         check_text("text", text)
@@ -89,7 +89,7 @@ class LazyEmbedder:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is an embedder already."""
+        """Whether an embedder is already open."""
         return self._embedder is not None
 
     def look_again(self) -> None:
@@ -100,7 +100,7 @@ class LazyEmbedder:
     def close(self) -> None:
         """Close the embedder if it was opened here."""
         if self._opening is not None:
-            self._opening.join(_CLOSE_WAIT_S)  # a longer download ends with the process
+            self._opening.join(_CLOSE_WAIT_S)  # a longer download is cut off when the process ends
         if self._embedder is not None and not self._given:
             self._embedder.close()
 
@@ -127,7 +127,7 @@ class LazyEmbedder:
 
 
 class _Plain(Embedder):
-    """Adapts an embedder that has `begin_query` and `begin_texts` but does not inherit the protocol."""
+    """Adapts an embedder that has `begin_query` and `begin_texts` but does not inherit from the protocol."""
 
     def __init__(self, embedder: Any) -> None:
         self._embedder = embedder
@@ -179,7 +179,7 @@ def _adapted(embedder: Embedder) -> Embedder:
 
 @contextmanager
 def failing_as_model_error() -> Iterator[None]:
-    """Raise `ModelError` for any foreign exception of a caller's embedder; only its type is logged."""
+    """Raise `ModelError` for any other exception of a caller's embedder; log only its type."""
     try:
         yield
     except MemoryAgentError:

@@ -4,8 +4,8 @@ The passages and the words of a text come from the same runs (`passages`). A run
 spinning pool uses three quarters of a core), and no arena (an arena never shrinks: 262 MB instead of 74, measured).
 Each run embeds one passage, never padded or batched: int8 scales are computed per run, so other texts in a batch would
 change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and without the
-optimiser an upgrade of the engine changes no vector. Telemetry is off. Rejected: batches of texts of equal length,
-which are at most 15 % faster and give different bits.
+optimiser, upgrading the engine changes no vectors. Telemetry is off. Rejected: batches of texts of equal length, which
+are at most 15 % faster and give different bits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LEAST_ROOM = 4
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
-    """Load the model of the settings. Raises the errors of `cache.obtain`."""
+    """Load the model that the settings name. Raises the errors of `cache.obtain`."""
     artifacts = obtain(settings, cache, package)
     prefixes = prefixes_of(artifacts.model.shape.name, settings)
     return MiniLM(artifacts, settings.max_tokens, *prefixes)
@@ -78,7 +78,7 @@ class MiniLM:
         )
 
     def embed(self, text: str) -> Embedding:
-        """Return the (d,) vector of the beginning of `text`, without a prefix. Raises `InvalidInputError`."""
+        """Return the (d,) vector of the start of `text`, without a prefix. Raises `InvalidInputError`."""
         ids = self.encode(text)
         vector: Embedding = self.embed_ids(ids, np.ones_like(ids))[0]
         return vector
@@ -99,7 +99,7 @@ class MiniLM:
         return Reading(self, text)
 
     def read(self, text: str) -> tuple[Tokens, Ints]:
-        """Return the tokens of a text, and the (p, 2) bounds of its passages as token positions [begin, end)."""
+        """Return the tokens of a text, and the (p, 2) bounds of its passages as token positions [start, end)."""
         tokens = self._wordpiece.read(text)
         return tokens, cut(tokens, self._room(self._passage_prefix))
 
@@ -108,7 +108,7 @@ class MiniLM:
         return self._run(self._passage_prefix, ids)
 
     def encode(self, text: str) -> Ids:
-        """Return the (1, t) ids of `text`, truncated, not padded. Raises `InvalidInputError`."""
+        """Return the (1, t) ids of `text`, truncated but not padded. Raises `InvalidInputError`."""
         return self._wordpiece.encode(text)
 
     def embed_ids(self, ids: Ids, mask: Ids) -> Embeddings:
@@ -116,7 +116,7 @@ class MiniLM:
         return self._outputs(["embedding"], ids, mask)[0]
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of `text`, not truncated."""
+        """Return the number of tokens of `text`, without truncation."""
         return self._wordpiece.count(text)
 
     def _run(self, prefix: Ids, ids: Ids) -> tuple[Embedding, Array]:
@@ -135,7 +135,7 @@ class MiniLM:
         """Return the (t,) ids of a prefix."""
         ids = self._wordpiece.read(prefix).ids
         if self._room(ids) < _LEAST_ROOM:
-            raise ModelError(f"{setting} has {len(ids)} tokens, which leave no room in {self._max_tokens}")
+            raise ModelError(f"{setting} has {len(ids)} tokens, which leaves too little room in {self._max_tokens}")
         return ids
 
     def _room(self, prefix: Ids) -> int:
@@ -195,4 +195,4 @@ def _open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ModelError(f"the engine refuses the graph: {error}") from error
+        raise ModelError(f"the engine rejected the graph: {error}") from error

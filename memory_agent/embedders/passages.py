@@ -1,9 +1,9 @@
 """Split the tokens of a text into passages, and compute word vectors from the token vectors of the last layer.
 
-A word is a run of letters and digits, as in the lexicon. Stop words and runs of more than 64 characters are left out,
-unless a text has only stop words. In a text, words with the same stem are one word; in a query, words with the same
-folded form. Rejected: subtracting a mean before the signs are taken, which needs a constant for each model and
-changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
+A word is a run of letters and digits, as in `storage.terms`. Stop words and runs of more than 64 characters are
+omitted, unless a text contains only stop words. In a text, words with the same stem are one word; in a query, words
+with the same folded form. Rejected: subtracting a mean before the signs are taken, which needs a constant for each
+model and changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
 
 Shapes: t tokens, p passages, w occurrences of words, k words, d dimensions.
 """
@@ -29,7 +29,7 @@ MOST_PASSAGES = 16
 OVERLAP = 32
 """Tokens that a passage shares with the previous one."""
 MOST_TEXT_WORDS = 40
-"""Limit of words per memory whose signs are kept. 32 lose 1.4 points of R@10 on long reports, gain 2 on messages."""
+"""Maximum words stored per memory. 32 would lose 1.4 points of R@10 on long reports, and gain 2 on messages."""
 MOST_QUERY_WORDS = 64
 _LETTERS = 12
 """The word length above which further letters no longer count when words are selected."""
@@ -64,9 +64,9 @@ class Words(NamedTuple):
 
 
 def cut(tokens: Tokens, room: int) -> Ints:
-    """Return the (p, 2) token positions [begin, end) of at most 16 passages of at most `room` tokens.
+    """Return the (p, 2) token positions [start, end) of at most 16 passages of at most `room` tokens.
 
-    Each passage except the first begins with a word, at most twice `OVERLAP` tokens before the end of the previous
+    Each passage except the first starts with a word, at most twice `OVERLAP` tokens before the end of the previous
     passage.
     """
     count, step = len(tokens.ids), min(OVERLAP, room // 4)
@@ -128,7 +128,7 @@ def _said(
 ) -> tuple[list[str], Ints]:
     """Return the folded content words in the first `count` tokens of `text`, in order, with their token positions.
 
-    The words that `stop_words` returns are left out, unless there are no others.
+    The words that `stop_words` returns are omitted, unless there are no others.
     """
     end = int(tokens.spans[:count, 1].max(initial=0))
     text = text[: end + LONGEST_WORD + 1]  # later words are beyond these tokens, and a text may be megabytes long

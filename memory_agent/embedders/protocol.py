@@ -52,23 +52,24 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words_stamp(self) -> str:
-        """The identifier to store with further passages and word bits; "" if the embedder makes none.
+        """The identifier to store with further passages and word bits; "" if the embedder computes none.
 
-        Stored passages and bits with another stamp are rebuilt or ignored; they may still be compared if the weights
-        are the same.
+        Stored passages and bits with a different stamp are rebuilt or ignored; they may still be compared if the
+        weights are the same.
         """
         return f"{self.words}|{self.stamp}" if self.words else ""
 
 
 def has_prefixes(stamp: str) -> bool:
-    """Return whether vectors with this stamp were made with prefixes, which shift the cosines."""
+    """Return whether vectors with this stamp were computed with prefixes, which shift the cosines."""
     return len(stamp.split("|")) == _PARTS_WITH_PREFIXES
 
 
 def comparable(stamp: str, other: str) -> bool:
     """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes.
 
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); vectors of two models are not.
+    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); vectors of different models are
+    not.
     """
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
@@ -91,7 +92,7 @@ class Pending(Protocol[T_co]):
     def result(self) -> T_co:
         """Wait for the result and return it.
 
-        Raises `EmbedderUnavailableError` after the timeout given at the beginning, or another `ModelError`.
+        Raises `EmbedderUnavailableError` after the timeout passed at the start, or another `ModelError`.
         """
         ...
 
@@ -128,11 +129,11 @@ class Settled(Generic[T]):
 
 
 SettledVector = Settled[Embeddings]
-"""A pending result with one or several vectors that are already known, or their error."""
+"""A pending result whose vectors, or error, are already known."""
 
 
 class All(Generic[T]):
-    """Several pending results as one."""
+    """Combines several pending results into one."""
 
     def __init__(self, pending: Sequence[Pending[T]]) -> None:
         self._pending = pending
@@ -144,12 +145,12 @@ class All(Generic[T]):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into vectors. Thread-safe. The same text always gives the same bits. Implementations inherit it.
+    """Turns text into vectors. Thread-safe. The same text always gives the same bits. Implementations inherit from it.
 
-    An embedder that makes only vectors implements `begin_query` and `begin_texts`; an embedder that also makes passages
-    and word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a text, if the
-    model has prefixes. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
-    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
+    An embedder that computes only vectors implements `begin_query` and `begin_texts`; an embedder that also computes
+    passages and word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a
+    text, if the model has prefixes. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate)
+    raises `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
     @property
@@ -160,8 +161,8 @@ class Embedder(Protocol):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Begin to embed `text`, ahead of all bulk work, and return without waiting.
 
-        `timeout_s` is the time from now until the result.
-        Raises only `InvalidInputError`; `result` raises other errors.
+        `timeout_s` limits the time from this call to the result. Raises only `InvalidInputError`; `result` raises other
+        errors.
         """
         ...
 
@@ -184,7 +185,7 @@ class Embedder(Protocol):
         return self.begin_texts(texts, progress).result()
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Like `begin_query`, with the vectors of the query's words if the embedder makes them."""
+        """Like `begin_query`, with the vectors of the query's words if the embedder computes them."""
         return Derived(self.begin_query(text, timeout_s), query_of_vector)
 
     def embed_query_words(self, text: str, timeout_s: float | None = None) -> EmbeddedQuery:
@@ -194,7 +195,7 @@ class Embedder(Protocol):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Like `begin_texts`, with all passages and words of each text if the embedder makes them.
+        """Like `begin_texts`, with all passages and words of each text if the embedder computes them.
 
         With `timeout_s`, the texts are embedded ahead of bulk work, like queries, within that time.
         """

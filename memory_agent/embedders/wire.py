@@ -32,8 +32,8 @@ class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
     """Embed the text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
-    `asked_at_s` is in monotonic time, which all processes of the machine share, so time spent in a socket counts. With
-    `is_text` the text is embedded as a text to store, and the answer has the form of a bulk answer.
+    `asked_at_s` is in monotonic time, which all processes on the machine share, so time spent in a socket counts. With
+    `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer.
     """
 
     timeout_s: float
@@ -59,7 +59,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 class Answer(msgspec.Struct, frozen=True):
     """The header of an answer.
 
-    It describes `rows` texts or a query (`words`, share `read`) with their origin, or holds a token count or an error.
+    It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or error.
     """
 
     info: EmbedderInfo | None = None
@@ -87,7 +87,7 @@ def decode_question(frames: Sequence[bytes]) -> tuple[Question, list[str]]:
         question = _questions.decode(frames[0])
         texts = [frame.decode() for frame in frames[1:]]
     except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"not a question to an embedder: {error}") from error
+        raise ProtocolError(f"invalid request to an embedder: {error}") from error
     if isinstance(question, QueryQuestion | TokensQuestion) and len(texts) != 1:
         raise ProtocolError(f"expected one text, got {len(texts)}")
     return question, texts
@@ -118,7 +118,7 @@ def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
 
 
 def encode_failure(error: Exception) -> Frames:
-    """Return the frames of an error; a foreign exception becomes an internal error with only its type's name."""
+    """Return the frames of an error; any other exception becomes an internal error with only its type's name."""
     if isinstance(error, MemoryAgentError):
         return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
     return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))
@@ -129,7 +129,7 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
     try:
         answer = _answers.decode(frames[0])
     except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"not an answer of an embedder: {error}") from error
+        raise ProtocolError(f"invalid answer from an embedder: {error}") from error
     if answer.code:
         raise _rebuild(answer)
     return answer
@@ -148,7 +148,7 @@ def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list
     bits = _array(frames[4], _BYTE, word_bytes(answer.info.ndim))
     is_odd = len(sizes) != rows or len(spans) != len(vectors) or bool((sizes < (1, 0, 0)).any())
     if is_odd or ends[-1][:2] != [len(vectors), len(bits)]:
-        raise ProtocolError("the arrays of an answer do not fit together")
+        raise ProtocolError("the arrays of an answer are inconsistent")
     return answer.info, [
         Embedded(vectors[p - count : p], spans[p - count : p], bits[w - words : w], length)
         for (count, words, length), (p, w, _) in zip(sizes.tolist(), ends, strict=True)
@@ -163,14 +163,14 @@ def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
     ndim = answer.info.ndim
     vector, words = _array(frames[1], _FLOAT, ndim), _array(frames[2], _HALF, min(ndim, WORD_DIMENSIONS))
     if (len(vector), len(words)) != (1, len(answer.words)):
-        raise ProtocolError(f"{len(vector)} vectors and {len(words)} of words are not those of a query")
+        raise ProtocolError(f"{len(vector)} vectors and {len(words)} word vectors are not the answer to a query")
     return answer.info, EmbeddedQuery(vector[0], answer.words, words, answer.read)
 
 
 def _array(frame: bytes, dtype: str, width: int) -> npt.NDArray[Any]:
     """Return the (k, width) array of a frame."""
     if width < 1 or len(frame) % (np.dtype(dtype).itemsize * width):
-        raise ProtocolError(f"{len(frame)} bytes are no rows of {width}")
+        raise ProtocolError(f"{len(frame)} bytes are not whole rows of width {width}")
     return np.frombuffer(frame, dtype).reshape(-1, width)
 
 

@@ -40,8 +40,7 @@ Ids = npt.NDArray[np.int32]
 class Tokens:
     """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are lazy.
 
-    `first` bounds the tokens of the first passage. `first` is below the passage's room only if the tokens are very
-    long.
+    `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
@@ -59,7 +58,7 @@ class Tokens:
 
     @cached_property
     def begins_word(self) -> npt.NDArray[np.bool_]:
-        """Whether each token begins a word: (t,)."""
+        """Whether each token starts a word: (t,)."""
         words = np.array(self._encoding.word_ids, dtype=np.float32)
         begins: npt.NDArray[np.bool_] = np.diff(words, prepend=-1) != 0
         return begins
@@ -79,7 +78,7 @@ class WordPiece:
         self._most_chars = self._first_chars * most_passages
         specials = self._tokenizer.encode("").ids
         if len(specials) != 2:
-            raise ModelError(f"the tokenizer adds {len(specials)} special tokens, 2 are known")
+            raise ModelError(f"the tokenizer adds {len(specials)} special tokens, expected 2")
         self._before, self._after = specials
         self._scripts = _scripts_of(self._tokenizer.get_vocab())
         unknown = getattr(self._tokenizer.model, "unk_token", None)

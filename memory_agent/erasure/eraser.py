@@ -43,13 +43,13 @@ from memory_agent.storage.snapshot import Snapshot
 from relay.disk import Role
 from relay.log import log
 
-_IN_JOURNAL = "its events are still in the journal: they are erased at the daemon's next start, or by the next `forget`"
+_IN_JOURNAL = "its events are still in the journal: the daemon's next start or the next `forget` erases them"
 _EXPIRED_AT_OPENING = 1_000
 _SCANNED_AT_OPENING = 20_000
 
 
 class Erasure:
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user with the folder.
+    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder.
 
     Erasures run one at a time. Every method raises `StoreError` if the store has failed or is closed.
     """
@@ -63,14 +63,14 @@ class Erasure:
         table: SignalTable,
         in_use: InUse,
     ) -> None:
-        """Raises `SettingsError` for unusable retention rules."""
+        """Raises `SettingsError` for invalid retention rules."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
         self._schedule = RetentionSchedule(archive.store, RetentionRules(retention, table), retention.interval_s)
         self._in_use = in_use
         self._erasing = threading.Lock()
-        self._resumed: Intent | None = None  # complete in this store, waiting for the journal
+        self._resumed: Intent | None = None  # completed in this store, but not yet in the journal
         self._gone: tuple[int, frozenset[str]] = (0, frozenset())  # the size of the history, and the erased ids in it
 
     def erase(
@@ -85,8 +85,8 @@ class Erasure:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
         Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
-        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next
-        opening completes it. With `dry_run`, only the receipt is returned. A daemon also erases the events from its
+        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
+        completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
         journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
         states. Raises `InvalidInputError`.
 
@@ -99,7 +99,7 @@ class Erasure:
         return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
-        """Erase memories that have expired by a retention rule, like `erase`; the receipt counts them in `by_rule`.
+        """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`.
 
         >>> rules = (RetentionRule(name="a-month", age_s=30 * 86_400),)
         >>> with Memory.open("data/bob", settings=Settings(retention=RetentionSettings(rules=rules))) as bob:
@@ -112,16 +112,16 @@ class Erasure:
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:
         """Erase expired memories, at most `limit`, if a scan is due; return how many.
 
-        If the folder has a journal, the owner of the journal erases the events and then calls `carry_out`.
+        If the folder has a journal, its owner erases the events and then calls `carry_out`.
         """
         with self._in_use():
             return self._expire(check_now(now), limit)
 
     def age_at_opening(self, now: datetime, role: Role) -> int:
-        """Like `age`, but suppress errors, so that the memory opens in any case.
+        """Like `age`, but suppress errors, so that the memory always opens.
 
-        A caller waits while a host opens a memory. So a host scans at most 20,000 memories (.3 s) and erases at most
-        1,000 (.3 s), and erases the rest during upkeep.
+        Callers wait while a host opens a memory, so a host scans at most 20,000 memories (.3 s) and erases at most
+        1,000 (.3 s). It erases the rest during upkeep.
         """
         with suppress(MemoryAgentError), self._in_use():
             if role == "library":
@@ -132,7 +132,7 @@ class Erasure:
 
     @contextmanager
     def noting_age(self) -> Iterator[None]:
-        """Save the time of the next expiry on exit. The caller closes the archive inside the context."""
+        """Save the time of the next expiry on exit. The caller must close the archive inside the context."""
         with suppress(MemoryAgentError):
             self._schedule.finish()
         yield
@@ -149,7 +149,7 @@ class Erasure:
             return self._plan(selection, now)
 
     def begin(self, intent: Intent) -> Intent:
-        """Record an intent; return it joined with an unfinished one, if any. Durable on return."""
+        """Record an intent, merged with any unfinished one, and return it. Durable on return."""
         with self._in_use(), self._erasing:
             store = self._archive.store
             return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
@@ -159,13 +159,13 @@ class Erasure:
         return self._receipt(intent, now, dry_run=True)
 
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
-        """Erase what an intent lists. Idempotent.
+        """Erase everything that an intent lists. Idempotent.
 
-        With `with_journal`, its events must already be erased from the journal.
+        If the intent is `with_journal`, its events must already be erased from the journal.
 
-        Durable on return. If a full disk or a long read prevents a step, it is done later, as the receipt states. An
-        intent that waits for the journal stays open. Raises `StoreError` if the records could not be deleted, and keeps
-        the intent.
+        Durable on return. If a full disk or a long read prevents a step, the step is done later, as the receipt states.
+        An intent that waits for the journal stays open. Raises `StoreError`, and keeps the intent, if the records could
+        not be deleted.
         """
         with self._in_use():
             return self._carry_out(intent, check_now(now))
@@ -190,7 +190,7 @@ class Erasure:
         self._note(intent, now)
 
     def is_forgotten(self, record_id: str, now: datetime) -> bool:
-        """Return whether an id was forgotten and not stored or imported again since. Raises `StoreError`."""
+        """Return whether an id was forgotten and has not been stored or imported again since. Raises `StoreError`."""
         size = history_bytes(self._archive.store.folder, self._user_id)
         if size != self._gone[0]:  # reading an entry takes 8 us
             self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
@@ -209,10 +209,10 @@ class Erasure:
     def erase_again(
         self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
-        """Erase again what restoring a backup of `made_at` brought back; return the repeated erasures.
+        """Erase again what restoring a backup made at `made_at` brought back; return the repeated erasures.
 
         Memories are matched by id. Sessions are matched only if they were erased at `made_at` or later. `event_ids` are
-        erased events of the journal, which count as duplicates from now on.
+        erased journal events, which count as duplicates from now on.
         """
         moment = check_now(now)
         with self._in_use():
@@ -223,9 +223,9 @@ class Erasure:
             return intents
 
     def resume(self) -> bool:
-        """Continue an interrupted erasure; return whether the store's part was completed.
+        """Resume an interrupted erasure; return whether the store's part was completed.
 
-        If the disk is still full, the memory opens anyway, and the next call tries again. Raises `StoreError`.
+        If the disk is still full, the memory opens anyway, and the next call retries. Raises `StoreError`.
         """
         with self._in_use(), self._erasing:
             intent = read_intent(self._archive.store.folder, self._archive.store.key)
@@ -348,7 +348,7 @@ class Erasure:
             note_renewed_id(store.folder, self._user_id, record_id, now)
 
     def _mark_events_seen(self, event_ids: Sequence[str]) -> None:
-        """Mark events as seen, so that the journal does not bring erased memories back. Durable on return."""
+        """Mark events as seen, so that the journal does not restore erased memories. Durable on return."""
         with self._archive.batch() as batch:
             unseen = [one for one in event_ids if batch.row_of_event(one) is None]
             if unseen:
@@ -357,7 +357,7 @@ class Erasure:
                     batch.link_event(one, row)
 
     def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
-        """Add an intent to the history; return the reason on failure, because erasing must work on a full disk."""
+        """Add an intent to the history; on failure, return the reason, because erasure must work on a full disk."""
         try:
             note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
         except StoreError as error:
@@ -365,7 +365,7 @@ class Erasure:
         return None
 
     def _purge(self) -> str | None:
-        """Rebuild and compact the files; return the reason on failure."""
+        """Rebuild and compact the files; on failure, return the reason."""
         try:
             self._archive.purge()
         except (MemoryAgentError, OSError) as error:
@@ -384,7 +384,7 @@ class Erasure:
 
 
 def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
-    """Record erased memories that an import brought back, so that restores keep them. Raises `StoreError`."""
+    """Record which erased memories an import brought back, so that restores keep them. Raises `StoreError`."""
     folder = archive.store.folder
     gone = read_history(folder, user_id).memories_in(now)
     if gone:
@@ -395,9 +395,9 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
 
 
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of a session's runs, which identify their events, and further event ids.
+    """Return the ids of a session's runs, which identify their events, and additional event ids.
 
-    A run that shares its id with a run of another session is replaced by the ids of its events.
+    A run that shares its id with a different session's run is replaced by the ids of its events.
     """
     runs = snapshot.newest_trajectories() if session_id is not None else ()
     own = [run for run in runs if run.session_id == session_id]
@@ -412,6 +412,6 @@ def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:
-    """Return the ids of the events behind memories; for ids too long to store, only the event that the record names."""
+    """Return the ids of the memories' events; of ids too long to store, only the one that the record names."""
     named = (record.event_id for record in found.values() if record.event_id)
     return tuple(sorted({*named, *snapshot.events_of(found)}))

@@ -1,7 +1,7 @@
 """Deletes memories, sessions and expired runs from one user's archive.
 
-Deleting a memory also removes it from the runs that used it and the recalls that showed it. Patterns made of these runs
-are deleted, and the learner is retrained. `user_removal` deletes a whole user.
+Deleting a memory also removes it from the runs that used it and the recalls that showed it. Patterns derived from these
+runs are deleted, and the learner is retrained. `user_removal` deletes a whole user.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Forgetting:
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete the expired memories of each retention rule and count them by rule; return how many existed.
+        """Delete the memories expired under each retention rule, and count them by rule; return how many existed.
 
-        Each transaction deletes at most 1,000 memories, so that other writers wait only briefly.
+        Deletes at most 1,000 memories per transaction, so that other writers wait only briefly.
         """
         count = 0
         for rule, part in _parts(by_rule):
@@ -73,7 +73,7 @@ class Forgetting:
             return self._run_records.expire(batch, now)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of other values that `memories` deletes with these memories; empty in a user's store."""
+        """Return the ids of other values that `memories` deletes along with these memories; empty in a user's store."""
         return []
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:

@@ -1,12 +1,13 @@
-"""The logs of erasures: the intent of an unfinished one in the user's folder, and the user's history beside the folder.
+"""The erasure logs: the intent of an unfinished erasure in the user's folder, and the user's history next to it.
 
-The intent is written before an erasure begins and removed at its end. After a crash the whole intent is carried out
-again, since every step is idempotent. The history has an entry for each erasure and outlives the user's folder. After a
-restore, it is applied to the restored files. The history itself is never restored, and it lacks erasures on other
-machines. It only counts expired memories, since they expire again wherever they are restored.
+The intent is written before an erasure starts and removed when it ends. After a crash the whole intent is carried out
+again; every step is idempotent. The history contains an entry for each erasure and outlives the user's folder. After a
+restore, it is applied to the restored files. The history itself is never restored, and it does not include erasures on
+other machines. Expired memories are only counted in it, because they expire again wherever they are restored.
 
-Both have checksums, because a flipped bit would erase something else or undo an erasure. Neither contains text. The
-intent contains ids. The history contains fingerprints of ids, which can confirm a guessed id but cannot be inverted.
+Both files have checksums, because a flipped bit could erase something else or undo an erasure. Neither contains text.
+The intent contains ids. The history contains fingerprints of ids, which can confirm a guessed id but cannot be
+inverted.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from relay.errors import UndecipherableError
 
 INTENT_FILE = "erasing.json"
 HISTORY_FOLDER = "erasures"
-_STANDALONE = "erasures.jsonl"  # of a memory outside a data folder
+_STANDALONE = "erasures.jsonl"  # for a memory outside a data folder
 _PURPOSE, _ABOUT = "erasing", INTENT_FILE.encode()
 
 
 def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
-    """Write an intent, joined with an unfinished one, and return it. Encrypted if `key` is given. Durable on return.
+    """Write an intent, merged with any unfinished one, and return it. Encrypted if there is a `key`. Durable on return.
 
-    Raises `StoreError`, including when the unfinished intent erases another session.
+    Raises `StoreError`, including when the unfinished intent erases a different session.
     """
     known = read_intent(folder, key)
     if known is not None:
@@ -96,10 +97,10 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An erasure in the history: fingerprints of ids, and the counts of its receipt.
+    """An erasure in the history: fingerprints of ids, and the counts from its receipt.
 
-    `returned` are erased memories and events that were imported again. `renewed` are ids of erased memories that were
-    used for new memories later; under these ids, older backups contain the erased memories.
+    `returned` are erased memories and events that were imported again. `renewed` are ids of erased memories that new
+    memories reused later; in older backups, these ids still refer to the erased memories.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -115,15 +116,15 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The erasures of one user, in order. `unread` is the number of damaged lines."""
+    """One user's erasures, in order. `unread` is the number of damaged lines."""
 
     erasures: tuple[HistoryEntry, ...] = ()
     unread: int = 0
 
     def memories_in(self, made_at: datetime) -> frozenset[str]:
-        """Return the fingerprints of erased memories that a store copied at this time may still contain.
+        """Return the fingerprints of erased memories that a store copied at `made_at` may still contain.
 
-        Excludes memories that were imported again, and ids under which another memory was stored before that time.
+        Excludes memories that were imported again, and ids under which a new memory was stored before that time.
         """
         gone: set[str] = set()
         for erasure in self.erasures:
@@ -134,7 +135,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> frozenset[str]:
-        """Fingerprints of the events behind the erased memories."""
+        """The fingerprints of the erased memories' events."""
         gone: set[str] = set()
         for erasure in self.erasures:
             gone.update(erasure.events)
@@ -163,10 +164,10 @@ def fingerprint(user_id: str, id_: str) -> str:
 
 
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
-    """Append an erasure to the history of the user with this folder. Durable on return. Raises `StoreError`.
+    """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if there is an equal entry since the intent began, unless its memories were
-    imported again. An entry for a session is appended if `now` is later, since the session may have continued.
+    With `once`, nothing is appended if the history has an equal entry since the intent was created, unless its memories
+    were imported again. An entry for a session is appended if `now` is later, because the session may have continued.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -183,7 +184,7 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, o
     file = _history_file(folder, user_id)
     since = intent.started_at if intent.session_id is None else now
     if once and _is_noted(read_history(folder, user_id), entry, since):
-        _flush(file)  # a crash may have prevented the flush
+        _flush(file)  # a crash may have prevented an earlier flush
     else:
         _append(file, entry)
 
@@ -196,12 +197,12 @@ def note_reimported_ids(folder: Path, user_id: str, ids: Iterable[str], now: dat
 
 
 def note_renewed_id(folder: Path, user_id: str, record_id: str, now: datetime) -> None:
-    """Record that another memory is stored under an erased id. Durable on return. Raises `StoreError`."""
+    """Record that a new memory is stored under an erased id. Durable on return. Raises `StoreError`."""
     _append(_history_file(folder, user_id), HistoryEntry(at=now, renewed=_fingerprints(user_id, (record_id,))))
 
 
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
-    """Replace a user's history with the erasure of the whole user. Durable on return. Raises `StoreError`."""
+    """Replace a user's history with one entry: the whole user was erased. Durable on return. Raises `StoreError`."""
     if data_dir_of(folder) is not None:
         file = _with_folder(_history_file(folder, user_id))
         write_atomically(file, _encode(HistoryEntry(at=now, everything=True)))
@@ -264,7 +265,7 @@ def _history_file(folder: Path, user_id: str) -> Path:
 
 
 def _is_noted(history: History, entry: HistoryEntry, since: datetime) -> bool:
-    """Whether an equal entry was made at `since` or later, and none of its ids were imported again after it."""
+    """Whether an equal entry was added at `since` or later, and none of its ids were imported again after it."""
     gone = {*entry.memories, *entry.events}
     is_noted = False
     for one in history.erasures:
@@ -284,7 +285,7 @@ def _flush(file: Path) -> None:
 
 
 def _append(file: Path, entry: HistoryEntry) -> None:
-    """Append a line. It begins with a line feed, to separate it from a line that a crash truncated."""
+    """Append a line. It starts with a line feed, to separate it from a line that a crash truncated."""
     try:
         with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
             appended.write(b"\n" + _encode(entry))

@@ -1,4 +1,4 @@
-"""The values of an erasure: the selection that a caller requests, the planned intent, and the receipt. Pure."""
+"""The data types of an erasure: the requested selection, the planned intent, and the receipt. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from memory_agent.records.shared_requests import SharedPart
 from relay import Erasable, Erased
 
 if TYPE_CHECKING:
-    from memory_agent.storage.snapshot import Snapshot  # imports the engines
+    from memory_agent.storage.snapshot import Snapshot  # imports numpy and more
 
 NOT_COVERED = (
-    "backups and exports made before (a restore here erases from them again), and what it put aside (replaced-*)",
-    "spools and windows of publishers that have not sent yet",
-    "quarantined bytes that are no event and name no user",
-    "the ids of the events, by which a repeat is recognised",
-    "what was published of these memories: `shared unpublish` takes it away, as erasing the user does; its bytes leave "
+    "earlier backups and exports (a restore here repeats the erasure), and files moved aside (replaced-*)",
+    "unsent events in the spools and windows of publishers",
+    "quarantined bytes that are not an event and name no user",
+    "the ids of the events, which are needed to recognise duplicates",
+    "items published from these memories: `shared unpublish` or erasing the user removes them; their bytes leave "
     "the files in the next upkeep",
 )
-_SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep: no answer has them"
+_SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep; no answer contains them"
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The memories to erase: by id, by session, or by filter.
 
-    `expired` selects expired memories and `everything` the whole user; neither can be combined with other fields.
+    `expired` selects expired memories and `everything` the whole user; neither can be combined with another field.
     """
 
     ids: tuple[str, ...] = ()
@@ -59,10 +59,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 
     def check(self) -> None:
-        """Raise `InvalidInputError` for a selection that is empty, or that would match everything by accident."""
+        """Raise `InvalidInputError` for a selection that is empty or would accidentally match everything."""
         if self.expired or self.everything:
             if self not in (Selection(expired=True), Selection(everything=True)):
-                raise InvalidInputError("selection", "combines expired or everything with something else")
+                raise InvalidInputError("selection", "expired and everything cannot be combined with anything else")
             return
         for record_id in self.ids:
             check_text("ids", record_id)
@@ -84,15 +84,15 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check(filter: MemoryFilter) -> None:
-    """Raise `InvalidInputError` for a filter that matches everything, or has an empty name, which a recall ignores."""
+    """Raise `InvalidInputError` for a filter that matches everything or has an empty name, which recall ignores."""
     for place, part in (("filter", filter), ("filter.exclude", filter.exclude or Exclusion())):
         for field, value in msgspec.structs.asdict(part).items():
             if value == "" or (isinstance(value, tuple) and "" in value):
-                raise InvalidInputError(f"{place}.{field}", "has an empty name")
+                raise InvalidInputError(f"{place}.{field}", "contains an empty name")
     if check_filter(filter) == MemoryFilter():
-        raise InvalidInputError("filter", "is empty, and would erase everything")
+        raise InvalidInputError("filter", "is empty, which would erase everything")
     if filter.min_score is not None:
-        raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
+        raise InvalidInputError("filter", "min_score cannot be used here, because an erasure has no query")
 
 
 def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
@@ -109,7 +109,7 @@ def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFi
 
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
-    """Whether a memory matches a filter, by the rules of a recall; ignores `min_score`."""
+    """Whether a memory matches a filter, by the rules of recall; ignores `min_score`."""
     if wanted.exclude is not None and _is_excluded(record, wanted.exclude):
         return False
     names = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
@@ -141,11 +141,11 @@ def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned erasure: the memories and the session to erase, and the events of the memories.
+    """A planned erasure: the memories and the session to erase, and the memories' events.
 
-    `expired` has the ids of expired memories by retention rule; `record_ids` does not repeat them. With `everything`
-    the whole user is erased, including the folder. With `with_journal` the process that owns the journal still has to
-    erase the events from it.
+    `expired` contains the ids of expired memories by retention rule; `record_ids` does not repeat them. With
+    `everything`, the whole user is erased, including the folder. With `with_journal`, the process that owns the journal
+    must still erase the events from it.
     """
 
     started_at: datetime
@@ -163,7 +163,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*self.record_ids, *chain.from_iterable(self.expired.values()))))
 
     def joined_with(self, later: Intent) -> Intent:
-        """Return the union of this intent and a later one."""
+        """Return the union of this intent and `later`."""
         return Intent(
             started_at=self.started_at,
             record_ids=_union(self.record_ids, later.record_ids),
@@ -185,7 +185,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, record_ids=record_ids, expired=expired)
 
     def covers_journal_of(self, joined: Intent) -> bool:
-        """Whether this intent has all events of `joined`, a union of intents, that are in the journal."""
+        """Whether this intent contains all journal events of `joined`, a union of intents."""
         return not joined.with_journal or (
             self.with_journal
             and self.everything == joined.everything
@@ -200,7 +200,7 @@ def _union(some: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
 
 
 def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
-    """Return the intent for a user without a store: the session's events in the journal. Raises `InvalidInputError`."""
+    """Return the intent for a user without a store: the session's journal events. Raises `InvalidInputError`."""
     selection.check()
     return Intent(started_at=now, session_id=selection.session_id)
 
@@ -222,13 +222,12 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased, as counts and a hash without text. If `complete`, no file contains it any more.
+    """What was erased, as counts and a hash, without text. If `complete`, no file contains the erased data.
 
-    Otherwise `reason` names what is left, which the next opening or upkeep of the store removes. `ids_sha256` is the
-    SHA-256 of the sorted ids, one per line. `by_rule` counts expired memories by retention rule. `unknown_ids` are
-    requested ids without a memory, either mistyped or erased before. `unpublished` counts the items that the user had
-    shared, `offers` the patterns that the user offered, and `ratings` the versions of others' items that the user
-    rated.
+    Otherwise `reason` states what is left; the next open or upkeep of the store removes it. `ids_sha256` is the SHA-256
+    of the sorted ids, one per line. `by_rule` counts expired memories by retention rule. `unknown_ids` are requested
+    ids without a memory, either mistyped or already erased. `unpublished` counts the items that the user had shared,
+    `offers` the patterns that the user offered, and `ratings` the versions of others' items that the user rated.
     """
 
     user_id: str
@@ -263,7 +262,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
         reason: str | None = None,
         expired: Mapping[str, Collection[str]] | None = None,
     ) -> ErasureReceipt:
-        """Return the receipt for these memories; it is incomplete if a `reason` is given."""
+        """Return the receipt for these memories; it is incomplete if there is a `reason`."""
         return cls(
             user_id=user_id,
             erased_at=now,
@@ -284,12 +283,12 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
         events=len(erased.seqs),
         quarantined=erased.quarantined,
         complete=receipt.complete and not is_waiting,
-        reason=receipt.reason or ("the journal's file is compacted at the relay's next upkeep" if is_waiting else None),
+        reason=receipt.reason or ("the relay's next upkeep compacts the journal file" if is_waiting else None),
     )
 
 
 def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
-    """Return the receipt of a whole user, with the counts of items, offers and ratings."""
+    """Return a whole user's receipt with the counts of items, offers and ratings added."""
     return msgspec.structs.replace(
         receipt,
         unpublished=part.items,
@@ -300,13 +299,13 @@ def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
 
 
 def left_shared(code: str) -> str:
-    """Return the reason for an incomplete receipt when the store of shared items failed with this error code."""
-    return f"what the user shared cannot be read ({code}): erase the user again when it can"
+    """Return the reason for an incomplete receipt if the store of shared items failed with this error code."""
+    return f"the user's shared items cannot be read ({code}); once they can, erase the user again"
 
 
 def left_in_journal(code: str) -> str:
-    """Return the reason for an incomplete receipt when the journal failed with this code and keeps events of items."""
-    return f"the journal names what the user shared ({code}): a daemon takes it out at its start or in its next upkeep"
+    """Return the reason for an incomplete receipt if the journal failed with this code and still names shared items."""
+    return f"the journal still names what the user shared ({code}); a daemon removes it at its start or next upkeep"
 
 
 def digest_of(record_ids: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """Retention rules, and the schedule by which memories expire.
 
-The first rule that matches a memory applies. A memory's age counts from its own timestamp, so imported memories may
-expire at once. When a store is closed, the time of the next expiry and the owner epoch are saved in a small file, so
-that a daemon opens only stores with expired memories. A file from another epoch is ignored.
+The first rule that matches a memory applies. A memory's age is measured from its own timestamp, so imported memories
+may expire immediately. When a store is closed, the time of the next expiry and the owner epoch are saved in a small
+file, so that a daemon opens only stores with expired memories. A file from a different epoch is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RETENTION_FILE = "retention.json"
 
 
 class RetentionRules:
-    """The retention rules of the settings, in order. Immutable."""
+    """The retention rules from the settings, in order. Immutable."""
 
     def __init__(self, settings: RetentionSettings, table: SignalTable) -> None:
         """Raises `SettingsError` for a repeated name, or a signal that is not in `table`."""
@@ -38,9 +38,9 @@ class RetentionRules:
         self._table = table
         for place, rule in enumerate(self._rules):
             if any(rule.name == earlier.name for earlier in self._rules[:place]):
-                raise SettingsError(f"retention.rules[{place}].name", f"{rule.name} is the name of another rule")
+                raise SettingsError(f"retention.rules[{place}].name", f"{rule.name} is already the name of a rule")
             if unknown := set(rule.signals) - table.names:
-                raise SettingsError(f"retention.rules[{place}].signals", f"there is no signal {min(unknown)}")
+                raise SettingsError(f"retention.rules[{place}].signals", f"no such signal: {min(unknown)}")
 
     @property
     def is_off(self) -> bool:
@@ -49,7 +49,7 @@ class RetentionRules:
 
     @property
     def digest(self) -> str:
-        """A short digest of the rules. A schedule that was saved with another digest is not used."""
+        """A short digest of the rules. A schedule saved with a different digest is not used."""
         meant = [(rule, self._table.digest if rule.signals else "") for rule in self._rules]
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 
@@ -58,7 +58,7 @@ class RetentionRules:
         return next((rule for rule in self._rules if self._fits(rule, record)), None)
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
-        """Return when a memory expires, and the name of the rule; None if it never expires."""
+        """Return when a memory expires, and the name of the rule; None if the memory never expires."""
         rule = self.rule_of(record)
         if rule is None or not rule.age_s:
             return None
@@ -85,7 +85,7 @@ class RetentionRules:
 class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
     """The saved schedule of a closed store: no memory up to row `through` expires before `next_at`.
 
-    Valid only for the same rules and the owner epoch in which it was written. `looked_at` is the time of the last scan.
+    Valid only for the rules and owner epoch under which it was written. `looked_at` is the time of the last scan.
     """
 
     rules: str
@@ -103,8 +103,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of expired memories by rule, found by a scan up to row `through`.
 
-    `next_at` is the time at which the next of the other memories expires. `has_more`: a limit left out expired
-    memories.
+    `next_at` is when the next of the remaining memories expires. `has_more`: a limit left out some expired memories.
     """
 
     by_rule: dict[str, tuple[str, ...]]
@@ -155,19 +154,19 @@ class RetentionSchedule:
         return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
 
     def settle(self, expired: Expired, now: datetime) -> None:
-        """Update the schedule after the memories of a scan were erased. A scan stays due if more have expired."""
+        """Update the schedule after a scan's memories were erased. A scan stays due if more have expired."""
         looked_at = None if expired.has_more else now
         self._note = msgspec.structs.replace(
             self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at
         )
 
     def finish(self) -> None:
-        """Read the newest rows, before the store is closed. Raises `StoreError`."""
+        """Read the newest rows before the store is closed. Raises `StoreError`."""
         if not self._rules.is_off:
             self._read_new_rows()
 
     def save(self) -> None:
-        """Save the schedule, after the store was closed. If it cannot be saved, the next process scans the store."""
+        """Save the schedule after the store was closed. If this fails, the next process scans the store."""
         if not self._rules.is_off:
             with suppress(StoreError):
                 write_atomically(self._store.folder / RETENTION_FILE, add_checksum(msgspec.json.encode(self._note)))
@@ -185,7 +184,7 @@ class RetentionSchedule:
 
 
 def is_due_while_closed(folder: Path, rules: RetentionRules, interval_s: float, now: datetime) -> bool:
-    """Whether a closed store has to be scanned; true if its schedule is missing or invalid. Opens no store."""
+    """Whether a closed store must be scanned; true if its schedule is missing or invalid. Does not open the store."""
     if rules.is_off or not has_records(folder):
         return False
     note = _read_note(folder)

@@ -1,7 +1,7 @@
-"""Removes a user's folder: renames it, which hides it at once, and then deletes it, at the latest at the next start.
+"""Removes a user's folder: renames it, which hides it immediately, then deletes it, at the next start at the latest.
 
-Also removes the user's folders from the files that a restore moved aside, or left when it was interrupted. Journals
-among these files are kept, because they contain events of many users; receipts name them (`moved_aside_reason`).
+Also removes the user's folders from files that a restore moved aside, or left behind when it was interrupted. Journals
+among these files are retained, because they contain many users' events; receipts name them (`moved_aside_reason`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DOOMED = ".erased-"
 
 
 def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
-    """Add the erasure of a user to the history, and remove the user's folders. Durable on return. Idempotent.
+    """Add a user's erasure to the history, and remove the user's folders. Durable on return. Idempotent.
 
     Raises the errors of `remove_user`.
     """
@@ -35,7 +35,7 @@ def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
 
 
 def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased: Erased, now: datetime) -> None:
-    """Add the erasure of a user without a store to the history, if the journal had events. Raises `StoreError`."""
+    """Add the erasure of a user without a store to the history, if there were journal events. Raises `StoreError`."""
     if erased.seqs:
         note_erasure(user_folder(data_dir, user_id), user_id, intent, now)
 
@@ -59,7 +59,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
 
 
 def finish_removals(data_dir: Path) -> int:
-    """Delete renamed folders, even of interrupted removals; return their number. Raises `StoreError`."""
+    """Delete renamed folders, including those of interrupted removals; return their number. Raises `StoreError`."""
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
@@ -69,20 +69,20 @@ def finish_removals(data_dir: Path) -> int:
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror}") from error
         if folder.parent.parent != data_dir:
-            with contextlib.suppress(OSError):  # it contains other users
+            with contextlib.suppress(OSError):  # it still contains other users
                 folder.parent.rmdir()
                 folder.parent.parent.rmdir()
     return len(doomed)
 
 
 def has_journal(folder: Path) -> bool:
-    """Whether a user's folder is in a data folder with a journal, whose owner has to erase the events."""
+    """Whether a user's folder is in a data folder with a journal, from which its owner must erase the events."""
     data_dir = data_dir_of(folder)
     return data_dir is not None and journal_folder(data_dir).exists()
 
 
 def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
-    """Return the reason why an erasure is incomplete, if a restore moved aside files that may contain user data.
+    """Return why an erasure is incomplete, if a restore moved aside files that may contain the user's data.
 
     Such a folder contains the user's folder, a journal or, for a whole user, a store of shared items.
     """
@@ -97,7 +97,7 @@ def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
         or journal_folder(one).exists()
         or (whole_user and user_folder(one, SHARED_USER).exists())
     ]
-    return f"a restore left older files: remove {', '.join(names)} in the data folder" if names else None
+    return f"a restore left older files; remove {', '.join(names)} from the data folder" if names else None
 
 
 def _doom(folder: Path) -> None:

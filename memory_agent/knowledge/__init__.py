@@ -1,4 +1,4 @@
-"""The store of the items that users share: access policies, statistics of use, and changes for followers.
+"""The store of shared items: access policies, usage statistics, and changes for followers.
 
 Read `records.shared` (the values), `records.shared_requests` (the requests) and `store` (which answers requests) first.
 `items` defines the stored form of an item, `figures` the statistics of a version and their release, `offers` the

@@ -1,7 +1,7 @@
-"""Access to the store of shared items: through a socket of its host process, or on the files if there is no daemon.
+"""Access to the store of shared items: through its host's socket, or directly on the files if there is no daemon.
 
-The first write creates the folder of the store. Until then, reads return empty answers. If the host does not answer,
-one request waits for it and the other requests fail fast.
+The first write creates the store's folder. Until then, reads return empty answers. While the host does not respond, one
+request waits for it and the others fail fast.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 
 
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
-    """Return the answer to a read without a store. Raises `InvalidInputError` for an item by id."""
+    """Return the answer to a read if there is no store. Raises `InvalidInputError` if it names an item."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, Unpublish):
@@ -74,7 +74,7 @@ def answer_without_store(ask: SharedRequest[Any]) -> Any:
 
 
 def _no_items(timeout_s: float) -> list[FoundItem]:
-    """Return no items, which is the result of a search without a store."""
+    """Return no items, the result of a search without a store."""
     return []
 
 
@@ -82,7 +82,7 @@ class RemoteKnowledge:
     """The store in another process. Satisfies `SharedStore`. Thread-safe: each request uses its own socket."""
 
     def __init__(self, endpoint: str, folder: Path) -> None:
-        """`folder` is the folder of the store, which may not exist."""
+        """`folder` is the store's folder, which may not exist."""
         self._folder = folder
         self._sockets = RequestSockets(endpoint)
         self._breaker = CircuitBreaker()
@@ -90,12 +90,12 @@ class RemoteKnowledge:
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
-        If there is no store, a request that creates it raises `NothingSharedError`. The daemon then starts the host of
-        the store and repeats the request, which the user's memory has already accepted.
+        If there is no store, a request that creates it raises `NothingSharedError`. The daemon then starts the store's
+        host and repeats the request, which the user's memory has already accepted.
         """
         if not self._folder.exists():
             if creates_store(ask):
-                raise NothingSharedError("nothing was shared yet, and the store of shared items does not exist")
+                raise NothingSharedError("nothing has been shared yet, so there is no store of shared items")
             return answer_without_store(ask)
         return _Pending(self, caller, ask, timeout_s)(timeout_s)
 
@@ -128,13 +128,13 @@ class _Pending:
         )
 
     def __call__(self, timeout_s: float) -> Any:
-        """Wait for the answer, at most `timeout_s`, and not beyond the deadline set when the request was sent."""
+        """Wait for the answer, at most `timeout_s`, but not beyond the deadline set when the request was sent."""
         left_s = min(timeout_s, self._ends_at_s - time.monotonic())
         try:
             frames = self._socket.receive(self._correlation, max(left_s, 0.0))
         except DeadlineExceededError as error:
             self._breaker.waited_since(self._sent_at_s)
-            raise UnavailableError("the store of shared items did not answer in time") from error
+            raise UnavailableError("the store of shared items did not respond in time") from error
         finally:
             self._give_back()
         self._breaker.heard()
@@ -149,7 +149,7 @@ class KnowledgeOnFiles:
     """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`. Not thread-safe."""
 
     def __init__(self, folder: Path, open_store: OpenStore, settings: EmbedderSettings) -> None:
-        """`folder` is the folder of the store, which may not exist; `settings` configure the embedder of searches."""
+        """`folder` is the store's folder, which may not exist; `settings` configure the embedder of searches."""
         self._folder = folder
         self._open_store = open_store
         self._embedder = LazyEmbedder(None, settings)

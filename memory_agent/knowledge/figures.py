@@ -1,7 +1,7 @@
 """The feedback statistics ("figures") of one version of a shared item: users' contributions and released values.
 
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
-contribute to it, and again when at least five contributions are new or have changed. Each user has one vote, the mean
+contribute to it, and again when at least five contributions are new or have changed. Each user has one vote: the mean
 quality of the user's own runs. The author has no vote. Reports contain only counts and sums: no text, vector, query or
 run.
 
@@ -24,8 +24,8 @@ Erasing a user removes the contribution exactly. A figure that counts it is with
 figure would differ by exactly this user's contribution. It is released again when the contributions of five other users
 are new or changed.
 
-A `Standing` holds the releases of a version and the sums behind them. Each user's contribution is a separate `Part`. So
-a report, a release or an erasure changes only a few bytes, however many users there are.
+A `Standing` contains a version's releases and the sums behind them. Each user's contribution is a separate `Part`, so a
+report, a release or an erasure changes only a few bytes, however many users there are.
 
 Proof. A version is proven if the lower bound of the mean quality of its users exceeds the prior. The bound comes from
 betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m. The initial wealth is 1. One half of it is
@@ -80,7 +80,7 @@ class Vote(NamedTuple):
 
 
 class Contribution(msgspec.Struct, frozen=True, array_like=True):
-    """The sums of one user for one version. `report` is the number of the last report that counted.
+    """One user's sums for one version. `report` is the number of the last report that counted.
 
     `quality` and `rating` are in thousandths; `rating` is None if there is no rating.
     """
@@ -109,7 +109,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
     def with_rating(self, rating: float | None) -> Contribution:
         """Replace the rating; None removes it. Raises `InvalidInputError` for a rating outside 0 to 1."""
         if rating is not None and not 0.0 <= rating <= 1.0:
-            raise InvalidInputError("rating", f"is 0 to 1, not {rating}")
+            raise InvalidInputError("rating", f"must be between 0 and 1, not {rating}")
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
 
     def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
@@ -130,19 +130,19 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
 def check_report(report: Report) -> None:
     """Raise `InvalidInputError`, naming the field, for an impossible report."""
     if not 1 <= report.number <= _LARGEST_NUMBER:
-        raise InvalidInputError("number", "is 1 to 2^53")
+        raise InvalidInputError("number", "must be between 1 and 2^53")
     if not 1 <= len(report.items) <= LARGEST_REPORT:
-        raise InvalidInputError("items", f"a report names 1 to {LARGEST_REPORT} items, not {len(report.items)}")
+        raise InvalidInputError("items", f"must contain 1 to {LARGEST_REPORT} items, not {len(report.items)}")
     if len({(item.item_id, item.version) for item in report.items}) < len(report.items):
-        raise InvalidInputError("items", "a report names each version once")
+        raise InvalidInputError("items", "must not name a version more than once")
     for place, item in enumerate(report.items):
         for name, count in (("retrievals", item.retrievals), ("uses", item.uses)):
             if not 0 <= count <= LARGEST_COUNT:
-                raise InvalidInputError(f"items[{place}].{name}", f"is 0 to {LARGEST_COUNT}, not {count}")
+                raise InvalidInputError(f"items[{place}].{name}", f"must be between 0 and {LARGEST_COUNT}, not {count}")
         if not item.retrievals and not item.uses:
             raise InvalidInputError(f"items[{place}]", "was neither retrieved nor used")
         if not 0.0 <= item.quality <= item.uses:
-            raise InvalidInputError(f"items[{place}].quality", f"of {item.uses} uses is 0 to {item.uses}")
+            raise InvalidInputError(f"items[{place}].quality", f"must be between 0 and the uses ({item.uses})")
 
 
 def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
@@ -160,9 +160,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     A figure requires `users` users, and each further release requires `changed` users who are new or changed.
     `count_step` and `score_step` round released values. `prior` is the mean quality of all runs: a constant, or
-    computed from releases, never from contributions. It counts as `prior_weight` users in the released score. If a
-    version is no better than the prior, the probability that it is proven is at most `doubt`. The boost of a proven
-    version is at most `largest_boost`, reached when its lower bound is `full_boost_above` above the prior.
+    computed from releases, never from contributions. It counts as `prior_weight` users in the released score. A version
+    no better than the prior is proven with probability at most `doubt`. The boost of a proven version is at most
+    `largest_boost`, reached when its lower bound is `full_boost_above` above the prior.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5
@@ -194,9 +194,9 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Series(msgspec.Struct, Generic[T], array_like=True):
-    """One figure: its current release, the number of releases so far, and the sums for the next one.
+    """One figure: its current release, the number of releases, and the sums for the next one.
 
-    `waiting` counts the users who are new or changed since the last release. The `Part` of such a user has a mark: the
+    `waiting` counts the users who are new or changed since the last release. Such a user's `Part` has a mark: the
     number of that release, and whether it counts the user. The release counts all other contributors.
     """
 
@@ -208,7 +208,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
     def is_waiting(self, mark: int | None) -> bool:
-        """Whether a user's mark is from the last release, so that the user is waiting."""
+        """Whether a user's mark is from the last release, which means that the user is waiting."""
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
@@ -251,7 +251,7 @@ Marks = tuple[int | None, int | None, int | None]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """The stored data of one user for one version: the contribution, and the marks for usage, quality and rating."""
+    """One user's stored data for one version: the contribution, and the marks for usage, quality and rating."""
 
     sums: Contribution = Contribution()
     marks: Marks = (None, None, None)
@@ -274,7 +274,7 @@ class Standing(msgspec.Struct, array_like=True):
     def create(cls, key: bytes, author: bytes) -> Self:
         """Create an empty standing. `key`, KEY_BYTES random bytes unique to this version, keeps levels secret."""
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a key has {KEY_BYTES} bytes")
+            raise ValueError(f"key must have {KEY_BYTES} bytes")
         return cls(key, author)
 
     @property
@@ -289,7 +289,7 @@ class Standing(msgspec.Struct, array_like=True):
 
     @property
     def boost(self) -> float:
-        """The increase of the score of the item for all users: 0 unless proven, at most .05, never negative."""
+        """The increase in the item's score for all users: 0 unless proven, at most .05, never negative."""
         return self.quality.released.boost if self.quality.released else 0.0
 
     def is_worse(self, rules: Rules) -> bool:
@@ -357,11 +357,11 @@ class Figures:
         self._parts = parts
 
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
-        """Count an item of a checked report, once. Return whether it counted.
+        """Count an item of a checked report once. Return whether it counted.
 
-        Reports of the author do not count, and neither does a report whose number is not above the user's counted
-        numbers. A report after the erasure of its user would count as the first report of a new user, so the caller
-        must reject it.
+        The author's reports do not count, nor does a report whose number is not above those already counted for the
+        user. A report after the erasure of its user would count as the first report of a new user, so the caller must
+        reject it.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)

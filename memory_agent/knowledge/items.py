@@ -1,4 +1,4 @@
-"""The stored form of a shared item: a memory record with a description in its metadata, and blobs beside it."""
+"""The stored form of a shared item: a memory record with a description in its metadata, and separate blobs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from memory_agent.records.shared_content import (
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-ABOUT = "shared"  # the metadata key of the description of an item
-_USERS_STEP = 5  # the shown number is rounded, to hide single users
+ABOUT = "shared"  # the metadata key of an item's description
+_USERS_STEP = 5  # the number shown is rounded, to hide single users
 _ids = msgspec.msgpack.Decoder(list[str])
 
 
@@ -64,12 +64,12 @@ class Usage(NamedTuple):
     size_bytes: int = 0
 
     def with_item(self, record: MemoryRecord, by: int = 1) -> Usage:
-        """Return the usage with an item added, or removed with `by=-1`."""
+        """Return the usage with an item added or, with `by=-1`, removed."""
         return Usage(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers from which an item of many users was made, by pseudonym."""
+    """The offers from which an item of many users was created, by pseudonym."""
 
     item_id: str
     offers: dict[str, str]
@@ -86,12 +86,12 @@ def usage_of(snapshot: Snapshot, author: str) -> Usage:
 
 
 def write_usage(batch: Batch, author: str, used: Usage) -> None:
-    """Store the usage of an author, or delete it if the author has no items."""
+    """Store an author's usage, or delete it if the author has no items."""
     batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
 
 
 def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
-    """Return the usage of each author, computed from all items."""
+    """Return each author's usage, computed from all items."""
     found: defaultdict[str, Usage] = defaultdict(Usage)
     for _, record in snapshot.scan():
         author = about_of(record).author
@@ -126,7 +126,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
 
 
 def about_of(record: MemoryRecord) -> About:
-    """Return the description in the metadata of a record."""
+    """Return the description in a record's metadata."""
     return msgspec.convert(record.metadata[ABOUT], About)
 
 
@@ -136,7 +136,7 @@ def place_in(snapshot: Snapshot, item_id: str) -> str:
 
 
 def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
-    """Return the standing of the current version of an item."""
+    """Return the standing of an item's current version."""
     return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
 
 
@@ -209,11 +209,11 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     if file != attachment_of(data, None if file is None or data is None else file.name):
         raise InvalidInputError("attachment", "is not the file that the item names")
     if record != record_of(content, about.author, record.timestamp) or not is_pseudonym(about.author):
-        raise InvalidInputError("record", "differs from the item as it was published")
+        raise InvalidInputError("record", "differs from the published item")
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:
-    """Return the size of the texts and the attachment of an item."""
+    """Return the size of an item's texts and attachment."""
     texts = (record.text, record.title or "", about.reference or "", *record.tags)
     file = about.attachment
     return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
@@ -244,7 +244,7 @@ def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecor
 
 
 def has_former_format(snapshot: Snapshot) -> bool:
-    """Whether a store has the format of a former version."""
+    """Whether a store has the format of an earlier version."""
     return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
 
 
@@ -257,22 +257,22 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
         try:
             about, versions = about_of(record), versions_at(snapshot, place)
         except (KeyError, msgspec.MsgspecError):
-            yield "an item is not described"
+            yield "an item has no description"
             described = False
             continue
         file, data = about.attachment, snapshot.blob(place_of(snapshot, FILE, record.id))
         if file != attachment_of(data, None if file is None or data is None else file.name):
-            yield "an attachment is not that of its item"
+            yield "an attachment does not match its item"
         if about.version not in versions:
             yield "an item has no figures"
         if not all(versions.values()):
-            yield "figures do not match the reports of their users"
+            yield "figures do not match their users' reports"
         beside = (kind + place for kind in (FILE, FIGURES, FORMER, OFFERERS))
         left.difference_update(beside, snapshot.blobs(PARTS + place))
     yield from ("a blob belongs to no item" for _ in left)
     if described and not has_former_format(snapshot):
         counted = {place_of(snapshot, USED, author): one for author, one in usage_by_author(snapshot).items()}
         if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
-            yield "the usage of an author does not match the items"
+            yield "an author's usage does not match the items"
     if {place_of(snapshot, NAME, author) for author in authors_with_names(snapshot)} != set(snapshot.blobs(NAME)):
-        yield "a name is stored for another user"
+        yield "a name is stored for the wrong user"

@@ -1,14 +1,14 @@
 """Patterns of many users: offers stay hidden until enough different users offer the same words.
 
 An offer is a pattern that its user has seen and confirmed word for word. It is not a record, so no search finds it, and
-only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep makes one item
-of the offers. The item shows the number of users, but no names. It has the most frequent exact wording; nothing is
-generated. Two offers match if they differ only in spaces, in the case of the first letter of a line, and in the
+only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep creates one
+item from the offers. The item shows the number of users, but no names. It uses the most frequent exact wording; nothing
+is generated. Two offers match if they differ only in spaces, in the case of the first letter of a line, and in the
 punctuation at the end of a line. Similarity of vectors is not used, because it confuses "succeeded" with "failed"
 (decision 0025). So an item contains nothing that only one user wrote.
 
 An item exists as long as it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and
-upkeep may make a new item of the remaining offers. Runs of the offerers do not count in the figures of the item.
+upkeep may create a new item from the remaining offers. The offerers' runs do not count in the item's figures.
 
 One blob per user stores the user's offers, and one blob per item stores its offerers.
 """
@@ -47,14 +47,14 @@ from memory_agent.storage.snapshot import Snapshot
 
 CHANGED = "shared:offers-changed"
 MOST_OFFERS = 100
-"""Maximum offers of one user. They are stored as one value, which each new offer rewrites."""
+"""Maximum number of offers per user. They are stored as one value, which each new offer rewrites."""
 _ENDS = ".,;:!…"
 
 MatchKey = tuple[str, ...]
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """The content and the time of an offer."""
+    """An offer's content and time."""
 
     content: SharedContent
     at: datetime
@@ -68,7 +68,7 @@ class _Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(NamedTuple):
-    """A new item, made of words that enough users offer, and the offer of each of these users."""
+    """A new item with words that enough users offer, and the offer of each of these users."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -83,15 +83,15 @@ def write_offer(batch: Batch, author: str, content: SharedContent, now: datetime
     known = own.get(content.item_id)
     if known is not None:
         if known.content != content:
-            raise InvalidInputError("item_id", "is the id of another offer of this user: preview a new one")
+            raise InvalidInputError("item_id", "is the id of a different offer by this user; preview a new one")
         return _shown(known, items_offered_by(batch, author))
     if len(own) >= MOST_OFFERS:
-        raise InvalidInputError("item_id", "is one offer too many of this user: withdraw others first")
+        raise InvalidInputError("item_id", "exceeds the limit of offers per user; withdraw an offer first")
     if item_in(batch, content.item_id) is not None:
-        raise InvalidInputError("item_id", "is the id of a published item: preview a new one")
+        raise InvalidInputError("item_id", "is the id of a published item; preview a new one")
     key = match_key(content)
     if any(match_key(offer.content) == key for offer in own.values()):
-        raise InvalidInputError("preview", "has the same words as another offer of this user")
+        raise InvalidInputError("preview", "has the same words as an existing offer by this user")
     offer = Offer(content=content, at=now)
     _keep(batch, author, own | {content.item_id: offer})
     batch.set_blob(CHANGED, secrets.token_bytes(8))
@@ -106,13 +106,13 @@ def offers_by(snapshot: Snapshot, author: str) -> list[OfferedPattern]:
 
 
 def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | None:
-    """Return the version of an offer of this user, or None without such an offer."""
+    """Return the version of this user's offer, or None if there is no such offer."""
     offer = _offers_of(snapshot, author).get(offer_id)
     return None if offer is None else offer.content.version
 
 
 def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]:
-    """Return the items made of a user's offers, by offer id."""
+    """Return the items created from a user's offers, by offer id."""
     if not _offers_of(snapshot, author):
         return {}
     behind = (
@@ -122,14 +122,14 @@ def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]
 
 
 def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) -> list[str]:
-    """Return the users with offers, restricted to `among` if given."""
+    """Return the users who have offers; with `among`, only these users."""
     if among is not None:
         return [author for author in among if _offers_of(snapshot, author)]
     return [author for author, _ in _all_offers(snapshot)]
 
 
 def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items that a removal leaves without enough offers, or without one of their exact words.
+    """Return the ids of the items that a removal leaves with too few offers, or without an offer in their exact words.
 
     `is_gone` takes an offer id or an author.
     """
@@ -146,7 +146,7 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete the removed offers of these users, also from the offerers of items. `is_gone` takes an id or an author."""
+    """Delete the removed offers of these users, including from items' offerers. `is_gone` takes an id or an author."""
     changed = False
     for author in authors:
         own = _offers_of(batch, author)
@@ -164,7 +164,7 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
 
 
 def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
-    """Return new items made of words that at least `least` users offer for the same readers and that no item has."""
+    """Return new items with words that at least `least` users offer for the same readers and that no item has."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_match_key_of_item(record), None)
@@ -196,7 +196,7 @@ def add_offerers(batch: Batch) -> None:
 
 
 def match_key(content: SharedContent) -> MatchKey:
-    """Return a key that is equal for matching offers: the same words for the same readers.
+    """Return a key that is equal for offers of the same words for the same readers.
 
     >>> content = SharedContent(item_id="", content_type="pattern", title="Deploys", summary="They fail.", version="1")
     >>> match_key(content) == match_key(msgspec.structs.replace(content, summary="they  fail"))
@@ -208,7 +208,7 @@ def match_key(content: SharedContent) -> MatchKey:
 
 
 def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the inconsistencies between offers, their users and the items made of them."""
+    """Yield the inconsistencies between offers, their users and the items created from them."""
     try:
         offers = dict(_all_offers(snapshot))
         items = list(_items_of_many(snapshot))
@@ -216,16 +216,16 @@ def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
         yield "an offer cannot be read"
         return
     if {place_of(snapshot, OFFERS, author) for author in offers} != set(snapshot.blobs(OFFERS)):
-        yield "an offer is stored for another user"
+        yield "an offer is stored for the wrong user"
     for record, offerers in items:
         key = _match_key_of_item(record)
         behind = (offers.get(author, {}).get(id_) for author, id_ in offerers.items())
         if any(offer is None or match_key(offer.content) != key for offer in behind):
-            yield "an item names an offer with other words"
+            yield "an item names an offer with different words"
 
 
 def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:
-    """Return the matching offers by user."""
+    """Return the offers by match key and user."""
     groups: dict[MatchKey, dict[str, Offer]] = defaultdict(dict)
     for author, own in _all_offers(snapshot):
         for offer in own.values():

@@ -1,4 +1,4 @@
-"""Pseudonyms of users, and blob names of shared items. Both are digests keyed with a secret of the store.
+"""Pseudonyms of users, and blob names of shared items. Both are digests keyed with the store's secret.
 
 Blob names are readable even in an encrypted store, so they must not reveal an item or a user.
 """
@@ -24,7 +24,7 @@ OFFERS = "shared:offers:"  # the offers of one user
 OFFERERS = "shared:offerers:"  # the offers that form an item of many users
 ERASED = "shared:erased:"  # the pseudonyms of erased users
 _FORMER_NAME = "shared:name:"
-FORMER_NAMED = "shared:named:"  # used by former versions, in which names were unique
+FORMER_NAMED = "shared:named:"  # used by earlier versions, in which names were unique
 PLACE_CHARS = 32
 _SUFFIX_CHARS = 6
 _USER_BYTES = 10
@@ -37,7 +37,7 @@ def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
 
 
 def part_of(key: bytes, place: str, user: bytes) -> str:
-    """Return the blob name of a user's part in the figures of the item at a place; `key` is the secret.
+    """Return the blob name of a user's part in the figures of the item at `place`; `key` is the secret.
 
     Without the secret, the names reveal how many users an item has, but not that two parts belong to the same user.
     """
@@ -62,12 +62,12 @@ def ensured_secret(batch: Batch) -> bytes:
 
 
 def mark_removal(batch: Batch) -> None:
-    """Record that the next upkeep has to purge removed bytes from the files."""
+    """Record that the next upkeep must purge removed bytes from the files."""
     batch.set_blob(PURGE, secrets.token_bytes(8))
 
 
 class Authors:
-    """The pseudonyms and names of the users of one store."""
+    """The pseudonyms and names of one store's users."""
 
     def __init__(self, archive: Archive, erasure: Erasure) -> None:
         self._archive = archive
@@ -91,7 +91,7 @@ class Authors:
         return names
 
     def set_name(self, author: str, name: str | None) -> str:
-        """Set or remove the name of an author; return the name that others see."""
+        """Set or remove an author's name; return the name that others see."""
         with self._archive.batch() as batch:
             drop_name(batch, author)
             if name is not None:
@@ -111,9 +111,9 @@ class Authors:
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see: the chosen name with a part of the pseudonym appended, or the pseudonym.
+    """Return the name that others see: the chosen name with part of the pseudonym appended, or the pseudonym.
 
-    So no two authors have the same name, and choosing a name never reveals whether it is taken.
+    No two authors therefore have the same name, and choosing a name never reveals whether it is taken.
     """
     blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
     if blob is None:
@@ -133,7 +133,7 @@ def authors_with_names(snapshot: Snapshot) -> list[str]:
 
 
 def drop_name(batch: Batch, author: str) -> None:
-    """Remove the name of an author."""
+    """Remove an author's name."""
     place = place_of(batch, NAME, author)
     if batch.blob(place) is not None:
         batch.set_blob(place, None)
@@ -141,7 +141,7 @@ def drop_name(batch: Batch, author: str) -> None:
 
 
 def convert_former_names(batch: Batch) -> None:
-    """Convert the names that former versions stored in two blobs each."""
+    """Convert names that earlier versions stored in two blobs each."""
     for place in batch.blobs(FORMER_NAMED):
         author = (batch.blob(place) or b"").decode()
         former = place_of(batch, _FORMER_NAME, author)

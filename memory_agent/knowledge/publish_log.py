@@ -1,11 +1,11 @@
-"""The publish log: changes of shared items for followers, written in the transaction of the change.
+"""The publish log: changes to shared items for followers, written in the same transaction as the change.
 
-It is a transactional outbox. Entries are numbered, and deleted when the relay has acknowledged their events. Without a
-daemon nothing is published, and the latest 10,000 entries of new versions and ratings are kept.
+It is a transactional outbox. Entries are numbered, and deleted after the relay acknowledges their events. Without a
+daemon nothing is published, and the latest 10,000 entries of new versions and ratings are retained.
 
-An entry contains no id, text or title. An addition refers to the item's row, which is looked up when the event is made.
-If the item or version has been removed by then, there is no event. A removal has the fingerprint that the history of
-erasures uses.
+An entry contains no id, text or title. An addition refers to the item's row, which is looked up when the event is
+created. If the item or version has been removed by then, there is no event. A removal contains the fingerprint that the
+history of erasures uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AT_ONCE = 2_000
 
 
 class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published or, with a random `token`, rated. `mark` identifies the version. Keep the tag."""
+    """A version was published or, with a random `token`, rated. `mark` identifies the version. The tag is fixed."""
 
     row: int
     mark: str
@@ -60,7 +60,7 @@ def add_published(
 ) -> None:
     """Store the attachment, the empty figures and the log entry of a new version, and update the author's usage.
 
-    If the policy changes, also log that the former version was removed for its readers.
+    If the policy changes, also log that the previous version was removed for its readers.
     """
     ensured_secret(batch)
     about, place = about_of(record), place_in(batch, record.id)
@@ -84,7 +84,7 @@ def log_removed(batch: Batch, record: MemoryRecord, now: datetime) -> None:
 
 
 def pending_changes(snapshot: Snapshot) -> PendingChanges:
-    """Return the changes of the oldest entries, in order, without changes of removed versions."""
+    """Return the changes from the oldest entries, in order, without those of removed versions."""
     found = list(_kept(snapshot, _AT_ONCE + 1))
     entries = found[:_AT_ONCE]
     changes = filter(None, (_change_of(snapshot, entry) for _, entry in entries))
@@ -93,14 +93,14 @@ def pending_changes(snapshot: Snapshot) -> PendingChanges:
 
 
 def drop_sent(batch: Batch, through: int) -> None:
-    """Delete the entries up to number `through`, after the relay acknowledged their events."""
+    """Delete the entries up to number `through`, whose events the relay has acknowledged."""
     while names := [name for name in batch.blobs(_ENTRY, _AT_ONCE) if _number(name) <= through]:
         for name in names:
             batch.set_blob(name, None)
 
 
 def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the inconsistencies of the log."""
+    """Yield the inconsistencies in the log."""
     last = _last(snapshot)
     try:
         numbers = [number for number, _ in _kept(snapshot)]
@@ -109,7 +109,7 @@ def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
         return
     kept = [number for number in numbers if number > last - _MOST]  # older additions are dropped
     if kept and kept != list(range(last - len(kept) + 1, last + 1)):
-        yield "the publish log lacks entries"
+        yield "the publish log is missing entries"
 
 
 def _change_of(snapshot: Snapshot, entry: _Added | _Removed) -> tuple[str, SharedChange] | None:

@@ -1,7 +1,7 @@
-"""Removes items, offers and the data of erased users from a store of shared items, permanently.
+"""Permanently removes items, offers and erased users' data from a store of shared items.
 
-Each removal is first written to the history of erasures. If a crash interrupts a removal, the next opening completes
-it. Restoring a backup applies the history.
+Each removal is first written to the history of erasures. If a crash interrupts a removal, the next open completes it.
+Restoring a backup applies the history.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 _APPLIED = "shared:followed"
 _AT_ONCE = 100
-"""Maximum items that one transaction changes."""
+"""Maximum number of items changed per transaction."""
 
 
 class ItemForgetting(Forgetting):
@@ -55,7 +55,7 @@ class ItemForgetting(Forgetting):
         return super().memories(record_ids)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of the offers that form items; upkeep would make the items again from these offers."""
+        """Return the ids of the offers that form items; upkeep would recreate the items from these offers."""
         return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
@@ -87,7 +87,7 @@ class Removal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the history of erasures has entries that are not applied yet."""
+        """Whether the history of erasures has entries that have not been applied yet."""
         folder, known = self._archive.store.folder, self._archive.store.blob(_APPLIED)
         return history_bytes(folder, self._user_id) != int.from_bytes(known or b"", "big")
 
@@ -126,8 +126,8 @@ class Removal:
     def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
         """Write the removal of items, offers and authors to the history, before `carry_out` removes them.
 
-        `offerers` are the users with offers to remove. These offers are removed in one transaction with the items that
-        depend on them.
+        `offerers` are the users whose offers are removed. These offers are removed in one transaction with the items
+        that depend on them.
         """
         folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
         with self._lock:
@@ -157,7 +157,7 @@ class Removal:
         """Remove items and all data of erased authors, after `note`.
 
         Uses transactions of bounded size, between which other writers can proceed. After a crash or an error, the next
-        opening completes the removal.
+        open completes the removal.
         """
         try:
             self._remove_all(item_ids, authors)

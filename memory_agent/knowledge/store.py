@@ -1,11 +1,11 @@
-"""The store of the shared items of one deployment. Every user may publish to it, and it belongs to no user.
+"""One deployment's store of shared items. Every user may publish to it; it belongs to no user.
 
-An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment. So
+An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment, so
 backup, verification, export and encryption work as in a user's store. Users appear only as pseudonyms, which are keyed
-with a secret of this store. Searches store nothing.
+with this store's secret. Searches store nothing.
 
-One transaction writes the record, figures and attachment of an item, and one removes them. Upkeep purges removed bytes
-from the files. An id of a removed item and the pseudonym of an erased user are never used again (`removal`).
+One transaction writes an item's record, figures and attachment, and one removes them. Upkeep purges removed bytes from
+the files. A removed item's id and an erased user's pseudonym are never reused (`removal`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Knowledge(Memory):
         is_hosted: bool = False,
         shared: SharedStore | None = None,
     ) -> None:
-        """Take the arguments of `Memory`. Retention rules do not apply to shared items, and learning is off."""
+        """Takes the same arguments as `Memory`. Retention rules do not apply to shared items, and learning is off."""
         of_items = msgspec.structs.replace(
             settings, retention=RetentionSettings(), learning=LearningSettings(mode="off", patterns=False)
         )
@@ -184,7 +184,7 @@ class Knowledge(Memory):
             if not isinstance(ask, _WRITES):
                 return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
             if timeout_s <= 0.0:
-                raise DeadlineExceededError("the store of shared items was reached too late")
+                raise DeadlineExceededError("the request reached the store of shared items after its deadline")
             if isinstance(ask, ForgetUser):
                 return self._forget_user(caller, dry_run=ask.dry_run)
             with self._writing.shared():
@@ -195,7 +195,7 @@ class Knowledge(Memory):
         return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Release due figures, make items of matching offers, and purge removed bytes. Returns 0.
+        """Release due figures, create items from matching offers, and purge removed bytes. Returns 0.
 
         For privacy, this is done during upkeep: if figures changed with each report, they would reveal the report to an
         observer, and an item that appeared with the last offer would reveal the offering user.
@@ -209,7 +209,7 @@ class Knowledge(Memory):
             if marked is not None:
                 self._archive.purge()
                 with self._archive.batch() as batch:
-                    if batch.blob(PURGE) == marked:  # false after further removals during the purge
+                    if batch.blob(PURGE) == marked:  # false if more was removed during the purge
                         batch.set_blob(PURGE, None)
         return super().expire(now)
 
@@ -261,14 +261,14 @@ class Knowledge(Memory):
             if known is not None and is_repeat(known, record):
                 return shown_item(batch, known, standing_in(batch, known))
             if self.erasure.is_forgotten(record.id, now):
-                raise InvalidInputError("item_id", "is the id of an unpublished item: preview a new one")
+                raise InvalidInputError("item_id", "is the id of an unpublished item; preview a new one")
             self._check_new(batch, known, record)
             if known is None:
                 admit()
             batch.upsert(record, vectors.admitted(batch).get(words))
             add_published(batch, record, ask.data, known)
             if known is not None:
-                mark_removal(batch)  # of the former version
+                mark_removal(batch)  # of the previous version
             return shown_item(batch, record, standing_in(batch, record))
 
     def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
@@ -281,15 +281,15 @@ class Knowledge(Memory):
                 raise InvalidInputError("item_id", "is not an item of this user")
             if about.version in standings_at(snapshot, place_in(snapshot, record.id)):
                 raise InvalidInputError(
-                    "version", f"{about.version} is published already, and never changes: name another"
+                    "version", f"{about.version} is already published and cannot change; choose a different version"
                 )
             used = used.with_item(known, -1)
         if used.items >= self._limits.items_per_author:
-            raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
+            raise InvalidInputError("item_id", "exceeds the limit of items per user; unpublish an item first")
         most, size = self._limits.bytes_per_author, used.with_item(record).size_bytes - used.size_bytes
         if used.size_bytes + size > most:
             left = max(most - used.size_bytes, 0)
-            reason = f"has {size:,} bytes, and {left:,} of this user's {most:,} are left: unpublish others first"
+            reason = f"has {size:,} bytes, but only {left:,} of this user's {most:,} are left; unpublish an item first"
             raise InvalidInputError("item_id", f"{reason} (shared.bytes_per_author)")
 
     def _offer(self, caller: Caller, content: SharedContent) -> OfferedPattern:
@@ -299,11 +299,11 @@ class Knowledge(Memory):
         check_offer(content)
         with self._archive.batch() as batch:
             if self.erasure.is_forgotten(content.item_id, now):
-                raise InvalidInputError("item_id", "is the id of a withdrawn offer: preview a new one")
+                raise InvalidInputError("item_id", "is the id of a withdrawn offer; preview a new one")
             return write_offer(batch, own, content, now)
 
     def _propose(self, now: datetime) -> None:
-        """Make items of matching offers, and add later offerers to existing items."""
+        """Create items from matching offers, and add later offerers to existing items."""
         with self._archive.store.snapshot() as snapshot:
             seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
         vectors = self._vectors.embed(embedded_text(one.record) for one in found)
@@ -311,7 +311,7 @@ class Knowledge(Memory):
             admitted = vectors.admitted(batch)
             write_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
             add_offerers(batch)
-            if batch.blob(CHANGED) == seen:  # false after further offers in the meantime
+            if batch.blob(CHANGED) == seen:  # false if more was offered since
                 batch.set_blob(CHANGED, None)
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
@@ -323,7 +323,7 @@ class Knowledge(Memory):
             offers = {} if record is None else offerers_of(snapshot, item_id)
         versions = [one for one in (offered, None if record is None else about_of(record).version) if one is not None]
         if versions:
-            ids = [item_id, *offers.values()]  # with its offers, or upkeep would make the item again
+            ids = [item_id, *offers.values()]  # with its offers, or upkeep would recreate the item
             self.removal.note(ids, offerers={own, *offers})
             self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
@@ -336,7 +336,7 @@ class Knowledge(Memory):
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
             if own in offerers_of(batch, record.id):
-                raise InvalidInputError("item_id", "is one of the user's own items, offered with others")
+                raise InvalidInputError("item_id", "is based on the user's own offer")
             place = place_in(batch, record.id)
             standings = standings_at(batch, place)
             if (standing := standings.get(version)) is None:
@@ -361,7 +361,7 @@ class Knowledge(Memory):
                 standings = standings_at(batch, place)
                 standing = standings.get(item.version)
                 if standing is None or own in offerers_of(batch, item.item_id):
-                    continue  # the runs of an author do not count
+                    continue  # an author's runs do not count
                 figures = Figures(standing, StoredParts(batch, place, item.version))
                 if figures.report(own.encode(), report.number, item):
                     counted.append(item.item_id)
@@ -410,7 +410,7 @@ class Knowledge(Memory):
             record = self._visible(caller, item_in(snapshot, item_id))
             file, data = about_of(record).attachment, snapshot.blob(place_of(snapshot, FILE, item_id))
         if file is None or data is None:
-            raise InvalidInputError("item_id", "is an item without an attachment")
+            raise InvalidInputError("item_id", "has no attachment")
         return SharedFile(attachment=file, data=data)
 
     def _set_name(self, caller: Caller, name: str | None) -> str:
@@ -431,7 +431,7 @@ class Knowledge(Memory):
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:
-        """Count the items, offers and ratings of the caller."""
+        """Count the caller's items, offers and ratings."""
         authors = self._authors.pseudonyms(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             return SharedPart(
@@ -448,7 +448,7 @@ class Knowledge(Memory):
             items = [
                 self._found(snapshot, found)
                 for found in result.memories
-                if about_of(found.record).policy in admitted  # its next version may have another policy
+                if about_of(found.record).policy in admitted  # its next version may have a different policy
             ]
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
@@ -524,11 +524,11 @@ _MOST_USERS = 10_000
 class SearchQuota:
     """A token bucket for each user, so that one user's loop cannot overload the store. Not thread-safe.
 
-    Keeps only the buckets of the most recent users.
+    Retains only the buckets of the most recent users.
     """
 
     def __init__(self, size: int, per_s: float) -> None:
-        """Allow each user a burst of `size` searches, then `per_s` a second."""
+        """Allow each user a burst of `size` searches, then `per_s` per second."""
         self._size = float(size)
         self._per_s = per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()

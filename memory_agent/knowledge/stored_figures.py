@@ -1,7 +1,7 @@
-"""Stores figures: one blob for each item, and one for each user of an item.
+"""Stores figures: one blob per item, and one per user of an item.
 
-The place of an item is the digest in the names of its blobs. Former versions stored all figures of an item in one blob;
-the first opening splits it.
+The place of an item is the digest in the names of its blobs. Earlier versions stored all of an item's figures in one
+blob, which the first open splits.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
 
 
 class _FormerSeries(msgspec.Struct, array_like=True):
-    """A series in the former format. `waiting` maps each new or changed user to whether the release counts the user."""
+    """A series in the old format. `waiting` maps each new or changed user to whether the release counts the user."""
 
     released: msgspec.Raw
     waiting: dict[bytes, bool]
 
 
 class _FormerFigures(msgspec.Struct, array_like=True):
-    """The figures of a version in the format of former versions."""
+    """The figures of an item version, in the format of earlier releases."""
 
     key: bytes
     author: bytes
@@ -87,7 +87,7 @@ def write_standings(batch: Batch, place: str, standings: Standings) -> None:
 
 
 def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
-    """Create empty figures for a version, unless it has figures."""
+    """Create empty figures for a version, unless it already has figures."""
     standings = standings_at(batch, place)
     if version not in standings:
         standings[version] = Standing.create(secrets.token_bytes(KEY_BYTES), author.encode())
@@ -103,7 +103,7 @@ def drop_figures(batch: Batch, place: str) -> None:
 def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
     """Return the places of the items to which any of the users contributes.
 
-    Looks up every item, because for privacy there must be no index of the items of a user.
+    Looks up every item, because for privacy there must be no index of a user's items.
     """
     key = secret_in(snapshot)
     places = [name.removeprefix(FIGURES) for name in snapshot.blobs(FIGURES)]
@@ -145,7 +145,7 @@ def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
 
 
 def convert_former_figures(batch: Batch) -> None:
-    """Convert the figures that former versions stored in one blob for each item."""
+    """Convert figures that earlier versions stored in one blob per item."""
     for name in batch.blobs(FORMER):
         place = name.removeprefix(FORMER)
         standings: Standings = {}
@@ -179,7 +179,7 @@ def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
 
 
 def _mark(counted: bool | None) -> int | None:
-    """Return a user's mark for release 0, given whether that release counts the user."""
+    """Return a user's mark for release 0, which depends on whether that release counts the user."""
     return None if counted is None else int(counted)
 
 

@@ -1,9 +1,9 @@
-"""Stores events, and memories without events: reads, deduplicates and embeds them, and commits the journal cursor too.
+"""Stores events, and memories without events: reads, deduplicates, embeds and commits them with the journal cursor.
 
-Events are delivered at least once, but take effect exactly once: a known event id adds nothing, and an event that made
-no memory is counted only if it is above the cursor. Both are checked inside the writing transaction.
+Events are delivered at least once, but take effect exactly once: a known event id adds nothing, and an event that
+produced no memory is counted only if it is above the cursor. Both are checked inside the writing transaction.
 
-A caller can pass the next batch too (`ahead`). It is read and sent to the embedder before the current batch is
+A caller can also pass the next batch (`ahead`). It is read and sent to the embedder before the current batch is
 committed, so that the embedder works during the commit. Only the next call stores it.
 """
 
@@ -34,12 +34,12 @@ _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 
 Admission = AbstractContextManager[Callable[[], None] | None]
-"""A context held for the whole transaction. If it yields a function, this is called before a new id is stored."""
+"""A context held for the whole transaction. If it yields a function, it is called before a new id is stored."""
 
 
 @dataclass(frozen=True)
 class EncodedEvent:
-    """Decodes an event of the journal. Instances with equal bytes are equal."""
+    """Decodes a journal event. Instances with equal bytes are equal."""
 
     data: bytes = field(repr=False)
 
@@ -59,7 +59,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class _Draft:
-    """The memory that an event becomes, unless it is a repeat."""
+    """The memory that an event becomes, unless it is a duplicate."""
 
     position: int
     record: MemoryRecord
@@ -116,9 +116,9 @@ class Intake:
         return self._commit(prepared)
 
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
-        """Store a memory without an event, or replace the one with its id; return the stored memory. Durable on return.
+        """Store a memory without an event, or replace the memory with its id, and return it. Durable on return.
 
-        A replaced memory keeps its time unless the record `is_dated`. An identical memory stays unchanged.
+        A replaced memory keeps its time unless `is_dated`. An identical memory stays unchanged.
         """
         text = embedded_text(record)
         vectors = self._vectors.embed((text,), is_awaited=True)
@@ -193,10 +193,10 @@ class Intake:
         return tally.report()
 
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
-        """Return the new events, and the events that were handled before.
+        """Return the new events, and those that were handled before.
 
-        An event at or below the cursor was handled before, unless it makes a memory and its id is unknown. In that case
-        its number is from another journal, because the former journal was lost or the store was moved.
+        An event at or below the cursor was handled before, unless it produces a memory and its id is unknown. In that
+        case its number is from a different journal, because the previous journal was lost or the store was moved.
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -212,7 +212,7 @@ class Intake:
 
 @dataclass
 class _Tally:
-    """Counts of the outcomes of one batch."""
+    """The outcome counts of one batch."""
 
     duplicates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -248,7 +248,7 @@ def _count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
 
 
 class _Settlement:
-    """Writes events into one batch, and recognises repeats inside its transaction."""
+    """Writes events into one batch, and recognises duplicates inside its transaction."""
 
     def __init__(self, batch: Batch, vectors: Mapping[str, Embedded], tally: _Tally) -> None:
         self._batch = batch
@@ -263,7 +263,7 @@ class _Settlement:
         if isinstance(outcome, _Draft):
             is_news, row = self._keep(outcome)
             record = None if row is None else outcome.record
-        elif seq is not None and seq <= self._batch.cursor:  # another thread has stored it in the meantime
+        elif seq is not None and seq <= self._batch.cursor:  # another thread has stored it since
             self._tally.duplicates += 1
         elif isinstance(outcome, Dropped):
             is_news = True
@@ -277,7 +277,7 @@ class _Settlement:
         return None if read.sign is None else Entry(read.sign, row, record)
 
     def _keep(self, draft: _Draft) -> tuple[bool, int | None]:
-        """Store a memory unless it is a repeat; return whether the event is new, and the row of its memory."""
+        """Store a memory unless it is a duplicate; return whether the event is new, and the row of its memory."""
         if self._batch.row_of_event(draft.event_id) is not None:
             self._tally.duplicates += 1
             return False, None
@@ -300,7 +300,7 @@ class _Settlement:
 class _LastProgress:
     """The last progress text of each of the latest 64 runs or sessions.
 
-    It is kept in the store, not in the process, so that a replay after a crash has the same outcome.
+    It is saved in the store, so that a replay after a crash has the same outcome.
     """
 
     def __init__(self, batch: Batch) -> None:

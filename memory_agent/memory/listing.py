@@ -2,8 +2,8 @@
 
 A cursor identifies the last memory of a page by its time and row, so adding or removing memories between two pages does
 not repeat or hide others. In the order `updated`, a memory that is replaced between two pages moves to the front,
-before the cursor. Each page is read from one view. A memory that is replaced while the page is read is returned in its
-new version at its old place.
+before the cursor. Each page is read from one view. If a memory is replaced while the page is read, its new version is
+returned at its old position.
 
 Shapes: n slots that pass the filter.
 """
@@ -24,7 +24,7 @@ from memory_agent.records.memories import ORDERS, MemoryFilter, MemoryPage, Memo
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Rows
 
-_MOST_BYTES = 8 << 20  # of the records in a page, which is sent as one message
+_MOST_BYTES = 8 << 20  # of the records in a page, because a page is sent as one message
 
 
 class _Place(NamedTuple):
@@ -48,18 +48,18 @@ def list_page(
     """Return at most `limit` memories after a cursor, fewer if they are large. Raises `InvalidInputError`."""
     chosen = check_filter(filter)
     if chosen is not None and chosen.min_score is not None:
-        raise InvalidInputError("filter.min_score", "needs a query, and a list has none")
+        raise InvalidInputError("filter.min_score", "cannot be used here, because a list has no query")
     check_choice("order", order, ORDERS)
     check_whole("limit", limit, MOST_LISTED)
     rows, times_us, total = _following(archive, chosen, order, limit + 1, _place_of(after, order))
     records: list[MemoryRecord] = []
     shown = size = 0
-    for record in map(archive.store.record, rows[:limit].tolist()):  # one by one, because a record may have megabytes
+    for record in map(archive.store.record, rows[:limit].tolist()):  # one by one, because a record may take megabytes
         size += 0 if record is None else len(msgspec.msgpack.encode(record))
         if shown and size > _MOST_BYTES:
             break
         shown += 1
-        if record is not None:  # it may have been forgotten in the meantime
+        if record is not None:  # it may have been forgotten since
             records.append(record)
     last = _Place(order, int(times_us[shown - 1]), int(rows[shown - 1])) if shown < len(rows) else None
     return MemoryPage(records=tuple(records), total=total, next_cursor=None if last is None else _cursor_of(last))
@@ -96,7 +96,7 @@ def _place_of(cursor: str | None, order: Order) -> _Place | None:
     try:
         place = _places.decode(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
     except (msgspec.DecodeError, TypeError, ValueError) as error:
-        raise InvalidInputError("after", "is not a cursor that a list returned") from error
+        raise InvalidInputError("after", "is not a cursor returned by a list") from error
     if place.order != order or max(abs(place.time_us), abs(place.row)) >= 1 << 63:
-        raise InvalidInputError("after", f"is a cursor of the order {place.order}")
+        raise InvalidInputError("after", f"is a cursor for the order {place.order}")
     return place

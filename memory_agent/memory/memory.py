@@ -141,12 +141,12 @@ class Memory:
 
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
         tables `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`,
-        `relay.events` and `relay.masking`. Without it the defaults apply, except that no model is downloaded. Each of
-        the `keywords` replaces one table; they exist for callers of earlier versions.
+        `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that no model is downloaded.
+        Each of the `keywords` replaces one table; they exist for callers of earlier versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
-        expired by the retention rules at `now` (default: the current time) are erased before this returns, unless
+        expired under the retention rules at `now` (default: the current time) are erased before this returns, unless
         `age_now` is false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which
         the caller closes. Without a store, nothing can be published and recalls find no shared items.
 
@@ -165,7 +165,7 @@ class Memory:
         settings = with_keywords(settings or _LIBRARY_SETTINGS, keywords)
         folder = Path(path)
         if is_data_dir(folder):
-            raise InvalidInputError("path", "is a daemon's data folder: use MemoryClient, or open a folder in users/")
+            raise InvalidInputError("path", "is a daemon's data folder; use MemoryClient, or open a folder in users/")
         user_id = user_id or folder.absolute().name
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)
@@ -203,10 +203,10 @@ class Memory:
         """Store the memories that events contain. Atomic, and durable on return.
 
         `seqs` are the events' numbers in a journal. They advance the store's cursor, and events at or below the cursor
-        that made no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become
-        a memory (malformed, too large, in the future) are listed in `rejected` and do not affect other events. The
-        `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
-        match it.
+        that produced no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never
+        become a memory (malformed, too large, in the future) are listed in `rejected` and do not affect other events.
+        The `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
+        match `events`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> report = memory.ingest([event, event, {"event_type": "user_input"}])
@@ -214,7 +214,7 @@ class Memory:
         (1, 1, ['user_id: is missing'])
         """
         if isinstance(events, Mapping | Event | str | bytes):
-            raise InvalidInputError("events", f"must be a list of events, is {type(events).__name__}")
+            raise InvalidInputError("events", f"must be a list of events, not {type(events).__name__}")
         moment = check_now(now)
         return self._ingest(_arrivals([partial(self._checked, event, moment) for event in events], seqs))
 
@@ -237,7 +237,7 @@ class Memory:
 
     @property
     def usual_deadline_ms(self) -> float:
-        """The default deadline of a recall, from the settings."""
+        """The default recall deadline from the settings."""
         return self._recall_settings.deadline_ms
 
     def recall(
@@ -253,8 +253,8 @@ class Memory:
     ) -> RecallResult:
         """Return at most `top_k` memories (5, or the profile's number) that are relevant to `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error, but is named
-        in `degraded`. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
+        Raises `InvalidInputError` (with the argument's name).
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token", tags=["auth"])
         >>> lunch = memory.remember("Lunch is at noon in the canteen")
@@ -300,11 +300,11 @@ class Memory:
     ) -> MemoryRecord:
         """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, this replaces the user's memory with that id, or stores a new one with it, even if the id was
-        forgotten before. A replaced memory keeps its event, its usage and, unless `timestamp` is given, its time;
-        `updated_at` is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory
-        changes nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened
-        (default: now). Raises `InvalidInputError` (with the argument's name).
+        With an `id`, this replaces the user's memory with that id or stores a new one, even if the id was forgotten
+        before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
+        is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
+        nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
+        Raises `InvalidInputError` (with the argument's name).
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -343,7 +343,7 @@ class Memory:
             return stored
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in this order; unknown ids are omitted. Raises `InvalidInputError`.
+        """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> [found.text for found in memory.get([record.id, "unknown"])]
@@ -393,10 +393,10 @@ class Memory:
         """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
-        feedback; its quality is .8 if memories are named without a quality. `recall_id` may also be the id of a run;
-        the quality of an ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a
-        recall halves the credit if it showed two or three, and gives no credit if it showed more. Raises
-        `InvalidInputError`, also if there is no such recall or run.
+        feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
+        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
+        if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -444,9 +444,9 @@ class Memory:
             self._vectors.fill_in_background()
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Recompute all vectors with the current model, after `model_changed`; return how many.
+        """Recompute all vectors after a change of the model (`model_changed`); return how many.
 
-        In the meantime recalls use words and the vectors made so far. `progress` is called with (done, total). Raises
+        Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
         `ModelError` without a model.
 
         >>> record = memory.remember("Staging needs the VPN")
@@ -477,12 +477,12 @@ class Memory:
         limit: int = 50,
         after: str | None = None,
     ) -> MemoryPage:
-        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+        """Return a page of the memories that match a filter, ordered by `timestamp` or by last update.
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
         others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
-        it; a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, including for a filter
+        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
         with `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
@@ -568,7 +568,7 @@ class Memory:
         checked = event_from_mapping(fields, self._event_limits, now)
         size, most = len(encode_event(checked)), self._event_limits.max_bytes
         if size > most:
-            raise EventTooLargeError("event", f"has {size} bytes, at most {most} are allowed")
+            raise EventTooLargeError("event", f"must have at most {most} bytes, not {size}")
         return self._masker.event(checked)
 
     def _log(self, event: str, **fields: Any) -> None:
@@ -579,6 +579,6 @@ def _arrivals(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None
     if seqs is not None and len(seqs) != len(readers):
         raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
     if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
-        raise InvalidInputError("seqs", "must be whole numbers")
+        raise InvalidInputError("seqs", "must be integers")
     numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
     return [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]

@@ -1,4 +1,4 @@
-"""`Memory.sona` and `Memory.care`: the learner and the files of one user.
+"""`Memory.sona` and `Memory.care`: one user's learner and files.
 
 Every method raises `StoreError` if the store has failed or is closed.
 """
@@ -91,8 +91,8 @@ class Sona:
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError` for damaged data, before any
-        change.
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
+        damaged data.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -120,7 +120,7 @@ class Sona:
 
 
 class Care:
-    """The files of one user, while they are in use."""
+    """Maintenance of one user's files while they are in use."""
 
     def __init__(self, archive: Archive, vectors: MemoryVectors, in_use: InUse) -> None:
         self._archive = archive
@@ -131,12 +131,12 @@ class Care:
         """Rebuild recall's search columns from the records; return the number of memories.
 
         Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
-        that are ingested in the meantime.
+        ingested during the rebuild.
 
-        With `vectors`, this drops the vectors of another model and embeds all memories again, in the background; it
-        returns how many memories wait. `stats().waiting` counts down. Until it is 0, recalls use words and the vectors
-        made so far. After a restart, a daemon continues; an embedded memory continues at the next call. Raises
-        `ModelError` without a model, `InvalidInputError`.
+        With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
+        returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
+        vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
+        Raises `ModelError` without a model, `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed

@@ -1,4 +1,4 @@
-"""Checks of the record that `Memory.remember` stores."""
+"""Checks for the records that `Memory.remember` stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay import EventLimits, Masker, validate_id, validate_object
 from relay.errors import MalformedEventError
 
 _MAX_METADATA_DEPTH = 64
-_MOST_METADATA_VALUES = 10_000  # each takes 12 bytes in the columns of filters
+_MOST_METADATA_VALUES = 10_000  # each takes 12 bytes in the filter columns
 _NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
 _MOST_TITLE_CHARS = 1_000  # for events: 200, and 32 tags of 64 characters
 _MOST_TAGS, _MOST_TAG_CHARS = 100, 200
@@ -26,7 +26,7 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
     """Return the validated record. Its fields may have any type. Raises `InvalidInputError` (with the field's name)."""
     check_not_blank("text", record.text)
     if len(record.text) > max_chars:
-        raise InvalidInputError("text", f"has {len(record.text)} characters, at most {max_chars} are allowed")
+        raise InvalidInputError("text", f"must have at most {max_chars} characters, not {len(record.text)}")
     check_choice("source", record.source, SOURCES)
     check_choice("kind", record.kind, KINDS)
     if record.provenance is not None:
@@ -60,19 +60,19 @@ def _title(text: str | None) -> str | None:
     if text is not None:
         check_text("title", text)
         if len(text) > _MOST_TITLE_CHARS:
-            raise InvalidInputError("title", f"has {len(text)} characters, at most {_MOST_TITLE_CHARS} are allowed")
+            raise InvalidInputError("title", f"must have at most {_MOST_TITLE_CHARS} characters, not {len(text)}")
     return text or None
 
 
 def _check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     if isinstance(tags, str) or not isinstance(tags, Sequence):
-        raise InvalidInputError("tags", "must be a list of texts")
+        raise InvalidInputError("tags", "must be a list of strings")
     if len(tags) > _MOST_TAGS:
-        raise InvalidInputError("tags", f"has {len(tags)} tags, at most {_MOST_TAGS} are allowed")
+        raise InvalidInputError("tags", f"must have at most {_MOST_TAGS} tags, not {len(tags)}")
     for tag in tags:
         check_text("tags", tag)
         if len(tag) > _MOST_TAG_CHARS:
-            raise InvalidInputError("tags", f"has one of {len(tag)} characters, at most {_MOST_TAG_CHARS} are allowed")
+            raise InvalidInputError("tags", f"must have at most {_MOST_TAG_CHARS} characters each, not {len(tag)}")
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
@@ -84,11 +84,11 @@ def _optional_name(field: str, name: object, max_bytes: int) -> str | None:
 
 
 def _past(field: str, moment: object, now: datetime, max_future_s: float) -> datetime:
-    """Return a time with a time zone in UTC. It must be after 1970 and exceed `now` by at most `max_future_s`."""
+    """Convert a time with a time zone to UTC. It must be after 1970 and at most `max_future_s` after `now`."""
     checked = check_time(field, moment).astimezone(UTC)
     ahead_s = (checked - now).total_seconds()
     if ahead_s > max_future_s:
-        raise InvalidInputError(field, f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
+        raise InvalidInputError(field, f"is {ahead_s:.0f} s in the future; the limit is {max_future_s:g} s")
     return checked
 
 

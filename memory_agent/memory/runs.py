@@ -1,8 +1,8 @@
 """`Memory.runs`: begins, steps, ends, rates and reads runs.
 
-Each change is ingested as an event, like the events of a conductor; a repeated `event_id` is ignored. `learning`
-derives quality and credit from the events. An event counts however late or often it arrives, whereas a call that
-contradicts the stored run raises an error.
+Each change is ingested as an event, as if from a conductor; a repeated `event_id` is ignored. `learning` derives
+quality and credit from the events. An event counts however late or often it arrives, whereas a call that contradicts
+the stored run raises an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST_RUNS = 1_000
 MOST_IDS = 200
 _NAME_CHARS = 256
 _NOT_STORED = "is not stored, was forgotten, or is a shared item that was not shown"
-_LIST = "all memories that were shown were named, which does not distinguish them"
+_LIST = "all memories shown were named, which does not distinguish between them"
 _ENDS = {
     "completed": ("conductor.run.completed", "summary"),
     "failed": ("conductor.run.failed", "error"),
@@ -94,10 +94,10 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Begin a run, with a new id unless `run_id` is given. Durable on return.
+        """Begin a run, with a new id unless `run_id` is passed. Durable on return.
 
-        Beginning an open run again with the same objective returns the run, and adds recalls. Raises `RunEndedError` if
-        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
+        Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
+        if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
@@ -105,7 +105,7 @@ class Runs:
         """
         check_not_blank("objective", objective)
         moment = check_now(now)
-        given = event_id if run_id is None else run_id  # so that a repeat begins the same run
+        given = event_id if run_id is None else run_id  # so that a repeated call begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
         session = None if session_id is None else check_name("session_id", session_id)
         recalls = check_names("recall_ids", recall_ids)
@@ -156,7 +156,7 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """End a run. The quality (0..1) follows from the outcome unless it is given. Durable on return.
+        """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
 
         A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
         arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
@@ -200,7 +200,7 @@ class Runs:
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the texts of steps.
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the texts of their steps.
 
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
@@ -287,11 +287,11 @@ class Runs:
         )
 
     def _known(self, name: str, moment: datetime) -> Trajectory:
-        """Return the run that has this id at this time."""
+        """Return the run that `name` refers to at `moment`."""
         stored = self._stored(name, moment)
         run = None if stored is None else self.get(stored.id)
         if run is None:
-            raise InvalidInputError("run_id", "is that of a run that was forgotten")
+            raise InvalidInputError("run_id", "belongs to a forgotten run")
         return run
 
     def _stored(self, name: str, moment: datetime) -> StoredTrajectory | None:
@@ -382,7 +382,7 @@ def _has_ended(run: StoredTrajectory, moment: datetime) -> bool:
 
 
 def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
-    """Whether the run has an event with this id, so that a call is a repeat."""
+    """Whether the run has an event with this id, which means that a call is repeated."""
     return event_id in {mark.event_id for mark in run.marks}
 
 
@@ -413,7 +413,7 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
         check_text("comment", comment)
         payload["comment"] = comment
     if not payload["memory_ids"] and quality is None and not comment:
-        raise InvalidInputError("used", "is empty, and there is neither a quality nor a comment")
+        raise InvalidInputError("used", "must not be empty without a quality or a comment")
     return payload
 
 
@@ -421,7 +421,7 @@ def check_name(field: str, name: str) -> str:
     """Return an id of at most 256 characters, without surrounding white space. Raises `InvalidInputError`."""
     check_not_blank(field, name)
     if len(name.strip()) > _NAME_CHARS:
-        raise InvalidInputError(field, f"has {len(name)} characters, at most {_NAME_CHARS} are allowed")
+        raise InvalidInputError(field, f"must have at most {_NAME_CHARS} characters, not {len(name)}")
     return name.strip()
 
 
@@ -429,5 +429,5 @@ def check_names(field: str, names: Sequence[str]) -> list[str]:
     """Return the distinct ids, at most 200."""
     ids = check_ids(field, names)
     if len(ids) > MOST_IDS:
-        raise InvalidInputError(field, f"has {len(ids)} ids, at most {MOST_IDS} are allowed")
+        raise InvalidInputError(field, f"must have at most {MOST_IDS} ids, not {len(ids)}")
     return list(dict.fromkeys(check_name(field, one) for one in ids))

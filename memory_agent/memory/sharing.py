@@ -2,7 +2,7 @@
 
 A user's content leaves the memory only through `confirm` and `offer`, which send a preview exactly as its author saw
 it. The items are in a separate store (`knowledge`), which is accessed through `SharedStore`. A memory that was opened
-without such a store cannot publish.
+without this store cannot publish.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ from relay.log import log
 
 MOST_FOUND = 100
 _SPARE_ITEMS = 10
-"""Further items to request, beyond the length of the answer, from which new items are drawn."""
-_MOST_TITLE_CHARS = 80  # of a title that is taken from the first line of a memory
-_TIMEOUT_S = 8.0  # below the timeout of clients
+"""Number of extra items to request, from which new items are drawn."""
+_MOST_TITLE_CHARS = 80  # of a title taken from a memory's first line
+_TIMEOUT_S = 8.0  # below the clients' timeout
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
 
@@ -121,11 +121,11 @@ class Shared:
 
         `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
         the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
-        given. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
+        passed. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
         `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
         `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
-        `access_policy` is then required, and `replaces` has the former version. With `offer`, the preview is for
-        `offer` instead of `confirm`: it is a pattern and, if learned from runs, has their steps without counts and
+        `access_policy` is then required, and `replaces` is the previous version. With `offer`, the preview is for
+        `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains their steps without counts and
         dates. Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
@@ -148,7 +148,7 @@ class Shared:
         )
         content = self._masked(content)
         if access_policy is None and item_id is not None:
-            raise InvalidInputError("access_policy", "is missing: state the policy of the next version")
+            raise InvalidInputError("access_policy", "is required for the next version of an item")
         check_admitted(content.access_policy, self.caller.rights.policies)
         if offer:
             check_offer(content)
@@ -169,7 +169,7 @@ class Shared:
         shown = self._confirmed(preview, is_offer=False)
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
-            raise InvalidInputError("attachment", "must be the previewed file, or nothing if the preview has no file")
+            raise InvalidInputError("attachment", "must be the previewed file, or omitted if the preview has no file")
         return self._ask(Publish(content=shown.content, data=attachment))
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
@@ -177,8 +177,8 @@ class Shared:
 
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
         words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
-        punctuation at its end. Upkeep then makes an item of the offers, with the author "5 users" and no names. The
-        item is removed when too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
+        punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
         including when the preview or its memory has changed since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
@@ -189,7 +189,7 @@ class Shared:
         return self._ask(Offer(content=shown.content))
 
     def offered(self) -> list[OfferedPattern]:
-        """Return this user's offers, newest first, each with the id of the item that was made from it, if any.
+        """Return this user's offers, newest first, each with the id of the item created from it, if any.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> offer = memory.shared.offer(preview)
@@ -199,7 +199,7 @@ class Shared:
         return self._ask(ListOffers())
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Remove an item of this user and its figures, or withdraw an offer; return a receipt.
+        """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt.
 
         After this returns, no answer contains the item.
 
@@ -265,7 +265,7 @@ class Shared:
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
 
-        Unknown items and items with a policy that excludes the user give the same error.
+        Unknown items and items whose policy excludes the user raise the same error.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.item(item.id).summary
@@ -296,7 +296,7 @@ class Shared:
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
 
         >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
@@ -304,7 +304,7 @@ class Shared:
         return self._ask(SetName(name=None if name is None else check_name(name)))
 
     def report(self, until: datetime) -> int:
-        """Report the use of shared items by runs until a time, as counts and sums. Part of the upkeep of a host.
+        """Report the use of shared items by runs up to `until`, as counts and sums. Part of a host's upkeep.
 
         Returns the number of acknowledged reports. Raises `UnavailableError` and the errors of the store. The next call
         sends the other reports again.
@@ -326,11 +326,11 @@ class Shared:
             return len(outbox.reports)
 
     def of_caller(self, caller: Caller) -> Shared:
-        """Return an instance for another caller."""
+        """Return an instance for a different caller."""
         return Shared(caller, self._store, self._archive, self._masker, self._in_use)
 
     def begin_search(self, asked: Query) -> PendingItems | None:
-        """Begin a search of shared items for a recall; return None if it excludes them by tier or filter."""
+        """Begin a search of shared items for a recall; return None if its tiers or filter exclude them."""
         if "global" not in asked.tiers or _excludes_items(asked.filter):
             return None
         ask = SearchItems(
@@ -390,9 +390,9 @@ class Shared:
         return self._store
 
     def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
-        """Return the current version of an item of this user. Unknown items and items of others give the same error."""
+        """Return the current version of a user's item. Unknown items and items of others raise the same error."""
         if is_offer:
-            raise InvalidInputError("item_id", "is only for published items: an offer has no versions")
+            raise InvalidInputError("item_id", "is only for published items; an offer has no versions")
         found = next((item for item in self.published() if item.id == item_id), None)
         if found is None:
             raise InvalidInputError("item_id", "is not an item of this user")
@@ -410,18 +410,18 @@ class Shared:
         shown = preview if isinstance(preview, PublishPreview) else converted("preview", preview, PublishPreview)
         if shown.is_offer != is_offer:
             raise InvalidInputError(
-                "preview", f"is one to {'offer' if shown.is_offer else 'publish'}: preview it again"
+                "preview", f"is for {'an offer' if shown.is_offer else 'publishing'}; preview it again"
             )
         if digest_of(shown.content) != shown.digest:
-            raise InvalidInputError("preview", "is not what was previewed: preview it again")
+            raise InvalidInputError("preview", "differs from what was previewed; preview it again")
         if digest_of(self._masked(shown.content)) != shown.digest:
-            raise InvalidInputError("preview", "has secrets that are masked now: preview it again")
+            raise InvalidInputError("preview", "contains secrets that are now masked; preview it again")
         check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:
             with self._in_use():
                 record = self._archive.store.record_of_id(shown.memory_id)
             if record is None or _state_of(record) != shown.memory_state:
-                raise InvalidInputError("preview", "is older than its memory, which has changed: preview it again")
+                raise InvalidInputError("preview", "is outdated, because its memory has changed; preview it again")
         return shown
 
     def _masked(self, content: SharedContent) -> SharedContent:
@@ -441,7 +441,7 @@ class Shared:
 
 
 def _fail(error: MemoryAgentError, timeout_s: float) -> list[FoundItem]:
-    """Raise the error of a search that could not begin."""
+    """Raise the error of a search that could not start."""
     raise error
 
 
@@ -483,12 +483,12 @@ def _title_of(record: MemoryRecord) -> str:
 
 
 def _state_of(record: MemoryRecord) -> str:
-    """Return a digest of the content of a memory."""
+    """Return a digest of a memory's content."""
     content = (record.id, record.text, record.title, record.tags, record.kind)
     return sha256(msgspec.msgpack.encode(content)).hexdigest()
 
 
 def _tags(tags: object) -> tuple[str, ...]:
     if isinstance(tags, str | bytes) or not isinstance(tags, Sequence) or not all(isinstance(tag, str) for tag in tags):
-        raise InvalidInputError("tags", "must be a list of texts")
+        raise InvalidInputError("tags", "must be a list of strings")
     return tuple(dict.fromkeys(tags))

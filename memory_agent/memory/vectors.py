@@ -1,7 +1,7 @@
 """Embeds texts, decides which vectors the store accepts, and fills in missing vectors.
 
 Texts are embedded outside any lock and transaction, so recalls and writers never wait for the model. Without a model,
-memories are stored without vectors, and get them later.
+memories are stored without vectors, which are filled in later.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Progress = Callable[[int, int], None]
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """The vectors of texts, by text, and the model that made them. Empty if there is no model."""
+    """The vectors of texts, by text, and the model that computed them. Empty if there is no model."""
 
     by_text: dict[str, Embedded] = {}
     info: EmbedderInfo | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedded]:
-        """Return `by_text` if the store has the same model, or none yet; else an empty dict.
+        """Return `by_text` if the store has the same model or none yet, else an empty dict.
 
         If the model computes word vectors in a new way, this sets the store's words stamp, so that all memories wait
-        for new word vectors. Unusable vectors are omitted: their memories are stored, and wait for new vectors.
+        for new word vectors. Unusable vectors are omitted; their memories are stored and wait for new vectors.
         """
         if self.info is None:
             return {}
@@ -93,7 +93,7 @@ class PendingTexts:
 
 
 class MemoryVectors:
-    """Embeds texts for one user, and fills in the vectors that the store lacks. Thread-safe."""
+    """Embeds texts for one user, and fills in vectors missing from the store. Thread-safe."""
 
     def __init__(self, archive: Archive, embedder: LazyEmbedder) -> None:
         self._archive = archive
@@ -111,10 +111,10 @@ class MemoryVectors:
         return self.begin(texts, is_awaited=is_awaited).result()
 
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Embed at most `limit` memories that lack a vector or word vectors; return how many.
+        """Embed at most `limit` memories without a vector or word vectors; return how many.
 
-        Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model or a
-        model other than the store's, or while another thread fills in vectors.
+        Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model, if
+        it differs from the store's, or while another thread fills in vectors.
         """
         self._embedder.look_again()
         with holding(self._filling, 0.0) as is_held:
@@ -127,9 +127,10 @@ class MemoryVectors:
             self._fill_thread.start()
 
     def begin_reembedding(self) -> int:
-        """Drop all vectors if another model made them; return how many memories wait for new vectors.
+        """Drop all vectors if a different model computed them; return how many memories wait for new ones.
 
-        `fill` then makes the new vectors, even after a crash. Durable on return. Raises `ModelError` without a model.
+        `fill` then computes the new vectors, even after a crash. Durable on return. Raises `ModelError` without a
+        model.
         """
         self._embedder.look_again()
         info = self._embedder.get().info
@@ -141,7 +142,7 @@ class MemoryVectors:
     def close(self, *, catch_up: bool = False) -> None:
         """Stop the background thread. Idempotent.
 
-        With `catch_up` and an open model, first embed memories that lack a vector, for about 2 s.
+        With `catch_up` and an open model, first embed memories without a vector, for about 2 s.
         """
         if catch_up and self._embedder.is_open:
             self._catch_up()
@@ -151,7 +152,7 @@ class MemoryVectors:
 
     def _catch_up(self) -> None:
         store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
-        with suppress(MemoryAgentError):  # a store without its key must close too
+        with suppress(MemoryAgentError):  # a store without its key must still close
             if store.counts().pending and (
                 store.state.stamp is None or comparable(store.state.stamp, self._embedder.get().info.stamp)
             ):
@@ -183,7 +184,7 @@ class MemoryVectors:
         return filled
 
     def _await_words(self) -> bool:
-        """Return whether the embedder makes word vectors; if so, mark the memories without word vectors as waiting."""
+        """Return whether the embedder computes word vectors; if so, mark the memories without them as waiting."""
         try:
             info = self._embedder.get().info
         except ModelError:

@@ -1,8 +1,8 @@
-"""One user's store with the columns derived from it: opened, written, rebuilt and closed together.
+"""Opens, writes, rebuilds and closes one user's store together with the columns derived from it.
 
-A batch is made durable and then applied to the columns, one batch at a time, so readers see changes in the order of the
-store. Columns that cannot apply a batch are rebuilt, in the background if the store is large. During a rebuild,
-searches use the partial view and batches continue; the rebuilt columns catch up from the change log.
+Batches are applied to the columns one at a time, after they are durable, so readers see changes in the store's order.
+Columns that cannot apply a batch are rebuilt, in the background if the store is large. During a rebuild, searches use
+the partial view and batches continue; the rebuilt columns catch up from the change log.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in
 _SAVED_SHARE = 1 / 8  # changes per memory, if that is more: a save writes 150 MB per 100,000 memories
 _WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take .3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
-_UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, as long as saving 10,000 memories takes
+_UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the time it takes to save 10,000 memories
 
 
 class Archive:
-    """The records of one user with the columns to search them. Thread-safe; batches are serialized."""
+    """One user's records, and the columns that searches use. Thread-safe; batches are serialized."""
 
     def __init__(self, store: Store, settings: StoreSettings, columns: Columns) -> None:
         self.store = store
         self._settings = settings
         self._columns = columns
-        self._saved = columns.applied  # the last change in the file
+        self._saved = columns.applied  # the last change that the saved file includes
         self._has_file = columns.applied > 0  # whether the next open can continue from the file
         self._saving = threading.Lock()  # guards the files; taken after `_writing`
         self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
-        self._queue = threading.Lock()  # held while waiting for `_writing`, see `_writing_in_turn`
+        self._queue = threading.Lock()  # held while waiting for `_writing`; see `_writing_in_turn`
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
-        self._is_behind = False  # while set, a rebuild updates the columns instead of the batches
+        self._is_behind = False  # while set, a rebuild updates the columns, and batches do not
         self._is_closing = False
         self._failure: BaseException | None = None
 
@@ -84,23 +84,23 @@ class Archive:
 
     @property
     def view(self) -> View:
-        """The memories as of the last batch, or, while `is_rebuilding`, the memories read so far."""
+        """All memories as of the last batch; while `is_rebuilding`, possibly only some of them."""
         return self._columns.view
 
     @property
     def is_rebuilding(self) -> bool:
-        """Whether `view` lacks memories or changes: a rebuild is under way, or failed because the store is damaged."""
+        """Whether `view` is incomplete, because a rebuild is running or has failed."""
         return self._is_behind
 
     def settled_view(self) -> View:
-        """Return the view after any rebuild. Raises `MemoryAgentError` or `OSError` if the rebuild failed with it."""
+        """Wait for any rebuild, and return the view. Raises the `MemoryAgentError` or `OSError` of a failed rebuild."""
         self._wait_for_rebuild()
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # the traceback would grow with each call
         return self.view
 
     def stats(self, user_id: str) -> MemoryStats:
-        """Return the figures of this user's archive, after any rebuild. Raises `StoreError`."""
+        """Wait for any rebuild, and return the archive's statistics. Raises `StoreError`."""
         store, view = self.store, self.settled_view()
         counters, counts = store.state.counters, store.counts()
         oldest, newest = view.time_span()
@@ -127,7 +127,7 @@ class Archive:
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Yield a batch, durable and applied to the columns when the block ends. Raises as `Store.batch` does."""
+        """Yield a batch; it is committed and applied to the columns when the block ends. Raises as `Store.batch`."""
         with self._writing_in_turn():
             with self.store.batch() as batch:
                 yield batch
@@ -148,7 +148,7 @@ class Archive:
     def purge(self) -> None:
         """Remove every trace of deleted memories from the columns, change log, derived files and free pages.
 
-        Idempotent. On `StoreError` or `OSError` the steps completed so far are kept.
+        Idempotent. A `StoreError` or `OSError` does not undo completed steps.
         """
         with self._writing_columns():
             self._columns.compact()
@@ -158,7 +158,7 @@ class Archive:
             self.store.compact()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in store and columns; return the store's bytes before and after it.
+        """Free the space of deleted memories in the store and columns; return the store's bytes before and after.
 
         Raises as `Store.compact` does.
         """
@@ -168,7 +168,7 @@ class Archive:
             return self.store.compact()
 
     def close(self) -> None:
-        """Save the columns and close. Idempotent. Waits for a rebuild."""
+        """Wait for any rebuild, save the columns and close. Idempotent."""
         self._is_closing = True
         self._wait()
         with self._writing:
@@ -180,7 +180,7 @@ class Archive:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing, because another owner has taken the files over."""
+        """Close without writing, because another owner has taken over the files."""
         self._is_closing = True
         self._wait()
         with self._writing:
@@ -188,7 +188,7 @@ class Archive:
             self.store.close()
 
     def _apply(self, changes: Changes) -> None:
-        """Apply a committed batch. Columns that cannot apply it are rebuilt; the batch succeeds in any case."""
+        """Apply a committed batch. Columns that cannot apply it are rebuilt; the batch succeeds either way."""
         try:
             self._columns.apply(changes)
         except _FAILURES:
@@ -202,7 +202,7 @@ class Archive:
                 self._start_save()
 
     def _recover(self) -> None:
-        """Rebuild columns that hold half of a batch: at once for a small store, otherwise in the background."""
+        """Rebuild columns that applied only part of a batch: immediately for a small store, else in the background."""
         with self.store.snapshot() as snapshot:
             if snapshot.counts().memories <= derived.AT_ONCE:
                 with suppress(*_FAILURES):
@@ -216,7 +216,7 @@ class Archive:
         self._forget_changes()
 
     def _start_save(self) -> None:
-        """Save the columns while batches continue: 100,000 memories take .2 s on a sound disk."""
+        """Save the columns while batches continue; takes .2 s for 100,000 memories on a healthy disk."""
         if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
             return
         saving = derived.capture(self.store, self._columns)
@@ -227,13 +227,13 @@ class Archive:
                 self._save_thread.start()
 
     def _save_beside(self, saving: derived.Saving) -> None:
-        with suppress(MemoryAgentError, OSError):  # only a cache, and on a full disk the next batch stops intake
+        with suppress(MemoryAgentError, OSError):  # only a cache; if the disk is full, the next batch stops intake
             self._write(saving)
             with self._writing:
                 self._forget_changes()
 
     def _write(self, saving: derived.Saving, *, is_newest: bool = False) -> None:
-        """Write the files unless newer files exist, which may lack memories that were erased since."""
+        """Write the files unless newer ones exist: older content could bring back memories erased since."""
         with self._saving:
             if is_newest or saving.header.applied > self._saved:
                 derived.write(self.store, saving)
@@ -247,7 +247,7 @@ class Archive:
     def _writing_in_turn(self) -> Iterator[None]:
         """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
 
-        Without the queue, the thread that released the lock often took it again, and a batch waited up to .3 s.
+        Without the queue, the thread that released the lock often reacquired it first, and a batch waited up to .3 s.
         """
         try:
             with self._queue:
@@ -261,7 +261,7 @@ class Archive:
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:
-        """Hold the writing lock with columns that are complete. Raises as `settled_view` does."""
+        """Hold the writing lock once the columns are complete. Raises as `settled_view` does."""
         is_done = False
         while not is_done:
             self.settled_view()
@@ -271,7 +271,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Start a rebuild unless one is running. During closing, the rebuild is left to the next open."""
+        """Start a rebuild unless one is running. During `close`, the rebuild is left to the next open."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return
@@ -298,7 +298,7 @@ class Archive:
                 raise
 
     def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
-        """Update the columns to the last change, from the change log if it suffices, otherwise by a rebuild.
+        """Update the columns to the last change, from the change log if it reaches back far enough, else by a rebuild.
 
         Raises `StoreDamagedError`.
         """
@@ -315,7 +315,7 @@ class Archive:
             former.close()
 
     def _load_words(self) -> None:
-        """Load the words from the store, since the file of the columns does not hold them. Batches continue."""
+        """Load the words from the store, because the columns' file does not contain them. Batches continue."""
         after = 0
         while not self._is_closing:
             with self._writing_in_turn(), self.store.snapshot() as snapshot:
@@ -347,10 +347,10 @@ InUse = Callable[[], AbstractContextManager[None]]
 
 
 class OpenCalls:
-    """Tracks the calls into one open memory: closing waits for running calls and refuses later ones. Calls may nest."""
+    """Tracks the calls to one open memory: closing waits for running calls and rejects later ones. Calls may nest."""
 
     def __init__(self, name: str) -> None:
-        """`name` starts the message of the error that later calls raise."""
+        """`name` begins the error message of calls after `shut`."""
         self._name = name
         self._calls = ReadWriteLock()
         self._shut = threading.Lock()  # held for writing after `shut`
@@ -364,7 +364,7 @@ class OpenCalls:
             yield
 
     def shut(self) -> bool:
-        """Refuse new calls and wait for running ones; return whether this was the first call of `shut`."""
+        """Reject new calls and wait for running ones; return whether this was the first call to `shut`."""
         if not self._shut.acquire(blocking=False):
             return False
         with self._calls.exclusive():

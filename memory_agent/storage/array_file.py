@@ -2,8 +2,8 @@
 
 The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
 of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's
-header, and a tail (the length of the index, and a checksum of head, index and length). Everything is little-endian.
-With a cipher, the index and each block of an array are sealed, with the nonce and their position as authenticated data.
+header, and a tail (the index length, and a checksum of head, index and length). Everything is little-endian. With a
+cipher, the index and each block of an array are encrypted, with the nonce and their position as authenticated data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DTYPES = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One array. `xxh3`: the checksum of the array's bytes with padding; empty if they are sealed."""
+    """One array. `xxh3`: the checksum of the padded array; empty if the array is encrypted."""
 
     name: str
     dtype: str
@@ -47,7 +47,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def plain_bytes(self) -> int:
-        """The size in the file, in bytes with padding."""
+        """The size in the file, in bytes, including padding."""
         return _padded(prod(self.shape) * np.dtype(self.dtype).itemsize)
 
 
@@ -57,7 +57,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | None = None) -> None:
-    """Replace the file by `arrays` and a `header` that msgspec encodes, encrypted with `cipher` if given.
+    """Replace the file with `arrays` and a `header` that msgspec can encode, encrypted if there is a `cipher`.
 
     An array that changes during the call may be stored as a mixture of old and new values. On an `OSError` the old file
     remains, and no temporary file is left.
@@ -76,7 +76,7 @@ def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | No
             file.write(index + length + xxhash.xxh3_64_digest(head + index + length))
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # do not leave half a file on a full disk
+        temporary.unlink(missing_ok=True)  # leave no partial file on a full disk
         raise
 
 
@@ -86,9 +86,9 @@ def read_arrays(
     cipher: Cipher | None = None,
     is_copied: Callable[[str, Array], bool] = lambda name, array: False,
 ) -> tuple[Header, dict[str, Array]]:
-    """Return the header and the arrays. They are writable: a plain file is mapped, and its pages copied on write.
+    """Return the header and the arrays. The arrays are writable: a plain file is mapped copy-on-write.
 
-    Arrays for which `is_copied` (of name and content) is true are copied into private memory, which has larger pages.
+    Arrays for which `is_copied(name, array)` is true are copied into private memory, which has larger pages.
 
     Raises `IndexDamagedError` if the file is missing, differs in any byte from what was written, or was not
     encrypted with this cipher.
@@ -101,7 +101,7 @@ def read_arrays(
     try:
         return _parsed(content, header, cipher, is_copied)
     except UndecipherableError as error:
-        raise IndexDamagedError(f"{path.name}: it cannot be deciphered") from error
+        raise IndexDamagedError(f"{path.name}: cannot be decrypted") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise IndexDamagedError(f"{path.name}: {error}") from error
 
@@ -154,22 +154,22 @@ def _parsed(
     )
     start = end - int.from_bytes(length, "little")
     if start < _HEAD_BYTES or xxhash.xxh3_64_digest(head + content[start:end] + length) != content[end + 8 :]:
-        raise ValueError("its index does not match its checksum")
+        raise ValueError("the index does not match its checksum")
     if not head.startswith(_MAGIC + (_NO_KEY if cipher is None else cipher.key_id)):
-        raise ValueError("it has another format, or is encrypted with another key, or with none")
+        raise ValueError("wrong format or encryption key")
     stored = bytes(content[start:end])
     index = msgspec.msgpack.decode(stored if cipher is None else cipher.open(stored, head), type=_Index)
     arrays, place = {}, _HEAD_BYTES
     for entry in index.arrays:
         size = _stored_bytes(entry, cipher)
         if place + size > start:
-            raise ValueError("it is shorter than its arrays")
+            raise ValueError("the file is shorter than its arrays")
         region = content[place : place + size]
         array = _plain(region, entry) if cipher is None else _opened(region, head, entry, cipher)
         arrays[entry.name] = array.copy() if cipher is None and is_copied(entry.name, array) else array
         place += size
     if place != start:
-        raise ValueError("it is longer than its arrays")
+        raise ValueError("the file is longer than its arrays")
     del content
     mapped.madvise(mmap.MADV_DONTNEED)  # drop the pages read for the check; pages that are used again become resident
     return msgspec.msgpack.decode(index.header, type=header), arrays
@@ -177,7 +177,7 @@ def _parsed(
 
 def _plain(region: memoryview, entry: _Entry) -> Array:
     if xxhash.xxh3_128_digest(region) != entry.xxh3:
-        raise ValueError(f"the array {entry.name} does not match its checksum")
+        raise ValueError(f"array {entry.name} does not match its checksum")
     return _shaped(np.frombuffer(region, dtype=np.uint8), entry)
 
 
@@ -197,7 +197,7 @@ def _shaped(content: npt.NDArray[np.uint8], entry: _Entry) -> Array:
 
 def _stored_bytes(entry: _Entry, cipher: Cipher | None) -> int:
     if entry.dtype not in _DTYPES:
-        raise ValueError(f"the array {entry.name} is of an unknown type")
+        raise ValueError(f"array {entry.name} has an unknown type")
     sealed = 0 if cipher is None else SEAL_BYTES * -(-entry.plain_bytes // _BLOCK_BYTES)
     return entry.plain_bytes + sealed
 

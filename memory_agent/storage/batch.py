@@ -1,6 +1,6 @@
 """One atomic write to a store.
 
-A batch is a snapshot that can also write, and that reads its own writes. It logs each change in the same transaction,
+A batch is a snapshot that can also write, and it reads its own writes. Each change is logged in the same transaction,
 so the columns can always catch up.
 """
 
@@ -74,14 +74,14 @@ from relay.disk import Transaction
 Touches = Mapping[int, tuple[int, datetime]]
 
 _MEAN_QUERY = "centering"
-"""The blob in which former versions stored the mean of a user's queries."""
+"""The blob in which earlier versions stored the mean vector of a user's queries."""
 
 
 class Batch(Snapshot):
     """Changes that become durable together when the `with` block of `Store.batch` ends.
 
-    `changes` is then set, for the columns to apply. Invalid input raises `InvalidInputError`; an exception that leaves
-    the block undoes the whole batch.
+    `changes` is then set for the columns to apply. Invalid input raises `InvalidInputError`. An exception that leaves
+    the block rolls back the whole batch.
     """
 
     def __init__(self, transaction: Transaction, require_room: Callable[[Transaction], None]) -> None:
@@ -94,11 +94,11 @@ class Batch(Snapshot):
         self.taught: list[str | None] = []
 
     def put(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> int:
-        """Add a memory and return its row; rows only grow and are never reused.
+        """Add a memory and return its row. Row numbers only increase and are never reused.
 
-        A known event adds nothing: its row is returned, even if that memory was deleted. `record.embedding` is ignored.
-        `vector` is the model's output for the text, or only its vector (d,), or None if the vector is set later.
-        Vectors are stored at unit length. Further passages and words are stored only after `set_words_stamp`.
+        For a known event, adds nothing and returns its row, even if that memory was deleted. Ignores
+        `record.embedding`. `vector` is the model's output for the text, just its vector (d,), or None to set the vector
+        later. Vectors are stored at unit length. Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -122,7 +122,7 @@ class Batch(Snapshot):
     def put_stored(
         self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
     ) -> int:
-        """Add a memory as `put` does, with stored bodies copied from another store. Returns the row."""
+        """Add a memory as `put` does, with encoded values from another store; return its row."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
         self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
@@ -134,13 +134,13 @@ class Batch(Snapshot):
         return row
 
     def allot_row(self) -> int:
-        """Return a new row that remains empty, for events whose memory was deleted in another store."""
+        """Return a new row that stays empty, for events without a memory."""
         self._check_room()
         self.state.next_row += 1
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """Link events to `row` by their keys; known events are not changed."""
+        """Link the events with these keys to `row`, except events that are already known."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, short_row(row))
@@ -150,7 +150,7 @@ class Batch(Snapshot):
         return self._transaction.get(EVENTS, key) is not None
 
     def link_event(self, event_id: str, row: int) -> None:
-        """Link an event to the memory in `row`, so that a repeated delivery is recognised."""
+        """Link an event to the memory in `row`, so that repeated deliveries are recognised."""
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
@@ -170,7 +170,7 @@ class Batch(Snapshot):
             self._log("vector", row)
 
     def update(self, record: MemoryRecord) -> int:
-        """Replace the memory with this id, except for its vector; return its row."""
+        """Replace the memory with the record's id, but keep its vector; return its row."""
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
         if row is None or old is None:
@@ -185,10 +185,10 @@ class Batch(Snapshot):
         return row
 
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
-        """Add a memory as `put` does, or replace the one with this id; return the stored record.
+        """Add a memory as `put` does, or replace the memory with the same id; return the stored record.
 
-        A replaced memory keeps its event and usage. A replaced memory keeps its vector if it has one and its texts are
-        unchanged; otherwise it gets `vector`, or waits for one.
+        A replaced memory keeps its event and usage. It also keeps its vector if it has one and its texts are unchanged;
+        otherwise it gets `vector`, or waits for one.
         """
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
@@ -203,7 +203,7 @@ class Batch(Snapshot):
         return record
 
     def delete(self, row: int) -> bool:
-        """Delete a memory; return whether it existed. Its events remain known, so that no replay restores it.
+        """Delete a memory; return whether it existed. Its events remain known, so a replay does not restore it.
 
         Works on a full disk.
         """
@@ -217,11 +217,11 @@ class Batch(Snapshot):
         return True
 
     def count(self, counter: str, by: int = 1) -> None:
-        """Add to a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
+        """Increase a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
         self.state.counters[counter] = self.state.counters.get(counter, 0) + by
 
     def count_among(self, group: str, name: str, by: int, most: int) -> None:
-        """Add to the counter `<group>.<name>`, or to `<group>.*` if the group already counts `most` other names."""
+        """Increase the counter `<group>.<name>`, or `<group>.*` if the group already counts `most` other names."""
         counter = f"{group}.{name}"
         if (
             counter not in self.state.counters
@@ -248,9 +248,9 @@ class Batch(Snapshot):
             self._transaction.put(META, key, with_checksum(0, value))
 
     def set_stamp(self, stamp: str) -> None:
-        """Set the embedder of the vectors.
+        """Set the stamp of the embedder that produces the vectors.
 
-        If it differs, all vectors and words are dropped, every memory waits for new ones, and d may change.
+        If the stamp changes, all vectors and words are dropped, every memory waits for new ones, and d may change.
         """
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
@@ -259,8 +259,8 @@ class Batch(Snapshot):
     def set_words_stamp(self, stamp: str) -> None:
         """Set the version of passages and words, and allow this batch to store them.
 
-        If it differs, all words are dropped, and every memory waits for new ones. In a store without words, this also
-        removes the mean of queries that former versions stored.
+        If it changes, all words are dropped, and every memory waits for new ones. In a store without words, this also
+        removes the mean query vector that earlier versions stored.
         """
         if self.state.words_stamp != stamp:
             self.set_blob(_MEAN_QUERY, None)
@@ -277,7 +277,7 @@ class Batch(Snapshot):
         self.state.forgotten_through = min(max(self.state.forgotten_through, seq), self.state.last_change)
 
     def touch(self, touches: Touches) -> None:
-        """Add recalls, `row -> (count, last time)`; deleted rows are skipped."""
+        """Add recalls to the usage of memories, as `row -> (count, last time)`; deleted rows are skipped."""
         for row, (times, now) in touches.items():
             if self._transaction.get(RECORDS, row_key(row)) is not None:
                 usage = self.usage(row)
@@ -343,7 +343,7 @@ class Batch(Snapshot):
                     self.count(SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Delete recalls without a run, before `oldest_us` or beyond the newest `keep`; return their number."""
+        """Delete notes without a run that are older than `oldest_us` or beyond the newest `keep`; return how many."""
         excess = max(self.waiting_count - keep, 0)
         notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
@@ -354,13 +354,13 @@ class Batch(Snapshot):
 
     @property
     def waiting_count(self) -> int:
-        """Number of recalls without a run."""
+        """Number of notes that belong to no run."""
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed, or, without an id, lessons that belong to no run."""
+        """Record that a run's lessons changed or, without an id, lessons that belong to no run."""
         self.state.lessons_version += 1
-        self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, with another mark
+        self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)
 
     def finish(self) -> None:
@@ -381,7 +381,7 @@ class Batch(Snapshot):
             self.change_lessons(run_id=None if (run := new or old) is None else run.id)
 
     def use_reserve(self) -> None:
-        """Let this batch use the space reserved for deletions, because the store ends up smaller."""
+        """Let this batch use the space reserved for deletions, because it makes the store smaller."""
         self._has_room = True
 
     def _check_room(self) -> None:
@@ -393,14 +393,14 @@ class Batch(Snapshot):
     def _require_row(self, row: int) -> MemoryRecord:
         record = self.record(row)
         if record is None:
-            raise InvalidInputError("row", f"{row} holds no memory")
+            raise InvalidInputError("row", f"{row} has no memory")
         return record
 
     def _write(self, database: str, row: int, value: bytes) -> None:
         self._transaction.put(database, row_key(row), value, append=True)
 
     def _write_embedded(self, row: int, values: Mapping[str, bytes]) -> None:
-        """Replace the values of a row by the output of `_encoded`."""
+        """Replace a row's values with the output of `_encoded`."""
         for database in (VECTORS, PASSAGES, WORD_BITS):
             if database in values:
                 self._write(database, row, values[database])
@@ -417,7 +417,7 @@ class Batch(Snapshot):
         if self._takes_words:
             word_bytes = found.word_bits.shape[1]
             if not word_bytes or self.state.word_bytes not in (None, word_bytes):
-                raise InvalidInputError("words", f"have {word_bytes} bytes, expected {self.state.word_bytes}")
+                raise InvalidInputError("words", f"have {word_bytes} bytes each, expected {self.state.word_bytes}")
             values[WORD_BITS] = encode_words(row, Words(found.word_bits, found.length))
             if further:
                 values[PASSAGES] = encode_passages(row, found.spans, np.stack(further))
@@ -426,7 +426,7 @@ class Batch(Snapshot):
         return values
 
     def _settle_pending(self, row: int) -> None:
-        """Update whether the memory waits for a vector or for words."""
+        """Record whether the memory waits for a vector or for words."""
         wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
         if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
             self._transaction.delete(PENDING, row_key(row))
@@ -447,7 +447,7 @@ class Batch(Snapshot):
             self._transaction.clear(database)
         self._await_all()
         self.state.ndim = self.state.word_bytes = self.state.words_stamp = None
-        # Make the columns rebuild, by a gap in the log: they cannot apply this change row by row.
+        # The gap in the log makes the columns rebuild, because they cannot apply this change row by row.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()

@@ -1,6 +1,6 @@
-"""The changes of a store, in the form that the columns apply. This module holds plain data and loads no engine.
+"""A store's changes, in the form that the columns apply. This module contains plain data and does not import usearch.
 
-A change holds the current state of a row: all log entries of one row in a range of the change log are settled into one
+A change contains a row's current state: all of the row's entries in a range of the change log are merged into one
 change. Columns that apply a long range at once therefore end in the same state as columns that applied each batch.
 """
 
@@ -19,11 +19,11 @@ from memory_agent.records.memories import MemoryRecord
 Rows = npt.NDArray[np.int64]
 
 Op = Literal["put", "vector", "update", "delete", "reword", "words"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored: append only
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored, so only append
 
 
 class Words(NamedTuple):
-    """The sign bits (w, b) of a text's words, and the text's number of tokens before any truncation (0 if unknown)."""
+    """The sign bits (w, b) of a text's words, and the text's token count before any truncation (0 if unknown)."""
 
     bits: npt.NDArray[np.uint8]
     length: int
@@ -46,7 +46,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The effect of a range of the log on one row: the strongest operation, and whether vector or words were set."""
+    """The effect of a log range on one row: the strongest operation, and whether the vector or the words were set."""
 
     row: int
     op: Op
@@ -77,7 +77,7 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log, from `after` (exclusive) to `through` (inclusive).
 
-    `rows` holds each row at most once. It may be a lazy iterator, so iterate over it only once. `stamp` and
+    `rows` contains each row at most once. It may be a lazy iterator, so iterate over it only once. `stamp` and
     `words_stamp` name the embedders of the vectors and of the words after the range.
     """
 
@@ -106,4 +106,4 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
 
 
 _STRENGTH: dict[Op, int] = {"delete": 0, "words": 1, "vector": 2, "update": 3, "reword": 4, "put": 5}
-"""Of several operations on one row the strongest counts. A deleted row has no record."""
+"""The strength of each operation: for a row with several operations, the strongest counts."""

@@ -1,4 +1,4 @@
-"""The stored forms of records, vectors, words and the state. This module loads no engine and opens no files.
+"""The stored forms of records, vectors, words and the state. This module does not import usearch or open files.
 
 Every value has a checksum, since LMDB does not detect flipped bits inside values. The checksum is seeded with the
 number of the value's key, so a value under the wrong key is detected too. Records are MessagePack arrays without field
@@ -42,19 +42,19 @@ _DEFLATE_FROM_BYTES = 512  # bytes; deflate saves almost nothing on smaller valu
 _LONGEST_PLAIN_KEY = 128
 _PLACE_BYTES = 9
 _SPAN_BYTES = 8
-_LENGTH_BYTES = 4  # precedes the bits of words
+_LENGTH_BYTES = 4  # precedes the word bits
 _OFFSET = 1 << 63  # so that times before 1970 sort before later times
 
 T = TypeVar("T")
 
 
 class StoreState(msgspec.Struct, kw_only=True):
-    """The state of a store, one small value that each batch rewrites.
+    """A store's state: one small value that each batch rewrites.
 
-    `lineage` is a random name, assigned at creation, that derived files also carry. `stamp` and `words_stamp` name the
-    embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size of a
-    word. The change log begins after `forgotten_through` and ends at `last_change`. `cursor` is the number of the last
-    ingested journal event, 0 before the first. `lessons_version` grows whenever the lessons of a run change.
+    `lineage` is a random name that is assigned at creation and copied into derived files. `stamp` and `words_stamp`
+    name the embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size
+    of a word. The change log starts after `forgotten_through` and ends at `last_change`. `cursor` is the number of the
+    last ingested journal event, 0 before the first. `lessons_version` increases whenever a run's lessons change.
     """
 
     format: int = 1
@@ -101,7 +101,7 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     tags: tuple[str, ...]
     provenance: _Place | None
     metadata: dict[str, Any]
-    type: str | msgspec.UnsetType | None = msgspec.UNSET  # unset in records written by version 0.1.0
+    type: str | msgspec.UnsetType | None = msgspec.UNSET  # unset in records from version 0.1.0
     phase: str | None = None
     updated_us: int | None = None
 
@@ -129,7 +129,7 @@ def row_key(row: int) -> bytes:
 
 
 def short_row(row: int) -> bytes:
-    """Return a row as a value, in as few bytes as possible."""
+    """Encode a row number as a value, in as few bytes as possible."""
     return row.to_bytes((row.bit_length() + 7) // 8, "big")
 
 
@@ -139,7 +139,7 @@ def row_number(key: bytes) -> int:
 
 
 def name_key(name: str, field: str) -> bytes:
-    """Return the key of an id; a long id is replaced by its digest. Raises `InvalidInputError` naming `field`."""
+    """Return the key for an id; a long id is replaced with its digest. Raises `InvalidInputError` naming `field`."""
     try:
         key = name.encode()
     except UnicodeEncodeError as error:
@@ -150,7 +150,7 @@ def name_key(name: str, field: str) -> bytes:
 
 
 def name_number(key: bytes) -> int:
-    """Return the number that seeds the checksum of a value under a name."""
+    """Return the number that seeds the checksum of the value stored under `key`."""
     return xxhash.xxh3_64_intdigest(key)
 
 
@@ -170,10 +170,10 @@ def indexed_key(index_key: bytes) -> bytes:
 
 
 def encode_record(row: int, record: MemoryRecord) -> bytes:
-    """Return the stored form, without vector and usage. Raises `InvalidInputError` with the field."""
+    """Encode a record without its vector and usage. Raises `InvalidInputError` (with the field's name)."""
     quality = record.quality_score
     if quality is not None and not 0.0 <= quality <= 1.0:
-        raise InvalidInputError("quality_score", f"{quality} is not between 0 and 1")
+        raise InvalidInputError("quality_score", f"must be between 0 and 1, not {quality}")
     stored = _StoredRecord(
         id=record.id,
         text=record.text,
@@ -198,7 +198,7 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
 
 
 def decode_record(row: int, value: bytes, usage: Usage, vector: Embedding | None = None) -> MemoryRecord:
-    """Return the memory. Raises `StoreDamagedError`."""
+    """Decode a stored memory. Raises `StoreDamagedError`."""
     stored = decode(_records, row, _inflate(row, without_checksum(row, value, "record")), "record")
     try:
         return _memory(stored, usage, vector)
@@ -235,13 +235,13 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
 
 
 def _event_type(stored: _StoredRecord) -> str | None:
-    """Return the type of a memory written by 0.1.0: its event's type, from the metadata."""
+    """Return the type of a memory that version 0.1.0 stored: its event's type, from the metadata."""
     event_type = stored.metadata.get("event_type")
     return event_type if stored.event_id is not None and isinstance(event_type, str) else None
 
 
 def usage_of(record: MemoryRecord) -> Usage:
-    """Return the part of a record that recalls change."""
+    """Return the part of a record that is stored as `Usage`."""
     recalled = record.last_recalled_at
     return Usage(
         record.times_recalled,
@@ -301,7 +301,7 @@ def passages_body(row: int, value: bytes, ndim: int) -> bytes:
     """Return the bytes of stored passages. Raises `StoreDamagedError`."""
     body = without_checksum(row, value, "passages")
     if not ndim or (len(body) + vector_bytes(ndim)) % (_SPAN_BYTES + vector_bytes(ndim)) or len(body) <= _SPAN_BYTES:
-        raise StoreDamagedError(f"the passages of {row} have {len(body)} bytes")
+        raise StoreDamagedError(f"the passages of row {row} have an invalid length ({len(body)} bytes)")
     return body
 
 
@@ -314,7 +314,7 @@ def passages_of(body: bytes, ndim: int) -> tuple[npt.NDArray[np.int32], Embeddin
 
 
 def encode_words(row: int, words: Words) -> bytes:
-    """Return the stored form of the words of a text."""
+    """Return the stored form of a text's words."""
     return with_checksum(row, words.length.to_bytes(_LENGTH_BYTES, "little") + words.bits.tobytes())
 
 
@@ -322,18 +322,18 @@ def words_body(row: int, value: bytes, word_bytes: int) -> bytes:
     """Return the bytes of stored words. Raises `StoreDamagedError`."""
     body = without_checksum(row, value, "words")
     if len(body) < _LENGTH_BYTES or not word_bytes or (len(body) - _LENGTH_BYTES) % word_bytes:
-        raise StoreDamagedError(f"the words of {row} have {len(body)} bytes")
+        raise StoreDamagedError(f"the words of row {row} have an invalid length ({len(body)} bytes)")
     return body
 
 
 def words_of(body: bytes, word_bytes: int) -> Words:
-    """Decode the words of one body."""
+    """Decode the stored words of one text."""
     bits = np.frombuffer(body, dtype=np.uint8, offset=_LENGTH_BYTES).reshape(-1, word_bytes)
     return Words(bits, int.from_bytes(body[:_LENGTH_BYTES], "little"))
 
 
 def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> StoredWords:
-    """Decode the words of many bodies at once."""
+    """Decode the stored words of many texts at once."""
     lengths = np.frombuffer(b"".join([body[:_LENGTH_BYTES] for body in bodies]), dtype="<i4").astype(np.int32)
     bits = np.frombuffer(b"".join([body[_LENGTH_BYTES:] for body in bodies]), dtype=np.uint8)
     counts = (np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) - _LENGTH_BYTES) // max(word_bytes, 1)
@@ -341,17 +341,17 @@ def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> Stor
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
-    """Return the stored form of an entry of the change log. A deletion frees more space than its entry takes."""
+    """Return the stored form of a change log entry. A deletion frees more space than its entry takes."""
     return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row))
 
 
 def decode_entry(change: int, value: bytes) -> LogEntry:
-    """Return the entry of the change log. Raises `StoreDamagedError`."""
+    """Decode an entry of the change log. Raises `StoreDamagedError`."""
     body = without_checksum(change, value, "change")
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
-        raise StoreDamagedError(f"change {change}: is not an entry of the log")
+        raise StoreDamagedError(f"change {change} is not a valid log entry")
     op, row = OPS[body[0]], row_number(body[1:_PLACE_BYTES])
-    # In stores written by 0.1.0, an update of the text also holds the former words.
+    # In stores of version 0.1.0, the entry of a text update also contains the previous words.
     return LogEntry("reword" if op == "update" and len(body) > _PLACE_BYTES else op, row)
 
 
@@ -382,7 +382,7 @@ def _encode(value: object) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError as error:
-        raise InvalidInputError("record", "holds text that is not valid Unicode") from error
+        raise InvalidInputError("record", "contains text that is not valid Unicode") from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInputError("metadata", str(error)) from error
 
@@ -391,7 +391,7 @@ def _place(names: tuple[Any, ...], name: str, field: str) -> int:
     try:
         return names.index(name)
     except ValueError as error:
-        raise InvalidInputError(field, f"{name!r} is none of {', '.join(names)}") from error
+        raise InvalidInputError(field, f"must be one of {', '.join(names)}, not {name!r}") from error
 
 
 def _deflate(body: bytes) -> bytes:

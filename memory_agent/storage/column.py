@@ -1,8 +1,8 @@
 """Arrays of values by slot: types that the indexes share, a growing array, and its sorted copy.
 
 Memories are numbered by slot, from 0 in order of arrival; a slot is never reused. A `Column` grows while other threads
-read it: the writer appends behind the published values and copies before it overwrites, so readers need no lock.
-Growing doubles the capacity. Earlier appends copy the values in steps, so that no single batch copies all of them (90
+read it: the writer appends after the published values and copies before it overwrites, so readers need no lock. Growing
+doubles the capacity. Values are copied in steps by the preceding appends, so that no single batch copies them all (90
 ms for the words of 100,000 memories).
 
 n = number of values, k = number of positions.
@@ -34,8 +34,8 @@ class Cosines(NamedTuple):
     """Approximate cosines of all memories with a query.
 
     `values` (n,) are accurate to within `error`, and NaN for slots that have no vector or were not scanned. The cosine
-    of a slot that was not scanned is at most `unseen` (minus infinity if all were), unless an approximate scan missed
-    it.
+    of a slot that was not scanned is at most `unseen` (minus infinity if all were scanned), unless an approximate scan
+    missed it.
     """
 
     values: npt.NDArray[np.float32]
@@ -53,7 +53,7 @@ Positions = npt.NDArray[np.int64]
 
 _LEAST_CAPACITY = 256
 _STEPS = 16  # copying begins when 1/16 of the capacity is left; until it is done, the values take twice the memory
-_FEW = 8  # number of values: comparing takes .3 us per 1,000 rows and value, a table 3 us for any number of values
+_FEW = 8  # values: comparing takes .3 us per 1,000 rows and value; a lookup table takes 3 us for any number of values
 
 
 class Column(Generic[Number]):
@@ -63,15 +63,15 @@ class Column(Generic[Number]):
         """Start with `values` (n,), which may be read-only or mapped; they are copied before the first overwrite."""
         self._values = values
         self._count = len(values)
-        self._is_shared = True  # a view or the caller may hold the array
+        self._is_shared = True  # a view or the caller may still use the array
         self._larger: npt.NDArray[Number] | None = None  # the next array, while it is being filled
-        self._copied = 0  # values of it
+        self._copied = 0  # number of values copied into it
 
     def __len__(self) -> int:
         return self._count
 
     def view(self) -> npt.NDArray[Number]:
-        """Return the values (n,) as of now, read-only. Later changes do not affect it."""
+        """Return a read-only view of the current values (n,). Later changes do not affect it."""
         self._is_shared = True
         values = self._values[: self._count].view()
         values.flags.writeable = False
@@ -82,7 +82,7 @@ class Column(Generic[Number]):
         added = np.asarray(values, dtype=self._values.dtype)
         end = self._count + len(added)
         if end == self._count:
-            return  # numpy refuses even an empty assignment to a read-only array
+            return  # numpy rejects even an empty assignment to a read-only array
         if end > len(self._values):
             self._grow(max(end, 2 * self._count, _LEAST_CAPACITY))
         self._values[self._count : end] = added
@@ -94,7 +94,7 @@ class Column(Generic[Number]):
         """Overwrite the values at `positions` (k,), in a copy if a view may share the array."""
         if not len(positions):
             return
-        self._larger = None  # the larger array may hold overwritten values
+        self._larger = None  # the larger array may contain old values
         if self._is_shared:
             self._grow(len(self._values))
         self._values[positions] = values
@@ -108,7 +108,7 @@ class Column(Generic[Number]):
         self._copied = part.stop
 
     def _grow(self, capacity: int) -> None:
-        """Move to an array of at least this capacity: the array being filled, if it is large enough."""
+        """Move to an array of at least this capacity; use the one being filled if it is large enough."""
         if self._larger is None or len(self._larger) < capacity:
             self._larger, self._copied = np.empty(capacity, dtype=self._values.dtype), 0
         rest = slice(self._copied, self._count)
@@ -119,7 +119,7 @@ class Column(Generic[Number]):
 class Sorted(NamedTuple):
     """The first k values of a column in ascending order, to find equal values without reading all of them.
 
-    `positions` (k,) are the column's positions of `values` (k,), ascending among equal values. Immutable.
+    `positions` (k,) are the positions of `values` (k,) in the column, ascending among equal values. Immutable.
     """
 
     values: npt.NDArray[np.int64]
@@ -152,7 +152,7 @@ class Sorted(NamedTuple):
 
 
 def are_any(values: npt.NDArray[Number], chosen: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Return which of `values` (k,) are among `chosen`; a long `chosen` is filtered by the last 16 bits first."""
+    """Return which of `values` (k,) are in `chosen`. If `chosen` is long, first compares only the last 16 bits."""
     found = np.zeros(len(values), dtype=np.bool_)
     for number in chosen if len(chosen) <= _FEW else ():
         found |= values == number

@@ -1,12 +1,12 @@
-"""One user's memories as columns in memory, which recall searches, filters and groups. They are derived from the store.
+"""One user's memories as columns in memory, derived from the store, for recall to search, filter and group.
 
 Besides its *row* in the store, a memory has a *slot* here, numbered from 0 in order of arrival. A memory that was
 deleted, or whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One
 thread writes (`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
 
-Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms and 21 statements, decision 0002).
+Rejected: SQLite with FTS5 (recall from 100,000 memories took 53 ms and 21 statements, decision 0002).
 
-n = number of slots, including dead ones; m = number of slots or rows given.
+n = number of slots, including dead ones; m = number of slots or rows passed.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _TYPES: dict[str, type[np.generic]] = {
     "updated_us": np.int64,  # equals the memory's time if it was never replaced
     "asks": np.bool_,
 }
-"""The columns that hold one value for each memory, in the order of `Columns._values_of`."""
+"""The columns with one value per memory, in the order of `Columns._values_of`."""
 
 _PAIRS: dict[str, type[np.generic]] = {
     "tag_slots": np.int32,
     "tag_names": np.int32,
     "metadata_slots": np.int32,
-    "metadata_values": np.int64,  # of `metadata.number_of`
+    "metadata_values": np.int64,  # results of `metadata.number_of`
 }
 _BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
-"""Tags and metadata values, each with the slot of a memory that has it."""
+"""Pairs of columns: a tag or metadata value, and the slot of a memory that has it."""
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
-_STEP = 1_000  # memories applied, and published, at a time
+_STEP = 1_000  # memories applied and published at a time
 _MOST_UNSORTED = 4_096  # unsorted fingerprints, which are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
 _WORN_SHARE = 0.3  # share of dead slots above which compacting costs less than keeping them
@@ -73,7 +73,7 @@ class Columns:
     """The columns of one store. One thread changes them; any thread may use `view`."""
 
     def __init__(self, vectors: PassageVectors, words: Postings) -> None:
-        """Start without memories, with empty indexes."""
+        """Start without memories; both indexes must be empty."""
         self.applied = 0
         self.stamp = self.words_stamp = ""
         self.vectors = vectors
@@ -94,10 +94,10 @@ class Columns:
     def from_arrays(
         cls, arrays: LoadedArrays, vectors: PassageVectors, words: Postings, applied: int, stamp: str
     ) -> Columns:
-        """Return the columns of saved `arrays`, as of change `applied`, with the indexes loaded from their sections.
+        """Restore columns from saved `arrays`, as of change `applied`; the indexes were loaded from their sections.
 
         Word bits are not saved: `take_words` adds them. The arrays may be mapped. Raises `IndexDamagedError` if the
-        arrays do not fit each other.
+        arrays are inconsistent.
         """
         columns = cls(vectors, words)
         try:
@@ -127,10 +127,10 @@ class Columns:
         return own | {"names": names, "by_fingerprint": equal.positions} | indexes
 
     def apply(self, changes: Changes) -> None:
-        """Apply a range of the change log and publish the view, also after every 1,000 memories. Idempotent.
+        """Apply a range of the change log; publish the view after every 1,000 memories and at the end. Idempotent.
 
-        Raises `IndexDamagedError` if the range does not continue the applied changes, a change does not fit its row, or
-        the vectors are now of another embedder; the columns must then be rebuilt.
+        Raises `IndexDamagedError` if the range does not follow the applied changes, a change does not match its row, or
+        the vectors' embedder has changed. The columns must then be rebuilt.
         """
         if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
             self._word_bits, self.words_stamp = WordBits(len(self._alive)), changes.words_stamp
@@ -139,9 +139,9 @@ class Columns:
         if changes.through <= self.applied:
             return
         if changes.after != self.applied:
-            raise IndexDamagedError(f"changes follow {changes.after}, the columns are at {self.applied}")
+            raise IndexDamagedError(f"the changes start after {changes.after}, but the columns are at {self.applied}")
         if self.stamp != changes.stamp and self.view.vectors.count:
-            raise IndexDamagedError("the vectors are of another embedder")
+            raise IndexDamagedError("the vectors are from a different embedder")
         self.stamp = changes.stamp
         rows = iter(changes.rows)
         try:
@@ -160,7 +160,7 @@ class Columns:
         self._publish()
 
     def take_words(self, words: StoredWords) -> None:
-        """Add the stored words of rows whose words are unknown, and publish the view."""
+        """Set the words of rows whose words are still unknown, and publish the view."""
         slots = self.view.slots(words.rows)
         is_new = (slots >= 0) & ~self.view.word_bits.known[slots]
         bits = words.bits if is_new.all() else words.bits[np.repeat(is_new, words.counts)]
@@ -233,7 +233,7 @@ class Columns:
             self._point(rows, alive)
 
     def _point(self, rows: Rows, slots: Slots | int) -> None:
-        """Map `rows` (m,) to `slots`; rows after the last known row are added."""
+        """Map `rows` (m,) to `slots`, adding rows beyond the last known one."""
         if not len(rows):
             return
         if not len(self._slot_of):
@@ -259,7 +259,7 @@ class Columns:
                 removed += [slot] if slot >= 0 else []
                 continue
             if (slot < 0) != (change.op == "put"):
-                raise IndexDamagedError(f"row {change.row} does not fit its change")
+                raise IndexDamagedError(f"row {change.row} does not match its change")
             values = None if change.op in ("put", "vector") else self._values_of(change.row, change.record)
             is_reworded = change.op == "reword" or (
                 values is not None and values[_FINGERPRINT] != self.view.fingerprints[slot]
@@ -296,7 +296,7 @@ class Columns:
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
-        """Set the vectors of slots; return slots that had another vector, which cannot be replaced in place."""
+        """Set the vectors of slots; return the slots with a different vector, which cannot be replaced in place."""
         if not vectored:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])
@@ -357,7 +357,7 @@ class Columns:
         self._words.append([texts_of(record) for _, record in records])
         rows = self._columns["rows"].view()[start:]
         if rows.min() < self._first_row and len(self._slot_of):
-            raise IndexDamagedError(f"row {int(rows.min())} comes before the first")
+            raise IndexDamagedError(f"row {int(rows.min())} precedes the first row")
         self._point(rows, slots)
         return set(self._columns["sessions"].view()[start:].tolist())
 
@@ -396,7 +396,7 @@ class Columns:
         return NO_NAME if name is None else self._names.setdefault(name, len(self._names))
 
     def _relink(self, sessions: set[int]) -> None:
-        """Rebuild the links of these sessions."""
+        """Rebuild the links between neighbours in these sessions."""
         sessions.discard(NO_NAME)
         if not sessions:
             return
@@ -439,12 +439,12 @@ class Columns:
 
 
 def record_fingerprint(record: MemoryRecord) -> int:
-    """Return a number that is equal for memories of one kind and title with the same `terms.said_words`."""
+    """Return a number that is equal for memories of the same kind and title with the same `terms.said_words`."""
     return fingerprint(record.kind, record.title or "", record.text)
 
 
 def untitled_fingerprints(text: str) -> list[int]:
-    """Return the fingerprint of an untitled memory of `text`, for each kind."""
+    """Return, for each kind, the fingerprint of an untitled memory with this text."""
     said_text = said(text)
     return [fingerprint_of_said(kind, "", said_text) for kind in KINDS]
 

@@ -1,7 +1,7 @@
-"""Keep the columns in step with the store: load them from their file, apply the change log, and save them.
+"""Keep the columns in sync with the store: load them from their file, apply the change log, and save them.
 
-The file is only a cache and not trusted. Columns are rebuilt from the store (.6 s per 10,000 memories) if they are
-missing, damaged, of another store, embedder or version, or further behind than the change log reaches. Only damage of
+The file is only a cache and is not trusted. Columns are rebuilt from the store (.6 s per 10,000 memories) if they are
+missing or damaged, belong to a different store, embedder or version, or are too old for the change log. Only damage to
 the store itself is an error. All functions are idempotent.
 """
 
@@ -31,10 +31,10 @@ from relay.crypto import Cipher
 COLUMNS_FILE = "columns.arrays"
 GRAPH_FILE = "graph.arrays"
 
-_VERSION = f"4, {TERMS_VERSION}"  # words that another version split or stemmed differently could not be found
+_VERSION = f"4, {TERMS_VERSION}"  # words that a different version split or stemmed differently would not be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Limit of changes applied, or memories read, before opening or a batch ends (.2 s); more are left to a thread."""
+"""Maximum number of changes applied, or memories read, without a background thread (.2 s)."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ class Saving(NamedTuple):
 
 
 def columns_cipher(key: UserKey | None) -> Cipher | None:
-    """Return the cipher of a user's derived files. Raises `EncryptionKeyMissingError`."""
+    """Return the cipher for a user's derived files. Raises `EncryptionKeyMissingError`."""
     return None if key is None else key.cipher("columns")
 
 
 def empty_columns(settings: StoreSettings) -> Columns:
-    """Return columns without memories."""
+    """Return empty columns."""
     first, further = (VectorTable(settings.exact_search_limit, settings.expansion_search) for _ in range(2))
     return Columns(PassageVectors(first, further), Postings())
 
@@ -68,8 +68,8 @@ def empty_columns(settings: StoreSettings) -> Columns:
 def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
     """Return the columns in a user's folder, with the header that names their store.
 
-    Planes that every scan reads in full are copied: a recall of 100,000 memories then takes a fifth less processor time
-    than with mapped pages of 4 KB. Raises `IndexDamagedError` if the file is missing, damaged, or of another version.
+    Planes that every scan reads in full are copied: recall from 100,000 memories then takes a fifth less CPU time than
+    with mapped 4 KB pages. Raises `IndexDamagedError` if the file is missing, damaged, or from a different version.
     """
 
     def is_scanned(name: str, array: npt.NDArray[Any]) -> bool:
@@ -77,7 +77,7 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
 
     header, arrays = read_arrays(folder / COLUMNS_FILE, ColumnsHeader, cipher, is_scanned)
     if header.version != _VERSION:
-        raise IndexDamagedError(f"{COLUMNS_FILE}: of version {header.version}, this is {_VERSION}")
+        raise IndexDamagedError(f"{COLUMNS_FILE}: has version {header.version}, expected {_VERSION}")
     saved = section(arrays, "vectors")
     first, further = (
         VectorTable.from_arrays(section(saved, part), settings.exact_search_limit, settings.expansion_search)
@@ -100,7 +100,7 @@ def load_columns(store: Store, settings: StoreSettings) -> Columns:
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow`, or the rebuild needed instead, is short enough to run at once."""
+    """Whether `follow`, or the rebuild needed instead, is short enough to run without a background thread."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE
@@ -119,7 +119,7 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
 
 
 def capture(store: Store, columns: Columns) -> Saving:
-    """Return the content of the columns as of now, to be written while they change."""
+    """Return the current content of the columns, which can be written while they change."""
     header = ColumnsHeader(version=_VERSION, lineage=store.state.lineage, stamp=columns.stamp, applied=columns.applied)
     return Saving(header, columns.arrays(), columns.vectors.graph_writer())
 
@@ -132,7 +132,7 @@ def write(store: Store, saving: Saving) -> None:
 
 
 def remove_files(folder: Path) -> None:
-    """Remove all derived files of a user's folder, including those set aside. No file may be open. Raises `OSError`."""
+    """Remove all derived files from a user's folder, including those set aside. None may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
     for path in (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE)):
@@ -140,7 +140,7 @@ def remove_files(folder: Path) -> None:
 
 
 def remove_obsolete(folder: Path) -> None:
-    """Remove unfinished files and files of former versions, which hold words of memories. Raises `OSError`."""
+    """Remove unfinished files and files from earlier versions, which contain words from memories. Raises `OSError`."""
     for pattern in _OBSOLETE:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

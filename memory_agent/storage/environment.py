@@ -1,4 +1,4 @@
-"""Open LMDB environments with the memory's own errors, a user's records, and the user's encryption key."""
+"""Open LMDB environments, users' records and encryption keys, with the errors of `memory_agent.errors`."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def own(folder: Path, role: Role, takeover_after_s: float = 5.0) -> OwnerLock:
 
 
 def last_epoch(folder: Path) -> int:
-    """Return the epoch of the last owner of a user's folder, 0 before the first. Raises `StoreError`."""
+    """Return the epoch of the last owner of a user's folder, 0 if there was none. Raises `StoreError`."""
     return epoch_of_last_owner(folder, STORE_ERRORS)
 
 
 def has_records(folder: Path) -> bool:
-    """Whether a user's folder holds records."""
+    """Whether a user's folder contains records."""
     return (folder / RECORDS_FOLDER / DATA_FILE).exists()
 
 
 def settle_key(folder: Path, key: UserKey | None) -> None:
-    """Create the key of a user without records, before anything else is created.
+    """Create the key of a user who has no records yet, before anything else is created.
 
-    Raises `EncryptionKeyMissingError` if the folder of keys is missing, `StoreEncryptedError` without a `key` in an
+    Raises `EncryptionKeyMissingError` if the key folder is missing, `StoreEncryptedError` without a `key` in an
     encrypted data folder, `StoreError`.
     """
     if has_records(folder):
@@ -102,9 +102,9 @@ def settle_key(folder: Path, key: UserKey | None) -> None:
 def own_records(
     folder: Path, settings: StoreSettings, key: UserKey | None, lock: OwnerLock | None = None
 ) -> Environment:
-    """Open or create the records in a user's folder, encrypted with `key` if given.
+    """Open or create the records in a user's folder, encrypted if there is a `key`.
 
-    The caller owns the folder; `lock` is then released by `close`. Raises as `Store.open`.
+    The caller must own the folder; `close` releases `lock`. Raises as `Store.open` does.
     """
     return records_at(folder / RECORDS_FOLDER, settings, key, lock)
 
@@ -115,7 +115,7 @@ def records_at(path: Path, settings: StoreSettings, key: UserKey | None, lock: O
 
 
 def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:
-    """Open the records for reading while their owner writes. Raises as `Store.open`, except for a second owner."""
+    """Open the records for reading, even while their owner writes. Raises as `Store.open` does."""
     path = folder / RECORDS_FOLDER
     with opening(folder):
         return open_environment(path, settings.map_size_bytes, DATABASES, readonly=True, encryption=_encryption(key))
@@ -126,7 +126,7 @@ def _encryption(key: UserKey | None) -> Encryption | None:
 
 
 class UserKey:
-    """The key of one user in a key ring; the key need not exist yet. Thread-safe.
+    """One user's key in a key ring; it need not exist yet. Thread-safe.
 
     Each call looks the key up in the ring, so a store becomes unusable with its next transaction once its key is
     destroyed.
@@ -139,13 +139,13 @@ class UserKey:
         self._is_one_of_many = is_one_of_many
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher for a purpose; takes 2 us. `create`: create the key if there is none.
+        """Return the cipher for a purpose, which takes 2 us. `create`: create a missing key.
 
         Raises `EncryptionKeyMissingError`, `StoreError` for an unreadable key, `InvalidInputError`.
         """
         try:
             if create and self._is_one_of_many and not self._ring.has(self.user_id):
-                self._ring.cipher(SYSTEM_USER, purpose)  # raises if the folder of keys is missing
+                self._ring.cipher(SYSTEM_USER, purpose)  # raises if the key folder is missing
             return self._ring.cipher(self.user_id, purpose, create=create)
         except relay.EncryptionKeyMissingError as error:
             raise EncryptionKeyMissingError(error.user_id, error.folder) from error
@@ -155,14 +155,14 @@ class UserKey:
             raise InvalidInputError("user_id", error.reason) from error
 
     def missing(self) -> EncryptionKeyMissingError:
-        """Return the error for a store that is encrypted with another key."""
+        """Return the error for a store that is encrypted with a different key."""
         return EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
 
 
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key; None if the settings name no ring, so nothing is encrypted. Raises `SettingsError`.
+    """Return a user's key; None if the settings name no key ring (no encryption). Raises `SettingsError`.
 
     `is_shared`: as for `open_key_ring`.
     """
@@ -177,7 +177,7 @@ def open_user_key(
 
 
 def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
-    """Return the key of the memory in `folder`, in a data folder or standalone (`open_user_key`)."""
+    """Return the key of the memory in `folder`, which may be standalone (see `open_user_key`)."""
     data_dir = data_dir_of(folder)
     return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
 
@@ -192,10 +192,10 @@ def require_plain(data_dir: Path) -> None:
 
 
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
-    """Check that the settings name the ring of the data folder.
+    """Check that the settings name the data folder's key ring.
 
-    Raises `SettingsError`, `StoreEncryptedError` if only the data folder names a ring, `EncryptionKeyMissingError` if
-    the settings name a different ring, `StoreError`.
+    Raises `SettingsError`, `StoreEncryptedError` if only the data folder names a key ring, `EncryptionKeyMissingError`
+    if the settings name a different ring, `StoreError`.
     """
     if open_user_key(settings, data_dir, SYSTEM_USER) is None:
         require_plain(data_dir)

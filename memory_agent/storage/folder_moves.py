@@ -1,7 +1,7 @@
-"""Move several folders as one step, with a redo log: the plan is durable before the first move.
+"""Move several folders atomically, with a redo log: the plan is durable before the first move.
 
-After a crash, the next process to hold the data folder finishes the plan. A move is done if its source exists and its
-target does not, so redoing it is idempotent.
+After a crash, the next process to hold the data folder finishes the plan. A move is made only if its source exists and
+its target does not, so redoing it is idempotent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
-    """Make all moves, in order, and remove the stage. Durable on return.
+    """Make all moves in order, and remove the staging folder. Durable on return.
 
     After an `OSError`, `finish_moves` makes the remaining moves.
     """
@@ -50,13 +50,13 @@ def finish_moves(data_dir: Path) -> bool:
     except (ValueError, RecursionError) as error:
         raise StoreDamagedError(f"{file}: the plan of an interrupted restore is damaged: {error}") from error
     if not all(_lies_inside(path) for move in plan for path in (move.source, move.target)):
-        raise StoreDamagedError(f"{file}: the plan of an interrupted restore leads out of the data folder")
+        raise StoreDamagedError(f"{file}: the plan of an interrupted restore contains a path outside the data folder")
     _carry_out(data_dir, plan)
     return True
 
 
 def has_unfinished_moves(data_dir: Path) -> bool:
-    """Whether moves were started and not finished."""
+    """Whether moves were started but not finished."""
     return (data_dir / STAGE / _PLAN).exists()
 
 
@@ -69,7 +69,7 @@ def _carry_out(data_dir: Path, plan: Sequence[Move]) -> None:
     for move in plan:
         source, target = data_dir / move.source, data_dir / move.target
         if move.source.startswith(STAGE) and source.exists() and target.exists():
-            raise StoreDamagedError(f"{target}: was created before a restore was finished, whose files are in {source}")
+            raise StoreDamagedError(f"{target}: was created before a restore finished; its files are in {source}")
         if source.exists() and not target.exists():
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             source.rename(target)

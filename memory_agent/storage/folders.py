@@ -1,8 +1,8 @@
 """Map user ids to folder names that are safe on every file system, and back.
 
-A user id may hold `:` and capitals, and two ids must not share a folder even on a file system that ignores case. So
-lower-case letters, digits, `-`, `_` and any dot but a leading one are kept, and other characters become `%` and two hex
-digits. Long ids with many such characters are encoded as a whole in base 32, after `%b`.
+A user id may contain `:` and capital letters, and two ids must not share a folder even on a file system that ignores
+case. Lower-case letters, digits, `-`, `_` and dots other than a leading one are kept; other characters become `%` and
+two hex digits. Long ids with many such characters are encoded as a whole in base 32, after `%b`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relay.errors import MalformedEventError
 ASIDE = "replaced-"
 """Prefix of folders into which a restore moves the data that it replaces."""
 STAGE = ".restoring"
-"""Folder of a restore's copies until they are in place. A killed restore leaves it behind."""
+"""Folder for a restore's copies until they are in place. A killed restore leaves it behind."""
 _USERS = "users"
 _LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"
@@ -43,7 +43,7 @@ def known_users(data_dir: Path) -> Iterator[str]:
 
 
 def is_data_dir(folder: Path) -> bool:
-    """Whether this folder is a data folder, which contains users' folders, and not a user's folder."""
+    """Whether this is a data folder, which contains users' folders, rather than a user's folder."""
     return (folder / _USERS).is_dir()
 
 

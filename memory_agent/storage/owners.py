@@ -37,9 +37,9 @@ from relay.disk import Environment, Transaction
 
 PAIRS = "pairs"
 ORDER = "order"
-"""The databases: key to user with a checksum, and a growing number to the key that was learned at that point."""
+"""The databases: keys with their checksum and user, and keys in the order in which they were learned."""
 UNCHECKED = "owners"
-"""The database of former versions; its pairs have no checksum."""
+"""The database of earlier versions, whose pairs have no checksum."""
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
 """The owner of a key that two users claim."""
@@ -64,12 +64,12 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map with the system's key: keys become digests, users remain readable."""
+    """Return the encryption of the map with the system's key. Keys become digests, but users remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
 def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
-    """Return the stored form of keys of runs and sessions. Raises `EncryptionKeyMissingError`."""
+    """Return the stored form of run and session keys. Raises `EncryptionKeyMissingError`."""
     if key is None:
         return list(plain)
     cipher = key.cipher(_PURPOSE)
@@ -151,7 +151,7 @@ def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
 
 
 def is_named(user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-    """Whether a `system` event names this user as its owner; `among` as in `Owners.has`. Use it if there is no map."""
+    """Whether a `system` event names this user as its owner; `among` is as in `Owners.has`. Needs no map."""
     return _is_among(event, among) and named_owner(event) == user_id
 
 
@@ -172,7 +172,7 @@ class Owners:
     def __init__(
         self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES, key: UserKey | None = None
     ) -> None:
-        """Open the map in the folder `path`; it keeps the newest `limit` pairs. With a `key` it is encrypted.
+        """Open the map in the folder `path`. It retains the newest `limit` pairs; with a `key`, it is encrypted.
 
         Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
         """
@@ -188,7 +188,7 @@ class Owners:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether `save` is due before more pairs are learned."""
+        """Whether `save` must be called before more pairs are learned."""
         return len(self._unsaved) >= _UNSAVED
 
     def learn(self, keys: tuple[str, ...], user_id: str) -> bool:
@@ -236,7 +236,7 @@ class Owners:
             return [(key, decode_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
     def encrypt(self, key: UserKey) -> None:
-        """Replace a plain map by an encrypted one, and close it (`encrypt_in_place`)."""
+        """Replace the plain map with an encrypted one, and close it (`encrypt_in_place`)."""
 
         def open_copy(copy: Path) -> Environment:
             return _open(copy, self._environment.map_size_bytes, key)
@@ -257,7 +257,7 @@ class Owners:
         self._unsaved.clear()
 
     def close(self) -> None:
-        """Save and close. Raises `StoreError` if saving failed; closes in any case."""
+        """Save and close. Raises `StoreError` if saving fails, but still closes."""
         try:
             self.save()
         finally:
@@ -274,7 +274,7 @@ class Owners:
             transaction.delete(PAIRS, key)
 
     def _take_over_older_ones(self) -> None:
-        """Add checksums and numbers to pairs of a former version."""
+        """Add checksums and numbers to pairs from an earlier version."""
         with self._environment.read() as transaction:
             older = dict(transaction.scan(UNCHECKED))
         if not older:
@@ -301,9 +301,10 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
 
 
 def encrypt_owners(path: Path, key: UserKey) -> bool:
-    """Encrypt the closed map in `path`; False if there is none or it is encrypted already. Durable.
+    """Encrypt the closed map in `path`; return False if it does not exist or is already encrypted. Durable.
 
-    A kill at any moment leaves the old file or the new one. Raises `StoreError`, `EncryptionKeyMissingError`.
+    If the process is killed, either the old file or the new one remains. Raises `StoreError`,
+    `EncryptionKeyMissingError`.
     """
     if not path.exists():
         return False
@@ -331,9 +332,9 @@ def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
-    """Continue numbering after the last stored number. Raises `StoreDamagedError` if it does not end in a number."""
+    """Yield the numbers after the last stored one. Raises `StoreDamagedError` if the last key is not a number."""
     last = transaction.last_key(ORDER)
     if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
-        raise StoreDamagedError("the order of the map of owners ends in a key that is not a number")
+        raise StoreDamagedError("map of owners: the last key of the order is not a number")
     first = int.from_bytes(last, "big") + 1 if last is not None else 1
     return (number.to_bytes(_NUMBER_BYTES, "big") for number in count(first))

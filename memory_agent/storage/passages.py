@@ -1,13 +1,13 @@
 """Several items for one slot: the vectors of a long text's passages, and the sign bits of a text's words.
 
-`Ranges` holds the position and number of each slot's items. `PassageVectors` keeps the first passage of every slot in
-one `VectorTable` and further passages in another; a slot's cosine is the cosine of its best passage. `WordBits` holds
-the words that late interaction compares with the words of a query. They are kept only in memory (75 MB per 100,000
+`Ranges` stores the position and number of each slot's items. `PassageVectors` stores the first passage of every slot in
+one `VectorTable` and further passages in a second; a slot's cosine is the cosine of its best passage. `WordBits` holds
+the words that late interaction compares with the words of a query. They are held only in memory (75 MB per 100,000
 memories of 16 words) and loaded from the store, which may encrypt them. The words of a slot are unknown if its memory
-was stored without a model or by a version that had no words.
+was stored without a model or by a version without words.
 
-n = number of slots, m = number of slots given, k = number of items, p = number of further passages, d = dimensions,
-w = number of words, b = bytes of a word, q = number of words of a query.
+n = number of slots, m = number of slots passed, k = number of items, p = number of further passages, d = dimensions, w
+= number of words, b = bytes of a word, q = number of words of a query.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Ranges:
     """
 
     def __init__(self, slots: int = 0) -> None:
-        """Start with `slots` slots of unknown items."""
+        """Start with `slots` slots whose items are unknown."""
         self._starts = Column(np.zeros(slots, dtype=np.int64))
         self._counts = Column(np.full(slots, ABSENT, dtype=np.int32))
         self.size = 0
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, size: int) -> Self:
-        """Return the ranges of saved `arrays`, with `size` items. Raises `IndexDamagedError` if they do not fit."""
+        """Restore the ranges of `size` items from saved `arrays`. Raises `IndexDamagedError` if they do not match."""
         match arrays:
             case {"starts": np.ndarray() as starts, "counts": np.ndarray() as counts} if (
                 starts.dtype == np.int64
@@ -85,7 +85,7 @@ class Ranges:
                 ranges = cls()
                 ranges._starts, ranges._counts, ranges.size = Column(starts), Column(counts), size
                 return ranges
-        raise IndexDamagedError("the ranges do not fit their items")
+        raise IndexDamagedError("the ranges do not match their items")
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -97,7 +97,7 @@ class Ranges:
         self._counts.append(added)
 
     def set(self, slots: Slots, counts: npt.ArrayLike) -> None:
-        """Replace the items of each of `slots` (m,) by `counts` (m,) new items."""
+        """Replace the items of each of `slots` (m,) with `counts` (m,) new items."""
         added = np.asarray(counts, dtype=np.int32)
         self._starts.set(slots, self._begins(added))
         self._counts.set(slots, added)
@@ -107,7 +107,7 @@ class Ranges:
         self._counts.set(slots, ABSENT)
 
     def keep(self, slots: Slots) -> tuple[Self, Items]:
-        """Return the ranges of only the ascending `slots`, renumbered from 0, and the items to keep, ascending."""
+        """Return the ranges of only these slots (ascending), renumbered from 0, and the items to keep, ascending."""
         view = self.view()
         items = np.sort(view.items(slots)[0])
         counts = view.counts[slots]
@@ -117,7 +117,7 @@ class Ranges:
         return kept, items
 
     def view(self) -> RangesView:
-        """Return the ranges as of now."""
+        """Return the current ranges."""
         return RangesView(self._starts.view(), self._counts.view())
 
     def arrays(self) -> LoadedArrays:
@@ -125,7 +125,7 @@ class Ranges:
         return self.view()._asdict()
 
     def _begins(self, counts: npt.NDArray[np.int32]) -> Items:
-        """Return the first item of each new range, and add the ranges to `size`."""
+        """Return the first item of each new range, and increase `size` by the new items."""
         ends = self.size + np.cumsum(np.maximum(counts, 0, dtype=np.int64))
         begins: Items = ends - np.maximum(counts, 0)
         self.size = int(ends[-1]) if len(ends) else self.size
@@ -159,7 +159,7 @@ class PassageView:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned. A slot that only one of the two graphs found is scanned
-        again with all its passages. Raises as `TableView.scan`.
+        again with all its passages. Raises as `TableView.scan` does.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -180,7 +180,7 @@ class PassageView:
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
-        """Return the cosines of the best passages (m,) and their numbers (m,) from 0; on a tie, the first passage."""
+        """Return the cosines (m,) and numbers (m,) of the best passages, from 0; on a tie, the first passage."""
         best, places = self._first.cosines(query, slots), np.zeros(len(slots), dtype=np.int64)
         if not self._further.count:
             return best, places
@@ -235,20 +235,20 @@ class PassageVectors:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, first: VectorTable, further: VectorTable) -> Self:
-        """Return the passages of saved `arrays`; the tables were loaded from the sections `first` and `further`.
+        """Restore the passages from saved `arrays`; the tables were loaded from the sections `first` and `further`.
 
-        Raises `IndexDamagedError` if they do not fit each other.
+        Raises `IndexDamagedError` if they are inconsistent.
         """
         owners = arrays.get("owners")
         if owners is None or owners.dtype != np.int32:
-            raise IndexDamagedError("the passages do not fit their vectors")
+            raise IndexDamagedError("the passages do not match their vectors")
         passages = cls(first, further)
         passages._ranges = Ranges.from_arrays(arrays, len(owners))
         passages._owners = Column(owners)
         return passages
 
     def append(self, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> None:
-        """Add slots as `VectorTable.append` does, with the further passages of each."""
+        """Add slots as `VectorTable.append` does, with each slot's further passages."""
         start = len(self._ranges)
         self._first.append(vectors)
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -256,7 +256,7 @@ class PassageVectors:
         self._add(np.arange(start, start + len(counts)), counts, further or ())
 
     def set(self, slots: Slots, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> bool:
-        """Set the vectors of `slots` as `VectorTable.set` does, with the further passages of each."""
+        """Set the vectors of `slots` as `VectorTable.set` does, with each slot's further passages."""
         if not self._first.set(slots, vectors):
             return False
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -273,7 +273,7 @@ class PassageVectors:
             self._ranges.set(slots, np.zeros(len(slots)))
 
     def keep(self, slots: Slots) -> Self:
-        """Return the passages of only the ascending `slots`, renumbered from 0."""
+        """Return the passages of only these slots (ascending), renumbered from 0."""
         ranges, items = self._ranges.keep(slots)
         kept = type(self)(self._first.keep(slots), self._further.keep(items))
         kept._ranges = ranges
@@ -281,7 +281,7 @@ class PassageVectors:
         return kept
 
     def view(self) -> PassageView:
-        """Return the vectors as of now."""
+        """Return the current vectors."""
         return PassageView(self._first.view(), self._further.view(), self._ranges.view(), self._owners.view())
 
     def arrays(self) -> Arrays:
@@ -317,17 +317,17 @@ class PassageVectors:
 
 
 def graph_files(path: Path) -> tuple[Path, Path]:
-    """Return the files of the two graphs: `path` for first passages, and another for further passages."""
+    """Return the files of the two graphs: `path` for first passages, and a second one for further passages."""
     return path, path.with_name(f"passages-{path.name}")
 
 
-_STEPS = 127  # fraction of the largest component of a query's word
-_LEAST = 1e-6  # smallest such component; below it, a word has no direction
-_AT_ONCE = 1_000  # slots: 20 MB for 40 words each and 64 query words
+_STEPS = 127  # quantisation steps per largest component of a query word
+_LEAST = 1e-6  # minimum of the largest component; below it, a word has no direction
+_AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 query words
 
 
 class WordBitsView:
-    """The words at one moment. Immutable. `lengths` (n,) are token counts before any truncation, 0 if unknown."""
+    """The words at one moment. Immutable. `lengths` (n,) are token counts before truncation, 0 if unknown."""
 
     def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
         self.lengths = lengths
@@ -345,14 +345,14 @@ class WordBitsView:
     def of(self, slots: Slots) -> tuple[Bits, Counts]:
         """Return the words (w, b) of `slots`, slot by slot, and the number of each slot's words (m,)."""
         words, counts = self._ranges.items(slots)
-        taken = self._bits.take(words)  # as whole words: 30 times as fast as rows of bytes
+        taken = self._bits.take(words)  # whole words at a time: 30 times as fast as rows of bytes
         return taken.view(np.uint8).reshape(len(words), self._bits.itemsize), counts
 
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:
         """Return the similarity of each of `query_words` (q, d) to the nearest word of each slot: (q, m), -1 to 1.
 
         The similarity is the inner product with the signs of that word divided by sqrt(d), with an error of at most
-        .001. NaN for a slot without known words, or with words of another d.
+        .001. NaN for a slot without known words, or with words of a different d.
         """
         found = np.full((len(query_words), len(slots)), np.nan)
         if not len(query_words) or 8 * self._bits.itemsize != query_words.shape[1]:
@@ -375,7 +375,7 @@ class WordBits:
     """The words by slot. The first word determines b. One thread changes them; any thread may use `view`."""
 
     def __init__(self, slots: int = 0) -> None:
-        """Start with `slots` slots of unknown words."""
+        """Start with `slots` slots whose words are unknown."""
         self._ranges = Ranges(slots)
         self._lengths = Column(np.zeros(slots, dtype=np.int32))
         self._bits: Column[Any] | None = None
@@ -391,7 +391,7 @@ class WordBits:
         self._count += sum(one is not None for one in words)
 
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
-        """Replace the words of `slots` (m,): their `lengths` and `counts` (m,), and the `bits` (w, b) of all words.
+        """Replace the words of `slots` (m,) with `lengths` and `counts` (m,) and the `bits` (w, b) of all words.
 
         Raises `IndexDamagedError` if b differs from that of the stored words.
         """
@@ -407,7 +407,7 @@ class WordBits:
         self._lengths.set(slots, 0)
 
     def keep(self, slots: Slots) -> Self:
-        """Return the words of only the ascending `slots`, renumbered from 0, without the bits of other slots."""
+        """Return the words of only these slots (ascending), renumbered from 0, without the bits of other slots."""
         kept = type(self)()
         kept._ranges, items = self._ranges.keep(slots)
         kept._lengths = Column(self._lengths.view()[slots])
@@ -416,7 +416,7 @@ class WordBits:
         return kept
 
     def view(self) -> WordBitsView:
-        """Return the words as of now."""
+        """Return the current words."""
         bits = np.empty(0, dtype="V1") if self._bits is None else self._bits.view()
         return WordBitsView(self._ranges.view(), bits, self._lengths.view(), self._count)
 
@@ -431,5 +431,5 @@ class WordBits:
         if self._bits is None:
             self._bits = Column(np.empty(0, dtype=f"V{width}"))
         if self._bits.view().itemsize != width:
-            raise IndexDamagedError(f"words of {width} bytes, expected {self._bits.view().itemsize}")
+            raise IndexDamagedError(f"the words have {width} bytes each, expected {self._bits.view().itemsize}")
         self._bits.append(np.ascontiguousarray(bits).view(f"V{width}").ravel())

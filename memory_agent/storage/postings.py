@@ -5,7 +5,7 @@ never changes and tails only grow, so a view needs no lock and no copy: it ignor
 batch (a query then reads dozens of arrays), and one byte for counts (a text that repeats a word 20,000 times then gets
 a third of its score).
 
-n = number of slots, t = terms, p = postings, w = words of a query, m = slots given.
+n = number of slots, t = terms, p = postings, w = words of a query, m = slots passed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class _Base(NamedTuple):
 _Tail = Mapping[int, "array[int]"]
 """By term: slot << 16 | count, ascending."""
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
-"""The slots that have a word, ascending and including dead slots, and how often each has it; not empty."""
+"""The slots that contain a word, ascending and including dead slots, and how often each contains it; not empty."""
 
 
 class PostingsView:
     """The words of a `Postings` at one moment. Thread-safe.
 
-    `lengths` (n,) are the numbers of words of each slot, negative for a dead slot; `total` is the sum over live slots.
+    `lengths` (n,) are the slots' word counts, negative for dead slots; `total` is the sum over live slots.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PostingsView:
         return np.bincount(slot, count, minlength=len(self.lengths)).astype(np.float64, copy=False)
 
     def hits(self, words: Sequence[str], slots: Slots) -> Mask:
-        """Return (w, m): whether each of `slots` has each of `words`, in any inflection."""
+        """Return (w, m): whether each of `slots` contains each of `words`, in any inflection."""
         found = np.zeros((len(words), len(slots)), dtype=np.bool_)
         wanted = slots.astype(np.uint32)
         for has_word, postings in zip(found, self._postings(words), strict=True):
@@ -111,14 +111,14 @@ class PostingsView:
         return found
 
     def having(self, words: Sequence[str]) -> dict[str, int]:
-        """Return the number of memories that have each of `words`, in any inflection."""
+        """Return the number of memories that contain each of `words`, in any inflection."""
         return {
             word: sum(self._live_among(slots) for slots, _ in found)
             for word, found in zip(words, self._postings(words), strict=True)
         }
 
     def among(self, mask: Mask) -> PostingsView:
-        """Return a view of only the live slots in `mask` (n,); its figures count no other slots."""
+        """Return a view restricted to the live slots in `mask` (n,); its counts cover only those."""
         lengths = np.where(mask, self.lengths, np.int32(_DEAD))
         live = int(np.count_nonzero(lengths >= 0))
         total = int(lengths.sum(dtype=np.int64)) - _DEAD * (len(lengths) - live)
@@ -164,7 +164,7 @@ class PostingsView:
 
     @cached_property
     def _norms(self) -> npt.NDArray[np.float32]:
-        """The length norm in the denominator of BM25 (n,), infinite for dead slots."""
+        """The length norms (n,) in BM25's denominator, infinite for dead slots."""
         mean = max(self.total, 1) / max(self._live, 1)
         norms = self.lengths.astype(np.float32)
         norms *= _SATURATION * _LENGTH_SHARE / mean
@@ -188,9 +188,9 @@ class Postings:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays) -> Self:
-        """Return the index of saved `arrays`, which are not copied and may be read-only or mapped.
+        """Restore the index from saved `arrays`, which are not copied and may be read-only or mapped.
 
-        Raises `IndexDamagedError` if they do not fit each other.
+        Raises `IndexDamagedError` if they are inconsistent.
         """
         match arrays:
             case {
@@ -207,10 +207,10 @@ class Postings:
         try:
             words = vocabulary.tobytes().decode()
         except UnicodeDecodeError as error:
-            raise IndexDamagedError("words: the vocabulary is no UTF-8") from error
+            raise IndexDamagedError("words: the vocabulary is not valid UTF-8") from error
         postings._terms = {stem: term for term, stem in enumerate(words.split("\n") if words else [])}
         if not _fit(base, lengths, len(postings._terms)):
-            raise IndexDamagedError("words: the arrays do not fit each other")
+            raise IndexDamagedError("words: the arrays are inconsistent")
         postings._base, postings._lengths = base, Column(lengths)
         postings._live = int(np.count_nonzero(lengths != _DEAD))
         postings._total = int(lengths.sum(where=lengths > 0, dtype=np.int64))
@@ -245,13 +245,13 @@ class Postings:
         self._lengths.set(slots, _DEAD)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new index of only the ascending `slots`, renumbered from 0, without the words of other slots."""
+        """Return a new index of only these slots (ascending), renumbered from 0, without the words of other slots."""
         renumbered = np.full(len(self._lengths), -1, dtype=np.int64)
         renumbered[slots] = np.arange(len(slots))
         return self._renumbered(renumbered, self._lengths.view()[slots])
 
     def view(self) -> PostingsView:
-        """Return the words as of now."""
+        """Return the current words."""
         return PostingsView(
             self._base, self._tail, self._terms, self._lengths.view(), self._live, self._total, self._has_dead
         )

@@ -85,7 +85,7 @@ _usages = msgspec.msgpack.Decoder(Usage)
 
 
 class Counts(NamedTuple):
-    """The numbers of memories: all, with a vector, with words, and waiting for either."""
+    """Counts of memories: all, with a vector, with words, and waiting for either."""
 
     memories: int
     vectors: int
@@ -150,11 +150,11 @@ class Snapshot:
         return words_of_rows(rows, bodies, width)
 
     def row_of_id(self, record_id: str) -> int | None:
-        """Return the row of the memory with this id."""
+        """Return the row of the memory with this id, or None."""
         return self._row(IDS, name_key(record_id, "id"))
 
     def events_of(self, rows: Container[int]) -> list[str]:
-        """Return the ids of all events of these rows, except long ids, which are stored as digests."""
+        """Return the ids of all events linked to these rows, except long ids, which are stored as digests."""
         return [
             key.decode()
             for key, value in self._transaction.scan(EVENTS)
@@ -172,7 +172,7 @@ class Snapshot:
             yield row, decode_record(row, value, self.usage(row))
 
     def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[Rows, Embedding]]:
-        """Yield all vectors by row, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
+        """Yield all vectors in row order, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
         pairs = self._transaction.scan(VECTORS)
         while part := list(islice(pairs, chunk)):
             rows = [row_number(key) for key, _ in part]
@@ -184,7 +184,7 @@ class Snapshot:
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
     def counts(self) -> Counts:
-        """Return the numbers of memories: all, with a vector, with words, and waiting for either."""
+        """Return the counts of memories: all, with a vector, with words, and waiting for either."""
         return Counts(*map(self._transaction.count, (RECORDS, VECTORS, WORD_BITS, PENDING)))
 
     def blob(self, name: str) -> bytes | None:
@@ -207,7 +207,7 @@ class Snapshot:
         return None if known is None or known.is_forgotten else known
 
     def runs_named(self, name: str) -> Iterator[StoredTrajectory]:
-        """Yield the runs that began under this id, latest first, including forgotten runs."""
+        """Yield the runs that started under this id, latest first, including forgotten runs."""
         first = self.run_of_key(trajectory_key(name))
         began_us = None if first is None else first.last_us
         while began_us is not None and (run := self.run_of_key(trajectory_key(again_id(name, began_us)))) is not None:
@@ -217,7 +217,7 @@ class Snapshot:
             yield first
 
     def run_at(self, name: str, at_us: int) -> str:
-        """Return the id of the run that `name` refers to at a time; the first run of a name has the name as its id."""
+        """Return the id of the run that `name` referred to at `at_us`; the id of a name's first run is the name."""
         run = self._run_named(name, at_us)
         return name if run is None else run.id
 
@@ -241,11 +241,11 @@ class Snapshot:
         return self._runs_of(self.run_keys(NUMBERED))
 
     def newest_trajectories(self) -> Iterator[StoredTrajectory]:
-        """Yield all runs by begin, newest first."""
+        """Yield all runs by start time, newest first."""
         return self._runs_of(self.run_keys(LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[StoredTrajectory]:
-        """Yield the open runs by latest event, oldest first; `before_us` excludes runs with an event since then."""
+        """Yield the open runs by latest event, oldest first; `before_us` omits runs with an event since then."""
         return self._runs_of(self.run_keys(OPEN, until_us=before_us))
 
     def run_keys(
@@ -256,7 +256,7 @@ class Snapshot:
         *,
         is_newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """Yield the keys of runs in the index `kind`, from one time (inclusive) to another (exclusive)."""
+        """Yield the keys of runs in the index `kind`, from `since_us` (inclusive) to `until_us` (exclusive)."""
         start = kind if since_us is None else index_place(kind, since_us)
         end = index_end(kind) if until_us is None else index_place(kind, until_us)
         for key, _ in self._transaction.scan(RUN_INDEX, start, end, reverse=is_newest_first):
@@ -281,11 +281,11 @@ class Snapshot:
         return self._notes_between(ASKED, index_end(ASKED))
 
     def notes_between(self, since_us: int, until_us: int) -> Iterator[RecallNote]:
-        """Yield the recalls between two times, both inclusive."""
+        """Yield the recalls from `since_us` to `until_us`, both inclusive."""
         return self._notes_between(index_place(RECALLED, since_us), index_place(RECALLED, until_us + 1))
 
     def recall_notes(self) -> Iterator[RecallNote]:
-        """Yield all recalls in order of time."""
+        """Yield all recalls, oldest first."""
         return self._notes_between(RECALLED, index_end(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
@@ -300,7 +300,7 @@ class Snapshot:
         return self.changes_of(seq, self.resolve(entries))
 
     def contents(self) -> Changes:
-        """Return all memories as changes that add them, to fill empty columns. Lazy as `changes_after`."""
+        """Return all memories as changes that add them, to fill empty columns. Lazy, like `changes_after`."""
         rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan())
         return self.changes_of(0, rows)
 
@@ -319,14 +319,14 @@ class Snapshot:
                 RECALLS, indexed_key(key)
             )
             if value is None:
-                raise StoreDamagedError("the index of the recalls names one that does not exist")
+                raise StoreDamagedError("the recall index names a recall that does not exist")
             yield decode_note(indexed_key(key), value)
 
     def _runs_of(self, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
         for key in keys:
             run = self.run_of_key(key)
             if run is None:
-                raise StoreDamagedError("the index of the runs names one that does not exist")
+                raise StoreDamagedError("the run index names a run that does not exist")
             yield run
 
     @property
@@ -340,7 +340,7 @@ class Snapshot:
     def _row(self, database: str, key: bytes) -> int | None:
         value = self._transaction.get(database, key)
         if value is not None and len(value) > _LONGEST_ROW:
-            raise StoreDamagedError(f"{database} leads to no row")
+            raise StoreDamagedError(f"{database}: an entry is not a row number")
         return None if value is None else row_number(value)
 
     def _resolve(self, settled: Settled) -> Change:

@@ -32,7 +32,7 @@ from memory_agent.storage.snapshot import META, Counts, Snapshot
 from memory_agent.storage.stored_runs import RecallNote
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
-_MOST_WAITING = 2_000  # maximum of recalls waiting to be written; about 2 MB
+_MOST_WAITING = 2_000  # maximum number of recalls waiting to be written; about 2 MB
 
 
 class Store:
@@ -53,7 +53,7 @@ class Store:
         self._taught: dict[str | None, None] = {}
         self._refusal: StoreError | None = None
         self.state = self._prepare()
-        """The state as of the last batch. It must not be changed."""
+        """The state as of the last batch. Do not modify it."""
 
     @classmethod
     def open(
@@ -86,10 +86,10 @@ class Store:
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Begin a batch: durable when the block ends, undone when it raises.
+        """Begin a batch, which becomes durable when the block ends and is rolled back if it raises.
 
-        Waits for the batch of another thread. Raises `FencedError` if a newer owner took over, `StoreFullError` (the
-        store remains usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
+        Waits for another thread's batch. Raises `FencedError` if a newer owner took over, `StoreFullError` (the store
+        remains usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
         """
         with (
             self._writing,
@@ -104,7 +104,7 @@ class Store:
                 batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
-            with self._touching:  # set before `state`: a reader of a new `lessons_version` must find its runs
+            with self._touching:  # set before `state`, because a reader of a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
             self.state = batch.state
 
@@ -138,7 +138,7 @@ class Store:
 
     @property
     def has_waiting_notes(self) -> bool:
-        """Whether notes of recalls wait to be written."""
+        """Whether notes of recalls are waiting to be written."""
         return bool(self._notes)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
@@ -146,7 +146,7 @@ class Store:
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the given order; None for a row without a memory."""
+        """Return the memory in each row, in the same order; None for a row without a memory."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
@@ -157,7 +157,7 @@ class Store:
         return None if row is None else self.record(row)
 
     def row_of_id(self, record_id: str) -> int | None:
-        """Return the row of the memory with this id."""
+        """Return the row of the memory with this id, or None."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_id(record_id)
 
@@ -167,7 +167,7 @@ class Store:
             return snapshot.row_of_event(event_id)
 
     def excluded_rows(self, filter: MemoryFilter | None) -> list[int]:
-        """Return the rows of the events and records that a filter excludes, as far as known, for `View.mask`."""
+        """Return the known rows of the events and records that a filter excludes, for `View.mask`."""
         exclude = None if filter is None else filter.exclude
         if exclude is None or not (exclude.events or exclude.records):
             return []
@@ -214,13 +214,13 @@ class Store:
             return before, self._environment.file_bytes
 
     def counts(self) -> Counts:
-        """Return the numbers of memories: all, with a vector, with words, and waiting for either."""
+        """Return the counts of memories: all, with a vector, with words, and waiting for either."""
         with self.snapshot() as snapshot:
             return snapshot.counts()
 
     @property
     def log_length(self) -> int:
-        """Number of changes that the change log still holds."""
+        """The number of changes in the change log."""
         return self.state.last_change - self.state.forgotten_through
 
     def take_taught(self) -> list[str | None]:
@@ -265,7 +265,7 @@ class Store:
         with self.snapshot() as snapshot:
             state = snapshot.state
         if state.format > FORMAT:
-            raise StoreError(f"{self.folder} has format {state.format}; this version knows up to {FORMAT}")
+            raise StoreError(f"{self.folder} has format {state.format}; this version supports up to {FORMAT}")
         if not state.lineage:
             with self._environment.write() as transaction:
                 batch = Batch(transaction, self._require_room)

@@ -1,12 +1,12 @@
-"""The stored forms of runs and recalls, with their index entries. This module loads no engine and opens no files.
+"""The stored forms of runs and recalls, with their index entries. This module does not import usearch or open files.
 
-A run holds facts from its events and other runs, and fields derived from them. The facts (`marks`, `recalls`,
-`inferred`, `echoes`) are sorted sets, so neither the order of events nor their repetition matters. `learning` derives
-the other fields, which are stored for readers. No text is stored with a run: its request is the text of the begin
-event's memory. A reused id names several runs: the first run keeps the id, and the key of a later run adds the time it
-began. Each run refers to the previous run of that id, and the first run to the latest.
+A run consists of facts from its events and other runs, and fields derived from them. The facts (`marks`, `recalls`,
+`inferred`, `echoes`) are sorted sets, so the order and repetition of events do not matter. `learning` derives the other
+fields, which are stored for readers. No text is stored with a run: its request is the text of the begin event's memory.
+A reused id names several runs: the first run keeps the id, and the keys of later runs add their start times. Each run
+refers to the previous run with that id, and the first run to the latest.
 
-The note of a recall holds the query's vector and the memories shown, with the arm that ranked each. Most notes are
+The note of a recall contains the query's vector and the memories shown, with the arm that ranked each. Most notes are
 never needed; the store prunes notes that belong to no run. Only a digest of the query's text is stored, to find runs
 that began with the same request.
 
@@ -42,10 +42,10 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
     `row` is the event's memory; `named` are the rows that the event names as used, and `named_count` is their number
-    before any was forgotten. `is_judged`: the memory has a verdict of its own. `said_at` and `said_chars` locate the
-    event's message in the memory's text; 0 characters mean the whole text. `is_placed`: the event identifies this run
-    by its full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are ids that
-    the event names as used and that are not this user's memories, such as shared items.
+    before any was forgotten. `is_judged`: the memory has its own verdict. `said_at` and `said_chars` locate the event's
+    message in the memory's text; 0 characters mean the whole text. `is_placed`: the event identifies this run by its
+    full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are ids that the
+    event names as used and that are not this user's memories, such as shared items.
     """
 
     at_us: int
@@ -70,7 +70,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """A later run that affects this run: it succeeded `hop` links later, or, with 0, it retried this run."""
+    """A later run that affects this run: it succeeded `hop` links later or, if `hop` is 0, retried this run."""
 
     run_id: str
     hop: int
@@ -85,7 +85,7 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A begin under the id of an earlier run. `before_us` is the previous begin under this id, None for the first."""
+    """A run's start under an earlier run's id. `before_us` is the previous start under this id, None for the first."""
 
     run_id: str
     at_us: int
@@ -144,12 +144,12 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The run id in its events."""
+        """The run's id in its events."""
         return self.id if self.again is None else self.again.run_id
 
     @property
     def since_us(self) -> int:
-        """The time from which the name refers to this run: its start under a reused id, otherwise before all times."""
+        """The time from which the name refers to this run: its start under a reused id, otherwise the earliest time."""
         return _NEVER_US if self.again is None else self.again.at_us
 
     @property
@@ -197,14 +197,14 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def lesson(self) -> tuple[object, ...]:
-        """The fields from which the learner learns; empty until the run ends."""
+        """The fields that the learner uses; empty until the run ends."""
         if self.ended_us is None:
             return ()
         return self.number, self.begin_row, self.quality, self.used, self.recall_ids
 
 
 class Use(NamedTuple):
-    """The index entry of a run that used a memory: the run's key, quality, begin and end."""
+    """The index entry of a run that used a memory: the run's key, quality, start time and end time."""
 
     run_key: bytes
     quality: float | None
@@ -221,7 +221,7 @@ def trajectory_key(run_id: str) -> bytes:
 
 
 def again_id(run_id: str, began_us: int) -> str:
-    """Return the id of a run that began under the id of an earlier run."""
+    """Return the id of a run that started under an earlier run's id."""
     return f"{run_id}@{time_of(began_us).isoformat().removesuffix('+00:00')}Z"
 
 
@@ -231,7 +231,7 @@ def encode_trajectory(trajectory: StoredTrajectory) -> bytes:
 
 
 def decode_trajectory(key: bytes, value: bytes) -> StoredTrajectory:
-    """Return the run. Raises `StoreDamagedError`."""
+    """Decode a stored run. Raises `StoreDamagedError`."""
     return decode_packed(_trajectories, name_number(key), value, "trajectory")
 
 
@@ -282,7 +282,7 @@ ASKED, RECALLED = b"a", b"r"
 """Kinds of index entries by time: recalls that name a run that does not list them yet, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
-"""The counter of recalls whose answer had shared items."""
+"""The counter of recalls whose answer included shared items."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
@@ -302,13 +302,13 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
-    """The note of one recall. `vector` is float16 bytes of the raw (d,) query, or empty; `stamp` names its embedder.
+    """The note of one recall. `vector` is the raw query vector (d,) in float16, or empty; `stamp` names its embedder.
 
-    `shown` has the order of the answer, without forgotten memories; `size` is the original length of the answer.
-    `by_run` is the run that made the recall; `run_id` is the run it was linked to, with `is_guess` if the link is based
-    only on similarity. An agent may never have read a recall `by_trigger`, so it belongs to a run only if an event
-    names it. `ranks` are the positions of the original answer in the learned ranking, from 1, if the rankings were
-    compared and differed. `items` are the shared items in the answer, each with its version.
+    `shown` lists the memories in the order of the answer, without forgotten ones; `size` is the answer's original
+    length. `by_run` is the run that made the recall; `run_id` is the run it was linked to, with `is_guess` if the link
+    is based only on similarity. An agent may never have read a recall `by_trigger`, so it belongs to a run only if an
+    event names it. `ranks` are the positions of the original answer in the learned ranking, from 1, if the rankings
+    were compared and differed. `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str
@@ -366,7 +366,7 @@ def encode_note(note: RecallNote) -> bytes:
 
 
 def decode_note(key: bytes, value: bytes) -> RecallNote:
-    """Return the note. Raises `StoreDamagedError`."""
+    """Decode a stored note. Raises `StoreDamagedError`."""
     return decode_packed(_notes, name_number(key), value, "recall note")
 
 
@@ -382,5 +382,5 @@ def vector_of_query(raw: Embedding | None) -> bytes:
 
 
 def request_digest(text: str) -> bytes:
-    """Return the digest of a request's text, ignoring white space and case."""
+    """Return a digest of a request's text that ignores white space and case."""
     return blake2b(" ".join(text.split()).casefold().encode(errors="surrogatepass"), digest_size=8).digest()

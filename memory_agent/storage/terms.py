@@ -91,7 +91,7 @@ def stop_words_of(words: Iterable[str]) -> frozenset[str]:
 
 
 def foreign_stop_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the stop words for the language of folded `words`, if it has Latin letters and is not English, or none."""
+    """Return the stop words for the language of folded `words`; none for English and non-Latin scripts."""
     said = set(words)
     language = max(_LANGUAGES, key=lambda stops: len(stops & said))
     own, english = len(language & said - STOP_WORDS), len(STOP_WORDS & said - language)
@@ -111,7 +111,7 @@ _POINTS = "".join(
     for char in map(chr, (*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x671), *range(0x6D6, 0x6EE)))
     if unicodedata.category(char) == "Mn"
 )
-"""Vowel points of Hebrew and Arabic, which are rarely written: treated as diacritics."""
+"""Vowel points of Hebrew and Arabic; rarely written, so treated as diacritics."""
 _VOWELS = "".join(
     char
     for char in map(chr, (*range(0x900, 0x10A0), *range(0x1780, 0x1800), 0x3099, 0x309A))
@@ -194,7 +194,7 @@ def text_words(text: str) -> list[str]:
 def pieces(text: str) -> list[str]:
     """Split `text` into pieces: words at odd positions, the text between them at even positions.
 
-    The piece of a word that overlaps the next word lacks their common letter (`words_of`).
+    If a word overlaps the next one, its piece omits the letter that they share (`words_of`).
     """
     if _is_special(text):
         return _runs(text)
@@ -264,7 +264,7 @@ def query_words(text: str) -> list[str]:
 
 
 def is_foreign(text: str) -> bool:
-    """Whether the first words of a text are in a language with Latin letters other than English."""
+    """Whether the first words of a text are in a language other than English that uses Latin letters."""
     return bool(foreign_stop_words(text_words(text[:_LANGUAGE_CHARS])))
 
 
@@ -283,7 +283,7 @@ def said_words(text: str) -> list[str]:
 
 
 def first_said_word(text: str) -> str:
-    """Return the first of `said_words`, in a third of the time."""
+    """Return the first of `said_words`, in a third of its time."""
     for word in unicodedata.normalize("NFC", text).casefold().split():
         bare = word.strip(_PUNCTUATION)
         if bare and bare not in _ARTICLES and bare not in _COURTESIES:

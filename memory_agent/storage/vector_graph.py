@@ -1,14 +1,14 @@
-"""An HNSW graph of usearch over the coarse planes of a vector table, built by a background thread.
+"""A usearch HNSW graph over the coarse planes of a vector table, built by a background thread.
 
-A graph is faster from about 250,000 vectors on, where a search takes 1 to 3 ms and a scan 5 ms. It only grows: the
-caller ignores removed slots, and compaction starts a new graph. Until the graph holds nearly all vectors, and whenever
-it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search waits for the
-build.
+A graph is faster from about 250,000 vectors, where a search takes 1 to 3 ms and a scan takes 5 ms. It only grows: the
+caller ignores removed slots, and compaction starts a new graph. Until the graph contains nearly all vectors, and
+whenever it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search
+waits for the build.
 
-Only one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit kills the
-process (decision 0002).
+Only one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit would kill
+the process (decision 0002).
 
-n = number of slots, m = number of slots given, d = dimensions.
+n = number of slots, m = number of slots passed, d = dimensions.
 """
 
 from __future__ import annotations
@@ -85,27 +85,28 @@ class VectorGraph:
     def load(
         cls, path: Path, ndim: int, generation: str, count: int, expansion_search: int, cipher: Cipher | None = None
     ) -> Self:
-        """Return the graph that a `writer` wrote for a table of this `generation` with `count` slots or fewer.
+        """Return the graph that a `writer` wrote for a table of this `generation` with at most `count` slots.
 
-        Raises `IndexDamagedError` if the file is missing, damaged, or of another table or version of usearch.
+        Raises `IndexDamagedError` if the file is missing, damaged, or from a different table or usearch version.
         """
         header, arrays = read_arrays(path, _Header, cipher)
         if header != _Header(engine=_ENGINE, ndim=ndim, generation=generation):
-            raise IndexDamagedError(f"{path.name}: of another table, or of {header.engine}")
+            raise IndexDamagedError(f"{path.name}: belongs to a different table or to {header.engine}")
         graph, held = cls(ndim, expansion_search), arrays["held"]
         try:
             graph._engine.load(arrays["graph"])
         except _ENGINE_ERRORS as error:
             raise IndexDamagedError(f"{path.name}: {error}") from error
         if len(held) > count or len(graph._engine) != np.count_nonzero(held):
-            raise IndexDamagedError(f"{path.name}: holds {len(graph._engine)} of {count} slots")
+            raise IndexDamagedError(f"{path.name}: the graph contains {len(graph._engine)} of {count} slots")
         graph._held = held
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
         """Return a function that writes a copy of the current graph with `write_arrays`.
 
-        Write the table first: a graph must not hold slots beyond its table, since later memories would get these slots.
+        Write the table first: a graph must not contain slots beyond its table, because later memories would get these
+        slots.
         """
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
@@ -114,7 +115,7 @@ class VectorGraph:
         return lambda path, cipher: write_arrays(path, header, arrays, cipher)
 
     def follow(self, vectors: Vectors) -> None:
-        """Add new vectors in the background; return at once."""
+        """Add new vectors in the background; return immediately."""
         with self._starting:
             if self._is_closing:
                 return
@@ -124,7 +125,7 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return roughly the nearest `limit` slots to `query` (d,), nearest first, and which slots the graph holds.
+        """Return approximately the `limit` slots nearest to `query` (d,), in order, and which slots the graph contains.
 
         Returns None if the graph is not ready, is busy for too long, or fails.
         """
@@ -151,7 +152,7 @@ class VectorGraph:
             self._source = None  # otherwise view and graph form a cycle that lives until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
-        """Whether there are enough new vectors to make adding them worthwhile; if not, the graph is ready."""
+        """Whether there are enough new vectors to be worth adding; if not, the graph is ready."""
         is_due = len(vectors.beyond(self._held)) > min(_MOST_BEHIND, int(_SHARE_BEHIND * vectors.count))
         self.is_ready = self.is_ready or not is_due
         return is_due
@@ -186,7 +187,7 @@ class VectorGraph:
                 time.sleep(time.monotonic() - began)  # lets searches run: the lock is not fair
 
     def _give_up(self) -> None:
-        """Stop using the graph after an error of usearch, so that all searches scan."""
+        """Stop using the graph after a usearch error, so that all searches scan."""
         self._is_closing = True
         self.is_ready = False
 

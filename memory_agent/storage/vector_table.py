@@ -1,16 +1,16 @@
-"""The vectors of one user as two planes of int8, multiplied exactly by numkong, a dependency of usearch.
+"""One user's vectors as two int8 planes, multiplied exactly by numkong, a dependency of usearch.
 
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 divided by the largest
 component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse` (1.8 ms per 100,000 vectors of 384
 dimensions; float32 in numpy takes 13.6 ms). Both planes together are finer than the stored float16. Products of
-integers are exact, so equal vectors have equal cosines in any scan. Above a limit of vectors, a graph (`vector_graph`)
+integers are exact, so equal vectors have equal cosines in any scan. If there are many vectors, a graph (`vector_graph`)
 finds the candidates; vectors that are not in the graph yet, and all vectors of a masked scan, are still read from the
 plane.
 
 A view is not affected by later changes: its scales never change, a scale of NaN marks a slot without a vector, and
 planes are only written at slots whose scale is NaN in every view.
 
-n = number of slots, k and m = number of slots given, d = dimensions, q = number of queries, g = number of groups of
+n = number of slots, k and m = number of slots passed, d = dimensions, q = number of queries, g = number of groups of
 rows, b = d / 8 bytes of packed signs.
 """
 
@@ -48,7 +48,7 @@ _GENERATION_BYTES = 8
 
 
 class _Quantized(NamedTuple):
-    """Vectors as integers: planes (k, d), scales (k,), and `rest`, the greatest length of what `coarse` leaves out."""
+    """Vectors as integers: planes (k, d), scales (k,), and `rest`, the maximum length of what `coarse` omits."""
 
     coarse: Bytes
     fine: Bytes
@@ -65,7 +65,7 @@ class _Chunk(NamedTuple):
 
 
 class _Planes(NamedTuple):
-    """Both planes, two matrices of int8 (n, d), in chunks of rows that are never moved: growing copies nothing."""
+    """Both planes, two int8 matrices (n, d), in chunks of rows that never move, so growing copies nothing."""
 
     chunks: tuple[_Chunk, ...] = ()
 
@@ -108,7 +108,7 @@ class _Planes(NamedTuple):
         return _Planes((*self.chunks, _Chunk(room, coarse, fine)))
 
     def _split(self, slots: Slots) -> Iterator[tuple[Slots, Slots, _Chunk]]:
-        """Yield each chunk that holds some of `slots`, after their positions in the chunk and in `slots`."""
+        """For each chunk with some of `slots`, yield their positions in the chunk and in `slots`, and the chunk."""
         for chunk in self.chunks:
             (inside,) = ((slots >= chunk.start) & (slots < chunk.start + len(chunk.coarse))).nonzero()
             if len(inside):
@@ -144,7 +144,7 @@ class TableView:
 
         With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of the omitted
         remainders (Cauchy-Schwarz inequality). Raises `InvalidInputError` for a query that is not finite, has length
-        zero or has another d.
+        zero or has a different d.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -168,7 +168,7 @@ class TableView:
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
         """Return the exact cosines (m,) with `query`, NaN where a slot has no vector.
 
-        The cosine of a slot does not depend on the other slots given. Raises `InvalidInputError` as `scan` does.
+        The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` as `scan` does.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -218,9 +218,9 @@ class TableView:
         return np.full(len(self._scales), nan, dtype=np.float32)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
-        """Return enough candidates of the graph for the best `limit`, and the slots to scan in addition.
+        """Return enough candidates from the graph for the best `limit`, and the slots to scan in addition.
 
-        Twice the limit makes the graph search further and includes vectors that int8 ranks differently.
+        Requests twice the limit, so that the graph searches further and includes vectors that int8 ranks differently.
         """
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
@@ -250,9 +250,9 @@ class VectorTable:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, exact_search_limit: int = 250_000, expansion_search: int = 128) -> Self:
-        """Return the table of saved `arrays`. They are modified in place: map them copy-on-write.
+        """Restore the table from saved `arrays`. They are modified in place, so map them copy-on-write.
 
-        Raises `IndexDamagedError` if they do not fit each other.
+        Raises `IndexDamagedError` if they are inconsistent.
         """
         match arrays:
             case {
@@ -271,7 +271,7 @@ class VectorTable:
                 table._take(coarse, fine, scales, float(rest[0]))
                 table._generation = generation.tobytes()
                 return table
-        raise IndexDamagedError("the arrays of the vectors do not fit each other")
+        raise IndexDamagedError("the vector arrays are inconsistent")
 
     def _take(self, coarse: Bytes, fine: Bytes, scales: Scales, rest: float) -> None:
         self._ndim, self._rest = coarse.shape[1], rest
@@ -283,7 +283,7 @@ class VectorTable:
     def append(self, vectors: Embedding) -> None:
         """Add slots with `vectors` (k, d), zeros for a slot without one yet; (k, 0) adds k slots without one.
 
-        Raises `InvalidInputError` for vectors that are not finite or of another d, and then adds nothing.
+        Raises `InvalidInputError`, and adds nothing, for vectors that are not finite or have a different d.
         """
         added = self._accepted(vectors)
         start, end = len(self._scales), len(self._scales) + len(added.scales)
@@ -293,7 +293,7 @@ class VectorTable:
     def set(self, slots: Slots, vectors: Embedding) -> bool:
         """Set the vectors of `slots` (k,); return False and change nothing if any of them ever had a vector.
 
-        Raises `InvalidInputError` for vectors that are not finite, have length zero or have another d.
+        Raises `InvalidInputError` for vectors that are not finite, have length zero or have a different d.
         """
         added = self._accepted(vectors)
         if np.isnan(added.scales).any():
@@ -305,12 +305,12 @@ class VectorTable:
         return True
 
     def remove(self, slots: Slots) -> None:
-        """Drop the vectors of `slots`. Their bytes remain, also in saved arrays, until `keep`. Idempotent."""
+        """Drop the vectors of `slots`. Their bytes remain, including in saved arrays, until `keep`. Idempotent."""
         self._count -= int(np.count_nonzero(~np.isnan(self._scales.view()[slots])))
         self._scales.set(slots, nan)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new table of only the ascending `slots`, renumbered from 0, without the bytes of other slots.
+        """Return a new table of only these slots (ascending), renumbered from 0, without the bytes of other slots.
 
         The new table builds its own graph; close the old one.
         """
@@ -322,7 +322,7 @@ class VectorTable:
         return kept
 
     def view(self) -> TableView:
-        """Return the vectors as of now; the graph follows them in the background."""
+        """Return the current vectors; the graph follows them in the background."""
         if self._graph is None and self._count > self._limit:
             self._graph = VectorGraph(self._ndim, self._expansion)
         graph = self._graph if self._count > self._limit else None
@@ -356,13 +356,13 @@ class VectorTable:
         }
 
     def graph_writer(self) -> GraphWriter:
-        """Return a function that writes the graph as of now; without a graph, it removes the file."""
+        """Return a function that writes the current graph or, if there is none, removes the file."""
         if self._graph is None:
             return lambda path, _: path.unlink(missing_ok=True)
         return self._graph.writer(self._generation.hex())
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load the graph that was saved with these `arrays`. A missing, damaged or foreign graph is rebuilt."""
+        """Load the graph that was saved with these `arrays`; rebuild it if it is missing, damaged or does not match."""
         if self._count > self._limit:
             with suppress(IndexDamagedError):
                 self._graph = VectorGraph.load(
@@ -438,8 +438,8 @@ def products_into(query: Bytes, rows: Bytes, out: npt.NDArray[np.float32]) -> No
 def greatest_with_signs(queries: Bytes, signs: Bits, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Return the greatest inner products of `queries` (q, d) with rows of +1 and -1, in each group of rows: (g, q).
 
-    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups begin at `starts` (g,). Requires a query and a row. The
-    product with a row of signs is twice the product with its bits, minus the sum of the query.
+    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups start at `starts` (g,). Requires at least one query and
+    one row. The product with a row of signs is twice the product with its bits, minus the sum of the query.
     """
     ones = np.unpackbits(signs, axis=1).view(np.int8)
     packed = numkong.dots_pack(queries, "int8")  # 7 times as fast as unpacked, for 8 queries

@@ -1,6 +1,6 @@
-"""One user's memories at one moment, which recall searches, filters and groups. `Columns` publishes it.
+"""One user's memories at one moment, for recall to search, filter and group. `Columns` publishes each view.
 
-n = number of slots, including dead ones; m = number of slots or rows given.
+n = number of slots, including dead ones; m = number of slots or rows passed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Span = tuple[datetime | None, datetime | None]
 """A time range from since (inclusive) to until (exclusive); None means unbounded."""
 
 LINKS = ("previous", "following")
-"""The columns that hold the slots before and after a memory in its session, -1 for none."""
+"""The columns with the slots before and after a memory in its session, -1 for none."""
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
-"""The columns that hold the numbers of names."""
+"""The columns that contain name numbers."""
 NO_NAME = -1
 """The number that stands for no name."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""The number of results of `among` that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
+"""Maximum `among` results that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
 _MOST_MATCHING = 1_000
-"""The number of results of `matching` that a view caches; an author of shared items needs few."""
+"""Maximum `matching` results that a view caches; an author of shared items needs few."""
 
 
 class View:
@@ -107,7 +107,7 @@ class View:
         return self.alive if passing is None and self._is_part else passing
 
     def among(self, filter: MemoryFilter | None) -> Self:
-        """Return a view of only the memories that pass the filter; its counts and statistics cover only those.
+        """Return a view restricted to the memories that pass the filter; its counts and statistics cover only those.
 
         Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of metadata each.
         """
@@ -156,7 +156,7 @@ class View:
         return found
 
     def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the quality of each slot (m,), or of its run (kept by the run's plan), or NaN."""
+        """Return the quality of each slot (m,), or of its run (stored with the run's plan), or NaN."""
         found, runs = self.qualities[slots], self.runs[slots]
         unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():
@@ -211,18 +211,18 @@ class View:
     def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
         """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
         if column not in ("kind", "source"):
-            raise InvalidInputError("column", f"{column!r} is neither kind nor source")
+            raise InvalidInputError("column", f"must be kind or source, not {column!r}")
         places, names = (self.kinds, KINDS) if column == "kind" else (self.sources, SOURCES)
         counts = np.bincount(places[self.alive], minlength=len(names)).tolist()
         return {name: count for name, count in sorted(zip(names, counts, strict=True)) if count}
 
     def time_span(self) -> tuple[datetime | None, datetime | None]:
-        """Return the times of the oldest and the newest memory, or None if there are no memories."""
+        """Return the times of the oldest and the newest memory, or (None, None) if there are no memories."""
         times = self.times_us[self.alive]
         return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
 
     def _part(self, mask: Mask | None) -> Self | None:
-        """Return a view of only the memories in `mask` (n,), or None if the mask includes all memories."""
+        """Return a view restricted to the memories in `mask` (n,), or None if the mask includes all memories."""
         if mask is None or np.count_nonzero(mask) == self.live:
             return None
         part = copy.copy(self)

@@ -1,4 +1,4 @@
-"""Runs as published by a conductor, and a memory with every kind of stored data."""
+"""Runs as a conductor publishes them, and a memory with every kind of stored data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GRAPH = StoreSettings(exact_search_limit=10)
 
 
 def run_events(number: int, user_id: str = "alice") -> list[dict[str, Any]]:
-    """The events of one run, as published by a conductor."""
+    """The events of one run, as a conductor publishes them."""
     at = NOW + timedelta(minutes=10 * number)
     shared = {"user_id": user_id, "session_id": f"s{number // 3}", "actor_id": f"conductor:run{number}"}
     told = [
@@ -35,7 +35,7 @@ def run_events(number: int, user_id: str = "alice") -> list[dict[str, Any]]:
 
 
 def fill(memory: Memory, runs: int = 8) -> None:
-    """Add runs, recalls, feedback, memories (one of them with several passages), and a deletion."""
+    """Add runs, recalls, feedback, memories (one with several passages), and a deletion."""
     for number in range(runs):
         memory.ingest(run_events(number, memory.user_id), seqs=range(4 * number + 1, 4 * number + 5))
         result = memory.recall("flaky login test mutex", now=NOW + timedelta(days=1))
@@ -44,5 +44,5 @@ def fill(memory: Memory, runs: int = 8) -> None:
     memory.remember(
         "the deploy needs the VPN " + "and patience " * 300, tags=["deploy"], metadata={"n": [1, None, "x"]}
     )
-    gone = memory.remember("this one goes again")
+    gone = memory.remember("this memory is deleted")
     memory.forget([gone.id])

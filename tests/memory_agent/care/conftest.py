@@ -1,4 +1,4 @@
-"""A user's folder with every kind of stored data, made from real events and the real model."""
+"""A user's folder with every kind of stored data, created from real events with the real model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backups: made under load, restored to another folder, and rejected when damaged."""
+"""Backups are made under load, restored to a different folder, and rejected if damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, filled: Path) -> Path:
-    """Two users, and a journal with all of alice's events, all ingested by the daemon."""
+    """A data folder with two users and a journal whose events, all of them alice's, the daemon has ingested."""
     data_dir = filled.parent.parent
     shutil.copytree(filled, user_folder(data_dir, "bob.x"))
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -43,7 +43,7 @@ def data_dir(tmp_path: Path, filled: Path) -> Path:
 
 
 def answers(data_dir: Path, user_id: str, embedder: Embedder) -> list[object]:
-    """Every kind of answer that a user can get from a memory."""
+    """Return every kind of answer that a user can get from a memory."""
     with Memory.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
         recalls = [memory.recall(query, 10, now=NOW).memories for query in QUERIES]
         runs = memory.runs.list()
@@ -111,7 +111,7 @@ with Memory.open(data_dir / "users" / "alice", user_id="alice", embedder_setting
 
 @pytest.fixture
 def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that continuously appends events, ingests them, and commits the journal's cursor."""
+    """Run a process that continuously appends events, ingests them, and commits the journal's cursor."""
     process = subprocess.Popen([sys.executable, "-c", _WRITER, str(data_dir)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -124,7 +124,7 @@ def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_backup_made_under_load_has_every_event_of_its_journal(
     data_dir: Path, tmp_path: Path, writer: subprocess.Popen[str]
 ) -> None:
-    """No store is ahead of the journal, and the journal redelivers the events that a store lacks."""
+    """No store is ahead of the journal, and the journal redelivers the events missing from a store."""
     for number in range(3):
         backup, elsewhere = tmp_path / f"backup{number}", tmp_path / f"data{number}"
         make_backup(data_dir, backup, SETTINGS, NOW, quiet)
@@ -163,7 +163,7 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(data_dir: Path, tmp_pat
         file.write_bytes(content[: len(content) // 2])
     with pytest.raises(BackupDamagedError) as refused:
         restored(backup, tmp_path / "new")
-    assert how != "manifest" or str(refused.value) == f"{backup}: the manifest is truncated: the backup is damaged"
+    assert how != "manifest" or str(refused.value) == f"{backup}: the backup is damaged: its manifest is truncated"
     before = {path: path.read_bytes() for path in data_dir.rglob("data.mdb")}
     with pytest.raises(BackupDamagedError):
         restored(backup, data_dir, replace=True)
@@ -173,7 +173,7 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(data_dir: Path, tmp_pat
 def test_existing_memories_are_moved_aside_only_on_request(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     with Memory.open(user_folder(data_dir, "carol")) as memory:
-        memory.remember("came after the backup")
+        memory.remember("stored after the backup")
     with pytest.raises(InvalidInputError, match="--replace"):
         restored(tmp_path / "backup", data_dir)
     done = restored(tmp_path / "backup", data_dir, replace=True)

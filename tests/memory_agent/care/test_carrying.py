@@ -46,7 +46,7 @@ def imported(folder: Path, data: bytes, store: StoreSettings = GRAPH) -> Importe
 
 
 def stored(folder: Path) -> list[object]:
-    """The content of a store without row numbers: raw bytes, or decoded values if the bytes contain the row number."""
+    """A store's content without row numbers: raw bytes, or decoded values if the bytes contain the row number."""
     archive = Archive.open(folder, GRAPH, "library")
     with archive.store.snapshot() as snapshot:
         rows = [row for row, _ in snapshot.scan()]
@@ -125,7 +125,7 @@ def test_a_record_that_no_store_accepts_is_refused(filled: Path, tmp_path: Path,
 
 def test_a_truncated_file_is_refused(filled: Path, tmp_path: Path) -> None:
     lines = exported(filled).splitlines()
-    with pytest.raises(InvalidInputError, match="it holds 3 of"):
+    with pytest.raises(InvalidInputError, match="it contains 3 of"):
         imported(tmp_path / "other", b"\n".join(lines[:4]))
     with pytest.raises(InvalidInputError, match="line 1"):
         imported(tmp_path / "other", b"")

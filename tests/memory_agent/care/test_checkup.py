@@ -44,7 +44,7 @@ def test_a_sound_store_has_no_findings_and_is_not_touched(filled: Path) -> None:
 
 
 def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path, embedder: Embedder) -> None:
-    """Unsaved changes of the owner are not faults, since they are in the change log."""
+    """The owner's unsaved changes are not faults, because they are in the change log."""
     with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
         memory.remember("later than the saved graph")
         process = subprocess.run(
@@ -151,12 +151,12 @@ def test_columns_of_other_memories_are_found(filled: Path) -> None:
     report = check(filled)
     assert places(report) == {COLUMNS_FILE}
     assert {finding.fault: finding.count for finding in report.findings} == {
-        "hold another vector than the records": 1,
-        "hold other words than the records": 1,
-        "hold other names than the records": 2,
-        "hold other updates than the records": 2,
-        "hold other metadata than the records": 1,
-        "find other words than the records have": 1,
+        "differ from the records in vectors": 1,
+        "differ from the records in words": 1,
+        "differ from the records in names": 2,
+        "differ from the records in updates": 2,
+        "differ from the records in metadata": 1,
+        "differ from the records in indexed words": 1,
     }
 
 
@@ -171,8 +171,8 @@ def test_columns_that_lack_rows_or_hold_others_are_found(filled: Path) -> None:
     archive._save()
     archive.close()
     assert {(finding.fault, finding.count) for finding in check(filled).findings} == {
-        ("lack a row", 1),
-        ("hold a row that is not a record", 1),
+        ("are missing a row", 1),
+        ("contain a row without a record", 1),
     }
 
 
@@ -183,13 +183,13 @@ def test_columns_of_another_store_or_too_far_behind_are_found(filled: Path, tmp_
     other.close()
     kept = (filled / COLUMNS_FILE).read_bytes()
     (filled / COLUMNS_FILE).write_bytes((tmp_path / "other" / COLUMNS_FILE).read_bytes())
-    assert [(one.place, one.fault) for one in check(filled).findings] == [(COLUMNS_FILE, "is of another store")]
+    assert [(one.place, one.fault) for one in check(filled).findings] == [(COLUMNS_FILE, "belongs to another store")]
     (filled / COLUMNS_FILE).write_bytes(kept)
     with Store.open(filled, GRAPH) as store:
         with store.batch() as batch:
             batch.put(msgspec.structs.replace(next(store.scan())[1], id="later", event_id=None), None)
         store.forget_changes_through(store.state.last_change)
-    assert [one.fault for one in check(filled).findings] == ["are further behind than the change log reaches"]
+    assert [one.fault for one in check(filled).findings] == ["are too old for the change log"]
 
 
 def _scan(folder: Path) -> list[tuple[int, MemoryRecord]]:
@@ -211,13 +211,13 @@ def test_damaged_files_are_named_without_their_content(filled: Path) -> None:
 
 @pytest.mark.parametrize("row", [0, -1, 1 << 40])
 def test_a_run_that_names_a_row_that_never_was_is_found(filled: Path, row: int) -> None:
-    """The run agrees with its indexes, so only this check can find the fault."""
+    """The run matches its indexes, so only this check can find the fault."""
     archive = Archive.open(filled, GRAPH, "library")
     with archive.batch() as batch:
         run = next(iter(batch.newest_trajectories()))
         batch.put_trajectory(msgspec.structs.replace(run, used=(*run.used, StoredUse(row, "feedback", 1.0))))
     archive.close()
-    assert [(one.place, one.fault) for one in check(filled).findings] == [("runs", "names a row that never was")]
+    assert [(one.place, one.fault) for one in check(filled).findings] == [("runs", "names a row never allocated")]
 
 
 def test_a_run_whose_memories_were_forgotten_has_no_findings(filled: Path, embedder: Embedder) -> None:
@@ -240,4 +240,4 @@ def test_a_saved_learner_that_is_damaged_or_of_another_store_is_found(filled: Pa
         assert state.read_bytes() == damaged
     moment, learner = msgspec.msgpack.decode(kept)
     state.write_bytes(msgspec.msgpack.encode((["another", *moment[1:]], learner)))
-    assert [(one.place, one.fault) for one in check(filled).findings] == [("sona.state", "is of another store")]
+    assert [(one.place, one.fault) for one in check(filled).findings] == [("sona.state", "belongs to another store")]

@@ -51,7 +51,7 @@ else:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, embedder: Embedder) -> Path:
-    """A data folder with two of alice's memories and two events, and a backup made when it had one of each."""
+    """A data folder with two of alice's memories and two events, and a backup from when it had one of each."""
     folder = tmp_path / "data"
     for number, text in enumerate(("The spare key is under the stone", "The spare key was moved to the shed")):
         with Memory.open(user_folder(folder, "alice"), user_id="alice", embedder=embedder) as memory:
@@ -94,7 +94,7 @@ def test_folders_created_meanwhile_are_not_overwritten(tmp_path: Path) -> None:
     for folder in (stage, place):
         folder.mkdir(parents=True)
         (folder / "data").touch()
-    with pytest.raises(StoreDamagedError, match=r"users: was created before a restore was finished"):
+    with pytest.raises(StoreDamagedError, match=r"users: was created before a restore finished"):
         move_folders(tmp_path, [(stage, place)])
     with pytest.raises(StoreDamagedError), Layout(tmp_path).hold():
         pass

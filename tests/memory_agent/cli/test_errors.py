@@ -81,7 +81,7 @@ FULL_DEVICE = Path("/dev/full")
         (["sona", "import", "absent.sona"], 1, "error: absent.sona: No such file or directory"),
         (["import", "absent.jsonl"], 1, "error: absent.jsonl: No such file or directory"),
         (["eval", "locomo", "absent.json"], 1, "absent.json: cannot be read"),
-        (["model", "fetch", "--folder", "."], 1, "does not hold model.safetensors"),
+        (["model", "fetch", "--folder", "."], 1, "does not contain model.safetensors"),
     ],
 )
 def test_bad_input_is_reported_in_one_line(

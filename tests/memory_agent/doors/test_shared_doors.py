@@ -486,7 +486,7 @@ def test_an_erasure_reports_items_that_remain_in_the_journal(doors: Doors, monke
         patched.setattr(RemoteKnowledge, "ask", away)
         receipt = gone.erasure.erase_user()
     assert (receipt.unpublished, receipt.complete) == (1, False)
-    assert "the journal names what the user shared (unavailable)" in str(receipt.reason)
+    assert "the journal still names what the user shared (unavailable)" in str(receipt.reason)
 
 
 def test_a_damaged_store_does_not_prevent_the_erasure_of_a_user(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:

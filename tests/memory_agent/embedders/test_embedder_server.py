@@ -131,7 +131,7 @@ def test_without_a_model_it_reports_that_and_uses_one_that_arrives_later(
     assert (server.ready["model"], server.ready["problem"]) == (None, "model_missing")
     embedder = RemoteEmbedder(server.endpoint)
     for ask in (lambda: embedder.embed_query("x"), lambda: embedder.embed_texts(["x"]), lambda: embedder.info):
-        with pytest.raises(ModelMissingError, match="does not hold"):
+        with pytest.raises(ModelMissingError, match="does not contain"):
             ask()
     assert official.folder is not None
     for name in (TOKENIZER, WEIGHTS):

@@ -117,7 +117,7 @@ def test_the_same_weights_give_the_same_graph(official: Model) -> None:
 def test_weights_of_another_shape_are_refused(official: Model) -> None:
     assert official.folder is not None
     deeper = msgspec.structs.replace(official.shape, layers=12)
-    with pytest.raises(ModelError, match="no BERT encoder of 12 layers"):
+    with pytest.raises(ModelError, match="not a BERT encoder with 12 layers"):
         export_graph(official.folder / WEIGHTS, deeper, "float32")
 
 

@@ -42,7 +42,7 @@ def test_a_given_embedder_begins_at_once(laned: LanedEmbedder, int8_model: MiniL
 
 def test_a_query_waits_for_the_opening_no_longer_than_its_timeout(unopened: LazyEmbedder) -> None:
     pending = unopened.begin_query_words("impatient", 0.0)
-    with pytest.raises(EmbedderUnavailableError, match="being opened"):
+    with pytest.raises(EmbedderUnavailableError, match="being loaded"):
         pending.result()
 
 

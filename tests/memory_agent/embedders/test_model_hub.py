@@ -128,4 +128,4 @@ def test_an_unreachable_hub_is_a_missing_model(tmp_path: Path, hub: Hub) -> None
     said = fetch(hub.endpoint, tmp_path)
     assert said["code"] == "model_missing"
     assert "memory-agent model fetch" in str(said["message"])
-    assert "could not be fetched" in str(said["message"])
+    assert "could not be downloaded" in str(said["message"])

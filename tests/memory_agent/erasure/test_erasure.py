@@ -51,7 +51,7 @@ def files_with(text: str, folder: Path) -> list[str]:
 
 
 def fill(memory: Memory, others: int = 150) -> list[str]:
-    """Store memories, some of them secret; then recall them, update them, and use them in runs."""
+    """Store memories, some of them secret; then recall, update and use them in runs."""
     ids = []
     for number in range(others):
         memory.remember(f"{OTHER} {number}", session_id="plain")
@@ -77,7 +77,7 @@ def fill(memory: Memory, others: int = 150) -> list[str]:
 
 
 def vectors_of(text: str, memory: Memory) -> list[bytes]:
-    """Return the stored vectors, further passages and words of the memories that contain a text."""
+    """Return the stored vectors, further passages and words of the memories that contain `text`."""
     traces = []
     with memory._archive.store.snapshot() as snapshot:
         for row, record in snapshot.scan():
@@ -166,7 +166,7 @@ def test_a_filter_selects_memories_to_erase(tmp_path: Path, embedder: Embedder) 
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         kept = memory.remember("a finding that stays", kind="finding")
         memory.remember("an episode that goes", kind="episode")
-        memory.remember("an episode that goes as well", kind="episode", tags=["x"])
+        memory.remember("another episode that goes", kind="episode", tags=["x"])
         assert memory.erasure.erase(filter=MemoryFilter(kinds=("episode",), tags=("x",))).memories == 1
         assert memory.erasure.erase(filter={"kinds": ["episode"]}).memories == 1
         assert len(memory.get([kept.id])) == 1
@@ -293,7 +293,7 @@ if __name__ == "__main__":
 
 
 def told(memory: Memory, count: int) -> list[str]:
-    """Ingest events as from a journal; return the ids of the memories."""
+    """Ingest events as if from a journal; return the ids of the memories."""
     for number in range(count):
         memory.ingest(
             [

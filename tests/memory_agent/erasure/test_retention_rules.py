@@ -1,4 +1,4 @@
-"""Retention: when memories expire, how they are erased from every file, and when a store is scanned."""
+"""When memories expire, how they are erased from every file, and when a store is scanned."""
 
 from __future__ import annotations
 
@@ -200,14 +200,14 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Return whether a scan of a closed memory is due in this many days."""
+    """Return whether a closed memory must be scanned in this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
 
 
 def test_a_closed_memory_is_due_when_something_expires(tmp_path: Path, embedder: Embedder) -> None:
-    assert not due(tmp_path, 0)  # a user that does not exist
+    assert not due(tmp_path, 0)  # this user does not exist
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 20 * DAY), told(2, 10 * DAY)], now=NOW)
         memory.erasure.age(NOW)
@@ -281,9 +281,9 @@ def test_in_a_daemons_folder_the_journal_part_stays_pending_and_is_reported(tmp_
 
 def test_invalid_rules_are_reported_by_name() -> None:
     table = SignalTable.load()
-    with pytest.raises(SettingsError, match="name of another rule"):
+    with pytest.raises(SettingsError, match="already the name of a rule"):
         RetentionRules(rules(PROGRESS, PROGRESS), table)
-    with pytest.raises(SettingsError, match="no signal progres"):
+    with pytest.raises(SettingsError, match="no such signal: progres"):
         RetentionRules(rules(RetentionRule(name="x", signals=("progres",))), table)
     text = '[{name = "progress", kinds = ["episode"], age_s = 2592000}]'
     loaded = load_settings(None, {"MEMORY_AGENT_RETENTION__RULES": text}).retention

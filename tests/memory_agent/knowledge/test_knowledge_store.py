@@ -105,7 +105,7 @@ def test_a_version_never_changes_not_even_after_the_next_one(world: World) -> No
     ann = world.user("ann")
     first = confirm(ann)
     second = confirm(ann, item_id=first().id, version="2", summary="Not any more")()
-    with pytest.raises(InvalidInputError, match="version: 1 is published already"):
+    with pytest.raises(InvalidInputError, match="version: 1 is already published"):
         first()  # a late repeat
     assert ann.shared.published() == [second]
 
@@ -133,7 +133,7 @@ def test_a_preview_that_is_older_than_its_memory_is_refused(world: World, change
     ann.remember(FIX, id="vpn")
     preview = ann.shared.preview(memory_id="vpn")
     ann.remember(f"{FIX}, says Kim", id="vpn") if change == "changed" else ann.forget(["vpn"])
-    with pytest.raises(InvalidInputError, match="preview: is older than its memory"):
+    with pytest.raises(InvalidInputError, match="preview: is outdated"):
         ann.shared.confirm(preview)
     assert ann.shared.published() == []
 
@@ -148,9 +148,9 @@ def test_an_edited_preview_is_refused(world: World) -> None:
     ann = world.user("ann")
     preview = ann.shared.preview("The VPN", FIX)
     for fields in ({"summary": "Something else"}, {"access_policy": "public", "title": "Else"}, {"tags": ("new",)}):
-        with pytest.raises(InvalidInputError, match="preview: is not what was previewed"):
+        with pytest.raises(InvalidInputError, match="preview: differs from what was previewed"):
             ann.shared.confirm(with_content(preview, is_signed=False, **fields))
-    with pytest.raises(InvalidInputError, match="preview: has secrets"):
+    with pytest.raises(InvalidInputError, match="preview: contains secrets"):
         ann.shared.confirm(with_content(preview, is_signed=True, body=f"the token is {SECRET}"))
     assert SECRET not in str(ann.shared.preview("The VPN", f"the token is {SECRET}").content)
     assert ann.shared.published() == []

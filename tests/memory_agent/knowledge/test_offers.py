@@ -83,7 +83,7 @@ def test_a_pattern_of_many_users_is_shown_only_if_each_offers_it(world: World) -
 def test_a_user_counts_once_and_can_offer_the_same_words_once(world: World) -> None:
     for user in FIVE[:4]:
         offer(world, user)
-    with pytest.raises(InvalidInputError, match="has the same words as another offer of this user"):
+    with pytest.raises(InvalidInputError, match="has the same words as an existing offer by this user"):
         offer(world, FIVE[0], f"{WORDS}.")
     assert shown(world) == []
 
@@ -208,7 +208,7 @@ def test_runs_and_ratings_of_offerers_do_not_count(world: World) -> None:
     used = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
     counted = [world.shared.ask(Caller(user_id=user), Report(number=1, items=(used,))) for user in USERS]
     assert counted == [0] * 5 + [1] * 2
-    with pytest.raises(InvalidInputError, match="the user's own items"):
+    with pytest.raises(InvalidInputError, match="the user's own offer"):
         world.user(FIVE[0]).shared.rate(item.id, 1.0)
     world.user(USERS[5]).shared.rate(item.id, 1.0)
     assert len(contributors(world, item)) == 2
@@ -337,9 +337,9 @@ def test_an_item_that_an_administrator_removes_is_not_made_again(
 
 def test_an_offer_is_exactly_the_confirmed_preview_of_an_offer(world: World) -> None:
     shared = world.user("user-ann").shared
-    with pytest.raises(InvalidInputError, match="one to publish"):
+    with pytest.raises(InvalidInputError, match="is for publishing"):
         shared.offer(shared.preview(TITLE, WORDS, content_type="pattern"))
-    with pytest.raises(InvalidInputError, match="one to offer"):
+    with pytest.raises(InvalidInputError, match="is for an offer"):
         shared.confirm(shared.preview(TITLE, WORDS, offer=True))
     with pytest.raises(InvalidInputError, match="content_type"):
         shared.preview(TITLE, WORDS, content_type="document", offer=True)
@@ -351,7 +351,7 @@ def test_an_offer_is_exactly_the_confirmed_preview_of_an_offer(world: World) -> 
     pattern = memory.remember(WORDS, title=TITLE, kind="pattern")
     stale = shared.preview(memory_id=pattern.id, offer=True)
     memory.remember(f"{WORDS} today", title=TITLE, kind="pattern", id=pattern.id)
-    with pytest.raises(InvalidInputError, match="older than its memory"):
+    with pytest.raises(InvalidInputError, match="is outdated"):
         shared.offer(stale)
 
 
@@ -379,7 +379,7 @@ def test_a_user_has_a_hundred_offers_at_most(world: World) -> None:
     shared = world.user("user-ann").shared
     for number in range(100):
         offer(world, "user-ann", f"Lesson {number}")
-    with pytest.raises(InvalidInputError, match="one offer too many"):
+    with pytest.raises(InvalidInputError, match="limit of offers per user"):
         offer(world, "user-ann", "Lesson 100")
     shared.unpublish(shared.offered()[0].content.item_id)
     offer(world, "user-ann", "Lesson 100")
@@ -486,9 +486,9 @@ def move_an_offer(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lose_an_offer, "an item names an offer with other words"),
+        (lose_an_offer, "an item names an offer with different words"),
         (damage_an_offer, "an offer cannot be read"),
-        (move_an_offer, "an offer is stored for another user"),
+        (move_an_offer, "an offer is stored for the wrong user"),
     ],
 )
 def test_verify_finds_incomplete_offers(world: World, change: Callable[[Batch], None], fault: str) -> None:

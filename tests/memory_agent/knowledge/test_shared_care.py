@@ -194,7 +194,7 @@ def test_the_next_opening_deletes_blobs_without_an_item(world: World, items: dic
 def test_no_journal_contains_the_text_of_shared_items(world: World) -> None:
     world.published("ann", KEPT)
     world.close()
-    with pytest.raises(InvalidInputError, match="is in no journal"):
+    with pytest.raises(InvalidInputError, match="are not in the journal"):
         replay_user(world.data_dir, SHARED_USER, world.settings, now(), replace=True)
     world.open()
     assert len(world.found("dot", QUESTION)) == 1
@@ -253,14 +253,14 @@ def no_item(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (drop("file"), "an attachment is not that of its item"),
-        (other_bytes, "an attachment is not that of its item"),
+        (drop("file"), "an attachment does not match its item"),
+        (other_bytes, "an attachment does not match its item"),
         (drop("standing"), "an item has no figures"),
-        (drop("part"), "figures do not match the reports of their users"),
+        (drop("part"), "figures do not match their users' reports"),
         (lambda batch: batch.set_blob("shared:file:" + "0" * 32, b"left"), "a blob belongs to no item"),
-        (drop("used"), "the usage of an author does not match the items"),
-        (other_name, "a name is stored for another user"),
-        (no_item, "an item is not described"),
+        (drop("used"), "an author's usage does not match the items"),
+        (other_name, "a name is stored for the wrong user"),
+        (no_item, "an item has no description"),
     ],
 )
 def test_verify_finds_an_incomplete_item(
@@ -452,7 +452,7 @@ def test_memories_and_items_are_not_imported_as_each_other(world: World, items: 
     with pytest.raises(InvalidInputError, match="import it with --user shared-knowledge"):
         imported(world, exported(world), "ann")
     memories = exported(world, "ann")
-    with pytest.raises(InvalidInputError, match="begins the memories of a user"):
+    with pytest.raises(InvalidInputError, match="starts an export of a user's memories"):
         imported(world, memories)
     with pytest.raises(InvalidInputError, match="attachment"):
         imported(world, [memories[0], edited(memories[1], attachment="AAAA")], "ben")

@@ -59,7 +59,7 @@ def test_concurrent_publishes_respect_the_byte_quota_of_an_author(world: World) 
     size = 3_000 + len(FIX) + len("Item 1")
     left = MOST - used(world, "ann")
     assert left == MOST - 3 * size
-    said = f"has {size:,} bytes, and {left:,} of this user's 10,000 are left: unpublish others first"
+    said = f"has {size:,} bytes, but only {left:,} of this user's 10,000 are left; unpublish an item first"
     for one in answers:
         if isinstance(one, InvalidInputError):
             assert (one.field, one.reason) == ("item_id", f"{said} (shared.bytes_per_author)")
@@ -69,7 +69,7 @@ def test_concurrent_publishes_respect_the_byte_quota_of_an_author(world: World) 
 def test_the_last_byte_fits_and_one_more_does_not(world: World) -> None:
     shared = world.user("ann").shared
     more, most = b"x" * (MOST - 3), b"x" * (MOST - 4)
-    with pytest.raises(InvalidInputError, match="has 10,001 bytes, and 10,000 of"):
+    with pytest.raises(InvalidInputError, match="has 10,001 bytes, but only 10,000 of"):
         shared.confirm(shared.preview("ti", "su", attachment=more), more)
     preview = shared.preview("ti", "su", attachment=most)
     assert shared.confirm(preview, most).size_bytes == MOST

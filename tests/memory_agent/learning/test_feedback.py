@@ -78,7 +78,7 @@ def test_naming_all_of_four_shown_memories_credits_none(memory: Memory, things: 
     report = memory.feedback(RECALL, [*things[:4], things[4]], 1.0, now=at(5))
     assert report.credited == (things[4],)
     assert list(report.not_credited) == things[:4]
-    assert all("all memories that were shown" in reason for reason in report.not_credited.values())
+    assert all("all memories shown" in reason for reason in report.not_credited.values())
 
 
 @pytest.mark.parametrize(

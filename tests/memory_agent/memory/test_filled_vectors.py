@@ -1,4 +1,4 @@
-"""Vectors and word vectors are filled in later: in old stores, after a change of the model, and after a crash."""
+"""Vectors and word vectors are filled in later: in old stores, after a model change, and after a crash."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_incompatible_word_vectors_are_remade_and_vectors_stay(tmp_path: Path) -
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         assert memory.fill_vectors() == 31
         assert memory.stats().without_vector == 0
-        assert memory._archive.view.count == 31  # no slot was replaced, since the vectors are the same
+        assert memory._archive.view.count == 31  # no slot was replaced, because the vectors are the same
         assert memory._archive.store.state.last_change == changes + 31
         assert memory._archive.view.words_stamp == embedder.info.words_stamp
         assert_whole(memory, embedder, 30)

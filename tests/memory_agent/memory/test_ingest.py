@@ -69,7 +69,7 @@ def test_journal_numbers_that_overlap_are_handled_once_and_counted_once(memory: 
 
 
 def test_new_events_of_another_journal_are_not_mistaken_for_old_ones(memory: Memory) -> None:
-    """After the journal was lost or the folder was moved, sequence numbers restart, but event ids do not."""
+    """After the journal is lost or the folder is moved, sequence numbers restart, but event ids do not repeat."""
     memory.ingest(BATCH[5:], seqs=range(6, 13), now=NOW)
     report = memory.ingest([*BATCH[:5], *NOISE, BATCH[7]], seqs=range(1, 7 + len(NOISE)), now=NOW)
     assert (report.kept, report.duplicates) == (5, 1 + len(NOISE))
@@ -108,7 +108,7 @@ def test_an_event_that_is_too_large_is_refused_at_the_limit_of_the_settings(tmp_
         report = memory.ingest([message(1), message(2, "x" * 2000), message(3)], now=NOW)
     assert report.kept == 2
     assert [(rejected.position, rejected.reason.partition(":")[0]) for rejected in report.rejected] == [(1, "event")]
-    assert "at most 1024 are allowed" in report.rejected[0].reason
+    assert "at most 1024 bytes" in report.rejected[0].reason
 
 
 @pytest.mark.parametrize("events", [message(1), "text", b"bytes"])
@@ -126,7 +126,7 @@ def test_encoded_events_are_read_in_the_format_of_the_journal(memory: Memory) ->
 
 
 def test_a_rejected_event_is_reported_again_on_replay(memory: Memory) -> None:
-    """The process that quarantines the event may have died between two commits."""
+    """The process that quarantines the event may die between the two commits."""
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH[:2]]
     batch = [encoded[0], b"\xc1 no event", encoded[1]]
     memory.ingest_encoded(batch, seqs=[1, 2, 3])

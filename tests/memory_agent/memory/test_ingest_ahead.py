@@ -1,4 +1,4 @@
-"""Batches announced with the previous batch are embedded in advance, with the same outcome."""
+"""Batches passed ahead with the previous batch are embedded in advance, with the same outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 class Following(Embedder):
-    """The real embedder. Records texts, and delays their vectors until `goes_on` is set."""
+    """The real embedder, which records texts and delays their vectors until `goes_on` is set."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -49,7 +49,7 @@ class Following(Embedder):
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
-        """Do nothing: the test session closes the embedder."""
+        """Do nothing, because the test session closes the embedder."""
 
 
 class _Held:
@@ -183,7 +183,7 @@ def event_of(kind: str, number: int) -> bytes:
 def cut(
     events: Sequence[tuple[int, bytes]], sizes: Sequence[int], replays: Sequence[bool]
 ) -> list[list[tuple[int, bytes]]]:
-    """Return the events in batches of these sizes. A replayed batch begins with the previous batch's last event."""
+    """Return the events in batches of these sizes. A replayed batch starts with the previous batch's last event."""
     batches: list[list[tuple[int, bytes]]] = []
     start = 0
     for size, replay in zip(sizes, replays, strict=True):

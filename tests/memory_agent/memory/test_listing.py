@@ -1,4 +1,4 @@
-"""Pages of memories equal a plain sort of all records, while memories are added and removed."""
+"""Pages of memories equal a plain sort of all records, even while memories are added and removed."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_memory_that_is_forgotten_while_a_page_is_read_is_left_out(tmp_path: P
         for number in range(6):
             remember(memory, number)
         *_, (row, last) = memory._archive.store.scan()
-        with memory._archive.store.batch() as batch:  # the columns have not applied it yet
+        with memory._archive.store.batch() as batch:  # the columns have not applied this yet
             batch.delete(row)
         found = [record.id for page in pages(memory, MemoryFilter(), "newest", 4) for record in page]
         assert sorted(found) == sorted({f"m-{number}" for number in range(6)} - {last.id})

@@ -50,7 +50,7 @@ def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None
 
 
 def test_masked_secrets_are_counted_durably_per_user(tmp_path: Path, embedder: Embedder) -> None:
-    """Counts masks in events, since the relay masks secrets before a daemon's memory receives the events."""
+    """Masks in events count too, because the relay masks secrets before a daemon's memory receives the events."""
     folder = tmp_path / "alice"
     masked = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "deploy with [masked:github_token]"}}
     noise = {

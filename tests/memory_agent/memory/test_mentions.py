@@ -47,7 +47,7 @@ def test_each_mention_is_listed_once_and_at_most_two_hundred_are() -> None:
 
 @pytest.mark.parametrize("piece", ["a" * 50, "A" * 50, "Aa ", "a.", "a@", "/a", "1.", "@", "a-", "A. "])
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    """With a text 100 times as long, the processor time (the best of three) grows less than 1,000-fold."""
+    """If the text is 100 times as long, the processor time (best of three) grows less than 1,000-fold."""
 
     def least_s(text: str) -> float:
         taken = []

@@ -1,4 +1,4 @@
-"""`Memory.open` takes one settings struct; each keyword of earlier versions replaces one table of it."""
+"""`Memory.open` takes one settings struct; each keyword from earlier versions replaces one of its tables."""
 
 from __future__ import annotations
 

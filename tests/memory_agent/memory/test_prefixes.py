@@ -1,4 +1,4 @@
-"""Models with prefixes for queries and texts, tested with the bundled model and settings for both."""
+"""Models with query and text prefixes, tested with the bundled model and settings for both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Opened = Callable[[EmbedderSettings], Embedder]
 
 @pytest.fixture(scope="module")
 def opened(model_cache: Path) -> Iterator[Opened]:
-    """Return a function that opens embedders of the bundled model; close them at the end."""
+    """Yield a function that opens embedders of the bundled model, and close them at the end."""
     embedders: list[Embedder] = []
 
     def open_one(settings: EmbedderSettings) -> Embedder:

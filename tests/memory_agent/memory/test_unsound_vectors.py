@@ -1,4 +1,4 @@
-"""Unusable vectors of a model affect no other memories or recalls."""
+"""A model's unusable vectors affect no other memories or recalls."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ REACH = 2
 
 Records = Mapping[int, MemoryRecord]
 Vectors = Mapping[int, Embedding]
-"""By row: one vector (d,), or the vectors of all passages (p, d)."""
+"""For each row, one vector (d,) or the vectors of all passages (p, d)."""
 KnownWords = Mapping[int, Words]
 
 
@@ -128,7 +128,7 @@ def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
 
 
 def assert_searches(view: View, records: Records, vectors: Vectors, query: Embedding, words: list[str]) -> None:
-    """Check cosines against the vectors, and words against new columns, which have no deleted words."""
+    """Check cosines against the vectors, and words against new columns, which contain no deleted words."""
     rows = sorted(records)
     slots = view.slots(rows)
     assert_passages(view, vectors, query)
@@ -142,7 +142,7 @@ def assert_searches(view: View, records: Records, vectors: Vectors, query: Embed
 
 
 def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
-    """Check that every search uses the best passage of each memory, and that `best_passages` names it."""
+    """Check that every search uses each memory's best passage, and that `best_passages` returns it."""
     every = np.flatnonzero(view.alive)
     exact = np.full(view.count, np.nan)
     for row, slot in zip(view.rows[every].tolist(), every.tolist(), strict=True):
@@ -166,7 +166,7 @@ def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
 
 
 def assert_words(view: View, words: KnownWords) -> None:
-    """Check the word bits of a view, for all slots and for a part of them."""
+    """Check the word bits of a view, for all slots and for some of them."""
     slots = np.flatnonzero(view.alive)
     rows = view.rows[slots].tolist()
     assert view.word_bits.count == len(words)

@@ -1,4 +1,4 @@
-"""Other processes that own a store, controlled by lines on their standard input and output."""
+"""Processes that own a store, controlled through their standard input and output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class OwnerProcess:
-    """A process that opened a store or failed to open it."""
+    """A process that has opened a store or failed to."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -66,7 +66,7 @@ class OwnerProcess:
 
 @contextmanager
 def owner(folder: Path, role: str, keys: Path | None = None) -> Iterator[OwnerProcess]:
-    """Start a process that opens the store in `folder`, encrypted with `keys`; end it when the block ends."""
+    """Start a process that opens the store in `folder`, encrypted with `keys`; stop it when the block ends."""
     code = _OWNER.format(here=str(Path(__file__).parent), folder=str(folder), role=role, keys=str(keys or ""))
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

@@ -57,7 +57,7 @@ def tables(exact_search_limit: int = 250_000) -> PassageVectors:
 
 
 def embedded(seed: int, passages: int = 1, words: int = 3, *, ndim: int = NDIM) -> Embedded:
-    """A possible output of a model, with these numbers of passages and words, determined by the seed."""
+    """A plausible model output with this many passages and words, determined by the seed."""
     rng = np.random.default_rng(seed)
     starts = seed + 100 * np.arange(passages, dtype=np.int32)
     return Embedded(

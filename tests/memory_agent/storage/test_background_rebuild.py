@@ -1,4 +1,4 @@
-"""Missing columns are rebuilt while the store is open, without blocking, and are correct at the end."""
+"""Missing columns are rebuilt while the store is open, without blocking it, and are then correct."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_another_embedder_while_the_columns_are_built_ends_with_its_vectors(
 def test_a_batch_that_the_columns_cannot_apply_is_durable_and_found_after_a_rebuild(
     closed: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    """Simulates a failed allocation, or a mismatch of columns and store, during a batch."""
+    """Simulates a failed allocation, or a mismatch between columns and store, during a batch."""
     archive = Archive.open(closed, SMALL, "library")
     apply: Callable[[Columns, Changes], None] = Columns.apply
 

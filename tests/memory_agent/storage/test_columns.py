@@ -107,7 +107,7 @@ filters = st.builds(
 
 
 class ColumnsModel(RuleBasedStateMachine):
-    """Columns that apply the changes of a real store."""
+    """Columns that apply a real store's changes."""
 
     @initialize()
     def create(self) -> None:
@@ -142,7 +142,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
     @rule(stamp=st.sampled_from(["words 1", "words 2"]), follow=st.booleans())
     def make_words_by(self, stamp: str, follow: bool) -> None:
-        """Change the version of words, which drops the former words."""
+        """Change the version of words, which drops all existing words."""
         if stamp != self.store.state.words_stamp:
             self.words.clear()
         self.words_stamp = stamp
@@ -295,7 +295,7 @@ class ColumnsModel(RuleBasedStateMachine):
             assert changes is not None
             self.columns.apply(changes)
             assert dict(snapshot.scan()) == self.records
-            self.columns.take_words(snapshot.scan_words(0, 1_000))  # words that a file does not have
+            self.columns.take_words(snapshot.scan_words(0, 1_000))  # words are not saved in the file
             waiting = [row for row in self.records if row not in self.vectors or row not in self.words]
             is_worded = snapshot.state.words_stamp is not None
             assert snapshot.pending_rows(1_000) == sorted(
@@ -320,7 +320,7 @@ def puts(records: list[MemoryRecord], start: int = 1) -> list[Change]:
 
 
 def columns_of(*records: MemoryRecord) -> Columns:
-    """Columns of these records, in rows from 1, after change 1."""
+    """Return columns of these records, in rows from 1, after change 1."""
     return built(dict(enumerate(records, 1)), {})
 
 
@@ -569,7 +569,7 @@ def test_readers_see_whole_batches_while_changes_are_applied() -> None:
 
 
 def _record(view: Any, row: int) -> MemoryRecord:
-    """Return a record with the fields read by `assert_holds`, for a view of two memories in one session."""
+    """Return a record with the fields that `assert_holds` reads, for a view of two memories in one session."""
     (slot,) = view.slots([row])
     return memory(
         session_id="s", timestamp=datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(view.times_us[slot]))
@@ -577,7 +577,7 @@ def _record(view: Any, row: int) -> MemoryRecord:
 
 
 def _whole(array: Any) -> npt.NDArray[Any]:
-    """Return an array, or the parts of an array, as one new array."""
+    """Return an array, or an array's parts, as one new array."""
     return np.concatenate(array) if isinstance(array, list) else array.copy()
 
 

@@ -21,7 +21,7 @@ SECRET = "the word xyzzyplugh must leave the file"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store with most memories deleted."""
+    """A store whose memories are mostly deleted."""
     with Store.open(tmp_path / "user", SMALL) as store:
         vectors = unit_vectors(300, 1)
         with store.batch() as batch:
@@ -102,7 +102,7 @@ def test_readers_and_writers_go_on_while_a_store_is_compacted(folder: Path) -> N
 
 
 def test_reads_that_overlap_without_a_pause_do_not_keep_compaction_off(folder: Path) -> None:
-    """Each read ends only after a later read began or was refused, so some read is always open."""
+    """Each read ends only after a later read has begun or been rejected, so some read is always open."""
     entered, failures = [0], list[BaseException]()
     changed, done = threading.Condition(), threading.Event()
 
@@ -152,7 +152,7 @@ def test_a_read_within_a_read_does_not_wait_for_the_swap_that_waits_for_it(folde
 def test_a_former_owner_cannot_overwrite_its_successors_writes(folder: Path) -> None:
     store = Store.open(folder, SMALL, role="host")
     lock = folder / "owner.lock"
-    lock.rename(folder / "old.lock")  # as a successor does, which creates a new lock file
+    lock.rename(folder / "old.lock")  # a successor does this and creates a new lock file
     successor = own(folder, "host", 0.1)
     content = (folder / "records" / "data.mdb").read_bytes()
     with pytest.raises(FencedError):

@@ -1,6 +1,4 @@
-"""An encrypted environment works like an unencrypted environment, and its file reveals nothing. Neither opens as the
-other.
-"""
+"""An encrypted environment works like an unencrypted one, and its file reveals nothing. Neither opens as the other."""
 
 from __future__ import annotations
 

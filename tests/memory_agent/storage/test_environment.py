@@ -135,7 +135,7 @@ thread.start()
 began.wait(60.0)
 child = os.fork()
 if not child:
-    signal.alarm(10)  # ends a child that waits for the lock of a thread it does not have
+    signal.alarm(10)  # ends a child that waits for a lock held by a thread that it does not have
     try:
         with environment.write():
             os._exit(1)

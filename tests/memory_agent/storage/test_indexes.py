@@ -1,4 +1,4 @@
-"""The vector table, with and without a graph, and the postings agree with brute force."""
+"""The vector table, with and without a graph, and the postings match brute force."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POOL = 48
 
 
 def pool() -> Embedding:
-    """Return (POOL, D) unit vectors: in clusters, equal, opposite, and with one large component."""
+    """Return (POOL, D) unit vectors, some clustered, equal, opposite, or with one large component."""
     vectors = unit_vectors(POOL, seed=3, ndim=D)
     vectors[1] = vectors[0]
     vectors[2] = -vectors[0]
@@ -100,7 +100,7 @@ steps = st.lists(
 
 
 class VectorTableContract:
-    """Tests of a vector table. A subclass defines how to make an empty table, and a table from saved arrays."""
+    """Tests of a vector table. A subclass defines how to create an empty table, and a table from saved arrays."""
 
     make: Callable[[], VectorTable]
     remake: Callable[[Any], VectorTable]

@@ -1,4 +1,4 @@
-"""Owners of runs and sessions are learned once, durable, and never guessed."""
+"""Owners of runs and sessions are learned once, stored durably, and never guessed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -
 
 
 def test_a_full_map_drops_its_oldest_pairs(tmp_path: Path) -> None:
-    """The map of 128 pages has no room for all pairs; dropped pairs are learned again."""
+    """The map's 128 pages have no room for all pairs; dropped pairs are learned again."""
     owners = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
     for number in range(5_000):
         assert owners.learn((f"run:{number:0100}",), "alice")
@@ -118,7 +118,7 @@ def test_a_damaged_pair_has_no_owner_is_reported_and_is_removed_with_any_user(tm
 
 
 def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
-    """Damage the content of a pair, and keep its checksum."""
+    """Damage the content of a pair, but not its checksum."""
     environment = open_environment(folder, 1 << 20, databases=(PAIRS,))
     with environment.write() as transaction:
         value = transaction.get(PAIRS, key)
@@ -182,7 +182,7 @@ def test_a_plain_map_becomes_an_encrypted_one(tmp_path: Path) -> None:
     with pytest.raises(StoreNotEncryptedError):
         Owners(folder, key=key)
     assert encrypt_owners(folder, key)
-    assert not encrypt_owners(folder, key), "said again, it changes nothing"
+    assert not encrypt_owners(folder, key), "repeating it changes nothing"
     report = check_owners(folder, key)
     assert (report.entries, report.findings) == (30, ())
     assert b"kakapo" not in b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
@@ -191,7 +191,7 @@ def test_a_plain_map_becomes_an_encrypted_one(tmp_path: Path) -> None:
     again.learn(("run:new",), "bob")
     again.save()
     kept = [number for number in range(1, 30) if again.owner((f"run:kakapo-{number}",)) == "alice"]
-    assert kept == list(range(11, 30)), "in the order in which they were learnt"
+    assert kept == list(range(11, 30)), "in the order in which they were learned"
     again.close()
 
 
@@ -212,7 +212,7 @@ def test_an_invalid_name_names_no_user(named: object) -> None:
 
 
 def test_without_a_map_a_named_user_is_recognised() -> None:
-    """A user of a folder in which no daemon ever ran must still be erased, directly on the files."""
+    """In a folder where no daemon ever ran, a user must still be erasable, directly from the files."""
     naming = encoded(session_id="s", extra={"on_behalf_of": "alice"})
     assert is_named("alice", naming, keys_of("s", []))
     assert not is_named("alice", naming, keys_of("t", []))

@@ -1,4 +1,4 @@
-"""Postings reproduce the ranking of FTS5, and work with readers that never lock."""
+"""Postings reproduce the ranking of FTS5, and readers need no locks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Memories = Sequence[tuple[str, str, str] | None]
 
 
 def fts5_scores(model: Memories, words: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return each slot's BM25 by FTS5, or 0 if it has no word of `words`. None in `model` is a removed slot."""
+    """Return each slot's BM25 score from FTS5, 0 if it contains none of `words`. None in `model` is a removed slot."""
     scores = np.zeros(len(model))
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"CREATE VIRTUAL TABLE words {FTS5}")
@@ -182,7 +182,7 @@ def test_readers_see_one_moment_while_the_writer_appends_removes_and_merges() ->
             bases.add(id(postings._base))
             if batch % 30 == 0:
                 first[batch] = current[0], current[0].scores(["common", "t61"])
-    assert len(bases) > 3, "it has merged while readers read"
+    assert len(bases) > 3, "it must merge while readers read"
 
 
 damages: dict[str, Callable[[dict[str, npt.NDArray[np.int64]]], object]] = {

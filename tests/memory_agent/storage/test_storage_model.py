@@ -62,7 +62,7 @@ class StorageModel(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def some_row(self, data: st.DataObject) -> int:
-        return data.draw(st.sampled_from(sorted(self.records)[-3:]))  # few, so that rows change repeatedly
+        return data.draw(st.sampled_from(sorted(self.records)[-3:]))  # only a few, so that rows change repeatedly
 
     @rule(text=words, session=sessions, vector=vectors, event=st.integers(0, 40))
     def put(self, text: str, session: str | None, vector: int | None, event: int) -> None:

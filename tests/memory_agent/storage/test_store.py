@@ -297,7 +297,7 @@ def test_a_flipped_bit_in_a_value_is_noticed_on_reading_and_by_verify(store: Sto
 
 
 def changes_after(store: Store, seq: int) -> Changes | None:
-    """All changes after change `seq`."""
+    """Return all changes after change `seq`."""
     with store.snapshot() as snapshot:
         changes = snapshot.changes_after(seq)
         return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))

@@ -45,14 +45,14 @@ while True:
 
 
 def killed_after(folder: Path, keys: Path | None, acks: int) -> int:
-    """Run a writer, kill it after this many acknowledgements, and return the last acknowledged number."""
+    """Run a writer, kill it after `acks` acknowledgements, and return the last acknowledged number."""
     code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder), keys=str(keys or ""))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         for _ in range(acks):
             assert writer.stdout.readline()
         writer.kill()
-        rest = writer.stdout.read().split("\n")  # later output before the kill
+        rest = writer.stdout.read().split("\n")  # output written before the kill
     return max((int(line) for line in rest[:-1] if line), default=0)
 
 

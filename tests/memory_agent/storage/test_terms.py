@@ -1,4 +1,4 @@
-"""Words and stems agree with FTS5's tokenizers."""
+"""Words and stems match those of FTS5's tokenizers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from memory_agent.storage.terms import (
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
-"""Words that the Porter stemmers of Snowball and FTS5 stem differently."""
+"""Words that Snowball's and FTS5's Porter stemmers stem differently."""
 
 ranges = [(0, 0x17F), (0x300, 0x331), (0x391, 0x3A1), (0x3A3, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x1E02, 0x1EF9)]
 characters = st.one_of(

@@ -42,7 +42,7 @@ def built(table: VectorTable) -> TableView:
 
 
 def best(view: TableView, query: Embedding, limit: int = K) -> Slots:
-    """The best slots by exact cosine among the candidates of a scan, selected as by a recall."""
+    """Return the best slots by exact cosine among a scan's candidates, selected as recall does."""
     scan = view.scan(query, limit)
     seen = np.flatnonzero(~np.isnan(scan.values))
     return seen[np.argsort(-view.cosines(query, seen), kind="stable")][:limit]
@@ -183,7 +183,7 @@ def test_closing_stops_a_build_and_views_answer_exactly() -> None:
 
 
 def test_a_closed_table_is_freed_at_once() -> None:
-    """Compaction replaces the table, which may hold hundreds of megabytes."""
+    """Compaction replaces the table, which may occupy hundreds of megabytes."""
     table = filled()
     built(table)
     table.close()

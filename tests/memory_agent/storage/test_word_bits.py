@@ -1,4 +1,4 @@
-"""Words by slot: similarities equal a numpy computation, and changes behave like a dict's."""
+"""Words by slot: similarities equal a numpy computation, and changes behave like those of a dict."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def made(rng: np.random.Generator, count: int | None, width: int = WIDTH) -> Wor
 
 
 def asked(rng: np.random.Generator, count: int, width: int = WIDTH) -> np.ndarray:
-    """Return (count, d) unit vectors of a query's words, in float16 as from a model."""
+    """Return (count, d) unit vectors of a query's words, in float16 as a model returns them."""
     vectors = rng.normal(size=(count, 8 * width))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
 
 
 def nearest(query: np.ndarray, words: Words | None) -> np.ndarray:
-    """The similarity of each query word to the nearest word in float64, or NaN if there are no words."""
+    """Return each query word's similarity to the nearest word, in float64, or NaN if there are no words."""
     if words is None or not len(words.bits):
         return np.full(len(query), np.nan)
     signs = np.where(np.unpackbits(words.bits, axis=1), 1.0, -1.0)
@@ -41,7 +41,7 @@ def nearest(query: np.ndarray, words: Words | None) -> np.ndarray:
 
 
 def rounding(query: np.ndarray) -> float:
-    """The maximum error of rounding to steps of 1/127 of the largest component."""
+    """Return the maximum error of rounding to steps of 1/127 of the largest component."""
     return float(np.abs(query).max(initial=0.0)) * np.sqrt(query.shape[1]) / 254 + 1e-6
 
 
