@@ -60,8 +60,7 @@ class RunRecords:
         return any(silent) or any(note.run_id is None for note in old) or any(_with_former_signs(snapshot))
 
     def expire(self, batch: Batch, now: datetime) -> int:
-        """Expire runs without recent events, and delete old recalls that belong to no run; return how many runs
-        expired."""
+        """Expire runs without recent events, and delete old recalls without a run; return how many runs expired."""
         writer, now_us = RunWriter(batch), microseconds(now, "now")
         self._follow(writer, link_asked(writer))
         expired = self._expire(writer, now_us)
@@ -355,16 +354,14 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` now belongs; if placed, `run` itself if it still
-    exists."""
+    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, still `run` if it exists."""
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)
 
 
 def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -> None:
-    """Store when the last run of a series began: in the following run, if any, or else in the first run with the
-    name."""
+    """Store when a series' last run began: in the following run, if any, or else in the first run with the name."""
     following = series.following
     if following is None:
         writer.put(msgspec.structs.replace(writer.stored(series.name), last_us=before_us))
