@@ -55,8 +55,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs compared on their common `questions`, resampled by `unit`. `changed` contains the settings that
-    differ."""
+    """Two runs compared on their common `questions`, resampled by `unit`. `changed` lists the settings that differ."""
 
     a: str
     b: str

@@ -73,8 +73,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return [question for question in self.questions if question.relevant]
 
     def events(self, user_id: str) -> list[dict[str, Any]]:
-        """Return the items as events of `user_id`. Their ids depend only on the file and the user, so ingest is
-        idempotent."""
+        """Return the items as events of `user_id`. Their ids depend only on file and user, so ingest is idempotent."""
         return [_event(item, user_id) for item in self.items]
 
 

@@ -166,8 +166,7 @@ def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX_FIELD_CHARS) -> str | None:
-    """Return the text or integer called `name` as text, cut to `limit` characters, or None. Raises
-    `NotTextError`."""
+    """Return the text or integer called `name` as text cut to `limit`, or None. Raises `NotTextError`."""
     value = read_value(objects, name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
         value = str(value)

@@ -184,8 +184,7 @@ class LayeredTable:
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """Read both files. `setting` is the setting that contains `own_file` ("" for none), and `rows` names the table
-        of rows.
+        """Read both files. `setting` is the setting with `own_file` ("" for none), and `rows` names the table of rows.
 
         Raises `SettingsError`.
         """

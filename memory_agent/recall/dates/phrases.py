@@ -487,7 +487,7 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order. If phrases overlap, the first counts, or the longest of equal starts."""
+    """Return the phrases in text order. Of overlapping phrases, the first counts; of equal starts, the longest."""
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []

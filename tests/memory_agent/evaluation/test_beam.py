@@ -100,7 +100,7 @@ def test_an_ambiguous_message_id_is_not_evidence(tmp_path: Path) -> None:
     history = read(tmp_path, [{"plan-1": [BATCHES[0]]}, {"plan-2": [BATCHES[0]]}])
     assert len({item.id for item in history.items}) == len(history.items) == 8
     assert [question.relevant for question in history.questions] == [{}, {}, {}]
-    assert history.unmatched == 4  # 0 and 2 are ambiguous, 4 and 77 absent
+    assert history.unmatched == 4  # 0 and 2 are ambiguous, and 4 and 77 are absent
 
 
 def test_the_truncated_chat_takes_precedence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Saved results: they are read back unchanged, and other files are rejected."""
+"""Saved results are read back unchanged, and other files are rejected."""
 
 from __future__ import annotations
 

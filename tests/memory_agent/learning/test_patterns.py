@@ -27,7 +27,7 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
 def near(
     topic: np.ndarray[tuple[int], np.dtype[np.float64]], number: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The vector of a request about `topic`, with a cosine of about .9 to others about it."""
+    """Return the vector of a request about `topic`, with a cosine of about .9 to others about it."""
     vector = topic + 0.3 * np.random.default_rng([number, int(abs(topic[0]) * 1e6)]).standard_normal(NDIM)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
@@ -63,7 +63,7 @@ def only(runs: Sequence[PastRun]) -> MemoryRecord:
 
 
 def many() -> list[PastRun]:
-    """Thirty runs that alternate between three topics: enough for centring the vectors."""
+    """Thirty runs that alternate between three topics, enough to centre the vectors."""
     topics = {"fix the login": LOGIN, "send the invoices": INVOICES, "clear the cache": CACHE}
     names = list(topics)
     return [run(n, topics[names[n % 3]], objective=names[n % 3]) for n in range(30)]

@@ -1,4 +1,4 @@
-"""The entries that each format's reader finds in a small session, in order, and the parts that it omits."""
+"""The entries that each format's reader yields for a small session, in order, and the parts that it skips."""
 
 from __future__ import annotations
 
