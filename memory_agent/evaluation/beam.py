@@ -14,8 +14,8 @@ question. Questions without ids, such as abstention questions, are omitted. An i
 message is ignored and counted.
 
 Not verified, because no such file was available: whether message ids are unique in chats of ten million tokens, and
-whether their questions group ids by plan. In BEAM a language model judges the answers; recall of evidence is not a BEAM
-score.
+whether their questions group ids by plan. BEAM itself has a language model judge the answers; recall of evidence is not
+a BEAM score.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_beam(folder: Path) -> Dataset:
     """Read a folder with one chat, the chats of one size, or all chats. Raises `InvalidInputError`."""
     chats = sorted((file.parents[1] for file in folder.rglob(str(_QUESTIONS))), key=lambda chat: _natural(str(chat)))
     if not chats:
-        raise InvalidInputError(str(folder), f"contains no BEAM chat: no folder in it contains {_QUESTIONS}")
+        raise InvalidInputError(str(folder), f"contains no BEAM chat: no folder contains {_QUESTIONS}")
     names = Counter(_name(chat, folder) for chat in chats)
     if alike := [name for name, count in names.items() if count > 1]:
         raise InvalidInputError(str(folder), f"several chats map to the user {alike[0]}; rename a folder")

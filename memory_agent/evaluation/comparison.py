@@ -36,7 +36,7 @@ Array = npt.NDArray[np.float64]
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference between runs in one metric. `difference` is B - A; `low` and `high` bound 95 % of its resamples.
+    """The difference in one metric. `difference` is B - A; `low` and `high` bound 95 % of the resampled differences.
 
     `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions. With fewer
     than 3 units, `low`, `high` and `share_above_0` are NaN (null in JSON).

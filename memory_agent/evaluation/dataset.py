@@ -16,7 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import Kind
 
 Role = Literal["user", "assistant"]
-"""The author of a message: a person, or a program."""
+"""The author of a message: a person or a program."""
 
 _EVENTS: dict[Kind, tuple[str, str]] = {
     "episode": ("chat.user_msg", "text"),
@@ -46,8 +46,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and the items that answer it, each with a grade of 1 or more.
 
     `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known. Questions with the same `group`, or without groups the same user, are not independent. `outside_session` is
-    the session that the question comes from; its items are excluded from the answer.
+    known. Questions of the same `group` are not independent; without groups, neither are questions of the same user.
+    `outside_session` is the session that the question comes from; its items are excluded from the answer.
     """
 
     id: str

@@ -2,7 +2,7 @@
 
 A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; an issue may have several runs. All runs
 belong to one user, so that memories of other issues compete. A run is a session, and a question's group is its issue.
-The files contain no times: each memory is dated 40 s after the previous one.
+The files contain no times, so each memory is dated 40 s after the previous one.
 
 Items. In every fourth run, each thought is an item, and so is each command with its output. The other runs report 3 to
 12 steps at a time, which gives long items. The text of an issue without its title is an item, and so is a run's last

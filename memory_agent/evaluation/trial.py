@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examiner:
-    """Asks one user's memory questions. `look_up` reads records by id."""
+    """Asks questions of one user's memory. `look_up` reads records by id."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of carrying out a plan.
+    """The results of carrying out a plan.
 
     `took_s` is the time from the first event until all are recallable, and `memories` the number of memories at that
     time. `model` computed the vectors. `settings_known` is False for a daemon that was already running, with its own

@@ -2,8 +2,8 @@
 
 No other memory is credited: crediting all shown memories lowers recall at 5 by .034 (measured). For the same reason, if
 a run names all of four or more shown memories, none is credited. If it names all of two or three, each gets half the
-credit, because a relevance threshold often leaves only that many (decision 0018). A named memory that was not shown is
-credited.
+credit, because a relevance threshold often leaves only that many (decision 0018). A named memory is credited even if it
+was not shown.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
 is lower if several shown memories contain the word, since a word in all of them distinguishes none. It is 0 if the
@@ -174,7 +174,7 @@ STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split()
 THRESHOLD = 4.0
 """Minimum score (bits times share) of a used memory (decision 0018)."""
 
-_MOST_TRIES = 8  # statements checked for contradiction, best first; each check reads all sentences of the memory
+_MOST_TRIES = 8  # maximum statements checked for contradiction, best first; a check reads the whole memory
 
 
 class ShownText(NamedTuple):
@@ -203,7 +203,7 @@ class WordCounts(Protocol):
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
         """Return the number of memories that contain each of `words` (lower case, no accents) in any inflection.
 
-        A word missing from the result counts 0.
+        Words missing from the result have a count of 0.
         """
         ...
 

@@ -60,7 +60,7 @@ class Consolidation:
             return self._learner.consolidate(now) or is_changed
 
     def close(self) -> None:
-        """Infer which memories the latest runs used, and save the learner. If saving fails, this is redone later."""
+        """Infer which memories the latest runs used, and save the learner. If saving fails, both are redone later."""
         with self._looking, suppress(MemoryAgentError, OSError):
             if self._is_on and self._inference.infer():
                 self._learner.follow()

@@ -1,6 +1,6 @@
 """The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
 
-The learned state is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
+The learned state is a function of the runs in the store (`lessons`). After each batch, the changed runs are learned
 incrementally. During upkeep, and before saving, everything is relearned. Relearning is exact, and also replaces a lost
 or damaged file. `recall/stages` uses the advice for ranking.
 """
@@ -32,7 +32,7 @@ from relay.disk import write_private
 from sona import Adaptation, DamagedStateError, Evidence, Gain, Learner, Lesson, Route, checkpoint
 
 RunOf = Callable[[int, float], RecalledRun | None]
-"""Returns the run of a lesson, which is passed as its number and its similarity to the request."""
+"""Returns a lesson's run; takes the lesson's number and its similarity to the request."""
 
 
 class Advice(msgspec.Struct, frozen=True, dict=True):
@@ -300,7 +300,7 @@ def _read(path: Path, key: UserKey | None) -> _Kept:
 
 
 def discard_learner(folder: Path) -> None:
-    """Delete the saved learner, also if it was moved aside: its file contains vectors of queries and memories."""
+    """Delete the saved learner and any damaged one moved aside: both contain vectors of queries and memories."""
     for name in (LEARNER_FILE, _DRAFT, _SET_ASIDE):
         with suppress(OSError):
             (folder / name).unlink()

@@ -31,7 +31,7 @@ from memory_agent.storage.terms import fingerprint, query_words, stems
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45
-"""Minimum mean cosine of the centred requests of a pattern, fitted on half of the airline tasks (decision 0019)."""
+"""Minimum mean cosine between a pattern's centred requests, fitted on half of the airline tasks (decision 0019)."""
 COLD_THRESHOLD = 0.8
 """The threshold if there are fewer than 20 runs, too few for centring."""
 WORKED = 0.5
@@ -40,7 +40,7 @@ MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
 CUT = "…"
-"""The mark at the end of a truncated text."""
+"""Marks the end of a truncated text."""
 
 _WORKED, _FAILED = "What successful runs did, in this order", "What only failed runs did"
 _LEAST_OCCASIONS = 2
@@ -337,7 +337,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities of the steps of all runs, as one matrix (s, s), 0 for different steps."""
+    """The similarities between the steps of all runs, as a matrix (s, s); 0 for different steps."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()
@@ -345,7 +345,7 @@ class _Alike:
         self._likeness = np.where(likeness >= least, likeness, np.float32(0.0))
 
     def of(self, one: int, other: int) -> Likeness:
-        """Return the similarities (n, m) of the steps of two runs."""
+        """Return the similarities (n, m) between the steps of two runs."""
         rows, columns = slice(*self._starts[one : one + 2]), slice(*self._starts[other : other + 2])
         return self._likeness[rows, columns]
 
@@ -371,7 +371,7 @@ def _vectors(runs: Sequence[RunSteps]) -> Embedding | None:
 
 
 def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
-    """Return the similarities (s, s) of all steps."""
+    """Return the similarities (s, s) between all steps."""
     held = [set(stems(query_words(step))) for step in steps]
     places = {word: place for place, word in enumerate(dict.fromkeys(word for words in held for word in sorted(words)))}
     by_word = np.zeros((len(steps), max(len(places), 1)), dtype=np.float32)

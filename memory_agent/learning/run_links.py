@@ -5,7 +5,7 @@ the recall, the run is guessed: it must have the same request (or a near vector)
 recall, and must not belong to a different session. An explicit link replaces a guess. Feedback on a recall without a
 run creates a trajectory under the recall's id; when the run becomes known, the feedback moves to the run.
 
-A run retries an earlier run if an event states it, or if it rewords the same request soon after the earlier run ended
+A run retries an earlier run if an event reports it, or if it rewords the same request soon after the earlier run ended
 (or began, if it was still open). A run's success raises the runs that it continues, the runs that these continue (at
 most three hops), and the latest earlier runs that used one of the same memories. Each run is raised once, along the
 shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it can be
@@ -27,7 +27,7 @@ from memory_agent.storage.stored_runs import BEGUN, ENDED, Echo, Effect, RecallN
 
 
 def link_named(writer: RunWriter, run_id: str) -> None:
-    """Link the recalls that a run's events name to the run."""
+    """Link a run to the recalls that its events name."""
     run = writer.get(run_id)
     named = {recall_id for mark in run.marks for recall_id in mark.recalls} if run is not None else set()
     for recall_id in sorted(named):

@@ -28,7 +28,7 @@ _MOST_OTHERS = 20  # memories per event
 
 
 class Entry(NamedTuple):
-    """An event's sign of a run, and the row and record of the event's memory, if any."""
+    """What an event reports about a run, and the row and record of the event's memory, if any."""
 
     sign: RunSign
     row: int | None = None
@@ -42,7 +42,7 @@ class RunRecords:
         self.settings = settings
 
     def enter(self, batch: Batch, entries: Sequence[Entry]) -> None:
-        """Add the signs of events to their runs. Idempotent."""
+        """Add the signs in `entries` to their runs. Idempotent."""
         writer = RunWriter(batch)
         self._follow(writer, [*link_asked(writer), *self._mark(writer, entries)])
         began = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
@@ -246,12 +246,12 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
 
 
 # Reused ids. A begin event after an end event with the same id starts a new run; a repeated begin event before the end
-# does not. An event's time determines its run. So neither order nor repetition matters, because a begin event that is
-# delivered again has its original time.
+# does not. An event's time determines its run. So neither order nor repetition matters: a redelivered begin event has
+# its original time.
 
 
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
-    """Add marks to the runs with an id; return the ids of the runs that changed.
+    """Add marks to the runs with this id; return the ids of the runs that changed.
 
     A mark with `is_placed` is added to the run `run_id` itself; any other mark, to the run to which the name referred
     at the mark's time.
@@ -354,7 +354,7 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, still `run` if it exists."""
+    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, `run` if it still exists."""
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)

@@ -38,7 +38,7 @@ _decoder = msgspec.msgpack.Decoder(Outbox)
 
 
 def outbox_in(snapshot: Snapshot) -> Outbox:
-    """Return the outbox stored in a store."""
+    """Read the outbox from a snapshot of the store."""
     blob = snapshot.blob(_BLOB)
     return _decoder.decode(blob) if blob else Outbox()
 

@@ -13,7 +13,7 @@ memory for a similar request, or else the runs with the most similar requests. `
 folded into this memory. The names are part of the public interface: names may be added, but existing ones never change
 their meaning.
 
-`note_of` creates the log entry of a recall, used for feedback and attribution. The entry contains ids and vectors,
+`note_of` creates a recall's log entry for feedback and attribution. The entry contains ids and vectors,
 never text.
 
 Shapes: p selected candidates.
@@ -129,7 +129,7 @@ def _occurrences(found: Candidates, search: Search) -> list[_Occurrences]:
 
 
 def _failed(view: View, slots: Slots) -> int:
-    """Return the number of failed runs among those of these memories; a memory without a run counts as one."""
+    """Return the number of failed runs; a failed memory without a run counts as one."""
     has_failed = view.qualities_with_runs(slots) < FAILED_BELOW
     if not has_failed.any():
         return 0
@@ -157,7 +157,7 @@ def _lenders(found: Candidates, search: Search, place: int) -> list[int]:
 
 
 def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
-    """Return whether `record` passed the filter, and did not replace another record after the search."""
+    """Return whether `record` is the one that passed the filter, rather than a later replacement."""
     if not search.is_filtered:
         return True
     updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")

@@ -1,4 +1,5 @@
-"""Collects the memories that may answer a query, with the parts of their scores; an answer reports these parts.
+"""Collects the memories that may answer a query, with the parts of their scores, which an answer's `explanation`
+reports.
 
     total = fused + dates + speaker + context + lent + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
@@ -41,7 +42,8 @@ _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
 _MOST_TIED = 8
-"""Maximum slots with one score, in multiples of the limit: 20,000 notes "build N failed" all have the same words."""
+"""Maximum slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the same
+words."""
 _OTHER_LANGUAGE = 3.0
 """Logits subtracted for a query in a foreign language, because the model finds all texts in that language similar
 (decision 0015)."""
@@ -59,7 +61,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     query's words, and `near` how well it or its neighbours do (`late_interaction`). `evidence` is the logit of the
     relevance, ignoring other candidates.
 
-    `stages` sets the second group, which is 0 or NaN before that. `lenders` contains the slot that lent the score, or
+    `stages` sets the second group, which is 0 or NaN until then. `lenders` contains the slot that lent the score, or
     -1. `requests` numbers former requests that repeat the query, from 1 for the best; it is 0 for other memories.
     `relevance` and `qualities` (of the candidates' runs) are NaN if unknown. `association` and `outcome` are what a
     candidate gains from past use and from its quality. `vouched` marks candidates that are relevant because runs used
@@ -165,9 +167,9 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
-    """Return the best `limit` memories each by vector, by words and by the times that the query names, with neighbours.
+    """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
 
-    In the mode `vector`, the best `sure` memories are exact. If copies of a few texts crowd out others, `limit` counts
+    In the mode `vector`, they include the exact best `sure`. If copies of a few texts crowd out others, `limit` counts
     texts.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
@@ -231,7 +233,7 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
 
 
 def is_calibrated(search: Search) -> bool:
-    """Whether the query's vector, if any, comes from the model that relevance is calibrated for, without prefixes."""
+    """Whether the query's vector, if any, comes from the model for which relevance is calibrated, without prefixes."""
     stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
     return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
 
@@ -338,7 +340,7 @@ def _nearness_to(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.N
 
 
 def _fading(date: UnderstoodDate) -> timedelta:
-    """Return how long after a span the boost takes to fade to 1/e: as long as the span, within bounds."""
+    """Return how long the boost takes to fade to 1/e after a span: the span's length, within bounds."""
     if date.since is None or date.until is None:
         return _LEAST_FADING
     return min(max(date.until - date.since, _LEAST_FADING), _MOST_FADING)
@@ -366,7 +368,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 
 
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
-    """Return the ascending positions of the highest `limit` scores above `above`, with all ties. NaN is omitted.
+    """Return the positions, ascending, of the highest `limit` scores above `above`, with all ties. NaN is omitted.
 
     A sample of every 16th score gives a bound below which scores are not sorted: .1 ms instead of .9 for 100,000
     scores.

@@ -1,12 +1,12 @@
 """Renders runs and memories as a block of text for a prompt, within a token budget.
 
-The block stays data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its version
-and the name of its author, quoted and stripped of the characters that separate facts (`sharing`). Each line of a memory
-or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so no memory
-can close the block. Control and format characters are removed, so no text is hidden. A memory is shown whole or
-omitted, except that a long one is shortened and marked as such: half of BEAM's messages have at least 1,500 characters,
-which would fill most of a typical block. A shortened text begins at the passage that answers the query. At most 1,000
-characters of a shared item are shown.
+The block remains data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its
+version and the name of its author, quoted and stripped of the characters that separate facts (`sharing`). Each line of
+a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so
+no memory can close the block. Control and format characters are removed, so no text is hidden. A memory is shown whole
+or omitted, except that a long one is shortened and marked as such: half of BEAM's messages have at least 1,500
+characters, which would fill most of a typical block. A shortened text begins at the passage that answers the query. At
+most 1,000 characters of a shared item are shown.
 
 Tokens are counted by the caller's function, or bounded by `estimate_tokens`. The bound is for WordPiece with BERT's
 uncased vocabulary, which the bundled model uses. It holds for every text, because frequent words are single pieces in
@@ -63,8 +63,8 @@ _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
 _MOST_CHARS_PER_TOKEN = 32
-"""An entry with more characters per token of room is assumed not to fit, and is not counted. English prose averages an
-eighth of this."""
+"""Maximum characters per token of room; a longer entry is assumed not to fit. English prose averages an eighth of
+this."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
@@ -75,7 +75,7 @@ _MOST_NAME_CHARS = 40
 
 
 class Excerpt(NamedTuple):
-    """A part of a text, with a phrase that states the length of both."""
+    """A part of a text, and its length as a phrase, such as `900 of 2,500 characters`."""
 
     text: str
     length: str
@@ -96,7 +96,7 @@ def context_block(
     `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
     half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
     memory of its run, such as the message that began the run, has the same words. `with_ids` adds each memory's id, for
-    a reader that can fetch the whole memory. Entries of shared items state the author and the released figures. A long
+    a reader that can fetch the whole memory. Entries of shared items state the author and the released metrics. A long
     shared item is shortened to the part that answers the query unless `is_whole` is true.
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
@@ -556,7 +556,7 @@ _WHOLE = frozenset(
     answer message request response memory process network model page support case group company program government
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""Frequent words that the tokenizer keeps as one piece."""
+"""Frequent words that the tokenizer does not split."""
 
 _EDGE = r"[^ \n\t!-/:-@\[-`{-~]"
 _WORD = re.compile(f"(?<!{_EDGE})[a-z]+(?!{_EDGE})")
@@ -565,7 +565,7 @@ _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for lette
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an upper bound of the number of tokens of `text`. The bounds of its lines add up to at least this.
+    """Return an upper bound of the number of tokens of `text`. The sum of its lines' bounds is never lower.
 
     A frequent word counts as one token, and so does each decomposed character (a Hangul syllable has two or three),
     except in sequences of letters. In these, a piece has a single letter only if it is the first, the last, or before a

@@ -13,7 +13,7 @@ has the similarity `_SAME_WORD`.
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four values determine the relevance. In them, the contribution of neighbours is multiplied by the memory's
+The last four values contribute to the relevance. In them, the contribution of neighbours is multiplied by the memory's
 credit, 0 to 1, so that a memory in the same session about a different topic gains nothing. A memory that follows a
 question like the query, or belongs to the same run as a neighbour, continues that neighbour whatever its own words are,
 and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the word, else
@@ -33,15 +33,15 @@ close words of a long report above the discount.
     credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
 
 `lacked` measures the unmatched rarity in absolute terms, not as a share, since any text matches much of a long query. T
-is the number of tokens of all memories that may answer. The more text there is, the better its best match by chance: it
-grows with the expected maximum of that many normal variables, fast at first and slowly later. A good memory vouches for
-the other memories of the answer, since evidence often uses different words. Judging each memory by itself loses 9
-points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it would admit
-everything. The contribution of neighbours and other candidates is multiplied by the memory's credit, because in a store
-or session about several topics, unrelated memories are near an answer. Their vectors are far from the query, which is
-rare for evidence (decision 0014). Without word vectors, words or a vector, a different line, with its own slope and
-centre, gives the same measure (`Line`). A recall's mode only affects which memories become candidates, not their
-relevance.
+is the total number of tokens of all memories that may answer. The more text there is, the better its best match by
+chance: that match grows with the expected maximum of that many normal variables, fast at first and slowly later. A good
+memory vouches for the other memories of the answer, since evidence often uses different words. Judging each memory by
+itself loses 9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it
+would admit everything. The contribution of neighbours and other candidates is multiplied by the memory's credit,
+because in a store or session about several topics, unrelated memories are near an answer. Their vectors are far from
+the query, which is rare for evidence (decision 0014). Without word vectors, words or a vector, a different line, with
+its own slope and centre, gives the same measure (`Line`). A recall's mode only affects which memories become
+candidates, not their relevance.
 
 The relevance is calibrated for the bundled model, to separate the evidence for questions from the best answers of
 stores without evidence (decision 0014). With another model, the relevance of memories with a vector is unknown (NaN).
@@ -101,8 +101,8 @@ NO_VECTOR = Line(9.0, -0.08, 0.1)
 _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
-_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines with no credit and with full credit; a tenth of the evidence has less than .3
-_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; with 4 an answer has .1 to .4 more memories
+_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines that give no credit and full credit; a tenth of the evidence has less than .3
+_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds .1 to .4 memories to an answer
 
 
 class Met(NamedTuple):
@@ -212,7 +212,7 @@ def _telling(search: Search, words: tuple[str, ...]) -> Mask:
 
 
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
-    """Return each word's share (q,) of the total inverse document frequency, and its smoothed frequency (q,).
+    """Return each word's share (q,) of the total inverse document frequency, and its smoothed rarity (q,).
 
     The caller's own words do not count, so that storing them does not change the answer.
     """
@@ -227,7 +227,7 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
 
 
 def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
-    """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the maximum of the row, (v, q, n).
+    """Return `values` (v, q, m) at the `middle` place of each row of `places` (n, r), and the row's maximum, (v, q, n).
 
     A place of m means that there is no memory. The place in the middle of a row always has one.
     """

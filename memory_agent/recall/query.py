@@ -40,14 +40,14 @@ _EXCLUDED = ("events", "records", "sessions", "runs")
 Reason = Literal[
     "no_model",  # no embedding model: lexical only
     "embedder_timeout",  # the embedder was late: lexical only
-    "model_changed",  # the stored vectors come from another model: lexical only until they are rebuilt
+    "model_changed",  # the stored vectors come from a different model: lexical only until they are rebuilt
     "script_unknown",  # the model does not support the query's script: lexical only
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
     "global_unavailable",  # shared items were requested, but their store is unavailable or late: own memories only
     "deadline",  # time ran out: some or all parts were skipped
-    "waking",  # daemon only: time ran out while the user's store was being opened
+    "waking",  # daemon only: time ran out while the user's memory was being opened
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -84,7 +84,7 @@ class Deadline:
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked recall.
+    """A validated recall.
 
     `floor` is the minimum raw cosine, or None. A floor from the caller (`insists`) excludes memories without a vector,
     even if no memory has one; a floor from the settings applies only if there are vectors. Memories with a relevance

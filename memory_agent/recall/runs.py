@@ -2,8 +2,8 @@
 
 A run is found through the memory that began it, the user's message before that memory in the same session, or the run
 that it retried. So runs need no vectors, and the erasure, encryption and rebuilding of memories cover runs too. A run
-passes a filter if the memory that began it passes. Requests in the caller's own words are searched too, so a request
-repeated after a minute finds the run that just failed.
+passes a filter if the memory that began it passes. The caller's own words are searched too, so a request repeated a
+minute later finds the run that just failed.
 
 Rejected: finding runs by their steps, which are similar in all runs (same tests, same tools).
 

@@ -1,6 +1,6 @@
 """Searches all memories by words, vector, time and filter, and excludes the caller's own words.
 
-`Searcher` makes the `Search` that every later stage reads: the validated query, one view of the memories, and the
+`Searcher` creates the `Search` that every later stage reads: the validated query, one view of the memories, and the
 results as arrays over the view's slots. The query is sent to the embedder first, and its words are scored while the
 vector is computed.
 
@@ -9,7 +9,7 @@ memories outside the filter still count towards the rarity of words, and a word 
 They also keep their places in sessions, but they neither lend a score nor appear in an answer. Memories that a caller
 must not see at all are not in the view (`Query.within`).
 
-Own words are memories that the caller already has. In practice, a caller publishes a message and then recalls with it.
+Own words are memories that the caller already has. A caller usually publishes a message and then recalls with it.
 Nothing is more similar to a query than the query itself, and nothing is less useful as an answer. So own words are
 excluded; `RecallResult.excluded` counts them by reason:
 
@@ -80,7 +80,7 @@ class OwnWords(NamedTuple):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """The results of one search of one view. `store` contains the view's memories, or newer versions of them.
+    """The results of searching one view. `store` contains the view's memories, or newer versions of them.
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
     and memories that match `Query.without`; None if all pass. A memory that does not pass has no cosine and a `bm25`
@@ -132,7 +132,7 @@ class Searcher:
         self._settings = settings
 
     def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
-        """Send a query to the embedder; return None if its vector is not needed, or with the reason in `deadline`."""
+        """Send a query to the embedder. Return None if its vector is not needed, or if `deadline` records a failure."""
         if not query.needs_vector:
             return None
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)

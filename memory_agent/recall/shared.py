@@ -17,9 +17,9 @@ shared items take only places that would otherwise be empty. They may be irrelev
 nothing without evidence.
 
 One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. An answer with fewer than five
-places has no reserved place; in the profile `document`, it would be a third of the answer. Reserved places displace the
-last memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all
-other places, the best proven item gets a reserved place in half of the recalls, drawn with the key of the recall.
+places has no reserved place; in the profile `document`, one would be a third of the answer. Reserved places displace
+the last memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills
+all other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key.
 Otherwise an item would disappear from these answers once it is proven (decision 0024). Items of class 4 with scores
 within a tenth of the best one have equal chances of its places, drawn with the same key: past use raises a score by at
 most .05, usually less than that tenth. Each item has its own random number, so an additional item lowers the chances of
@@ -63,7 +63,7 @@ RESERVED_OF = 5
 """One place in this many is reserved for new shared items."""
 PROVEN_SHARE = 0.5
 """The share of recalls without a free place in which the best proven item gets a reserved place."""
-_NEAR = 0.1  # of the best score
+_NEAR = 0.1  # as a share of the best score
 _HEAD_CHARS = 64
 
 
@@ -249,7 +249,7 @@ def _folded(
 def _fingerprints(texts: Sequence[str]) -> list[int]:
     """Return the fingerprints of the texts.
 
-    A text whose first word occurs first in no other text gets a unique negative number instead. This saves time:
+    A text whose first word begins no other text gets a unique negative number instead. This saves time:
     fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]

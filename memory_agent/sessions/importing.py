@@ -75,7 +75,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """What has been read, imported and skipped; may be read during the import."""
+        """What has been imported and skipped. May be used during the import."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),

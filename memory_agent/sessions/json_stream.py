@@ -62,7 +62,7 @@ class BadPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(stream: BinaryIO, number: int = 0, longest: int = LONGEST_BYTES) -> Iterator[Line]:
-    """Yield the lines from the stream's position on, numbered after `number`. The last line may be incomplete."""
+    """Yield the lines from the stream's position, numbered from `number` + 1. The last line may be incomplete."""
     end = stream.tell()
     while data := stream.readline(longest + 1):
         number += 1

@@ -39,7 +39,7 @@ class Transcript(ABC):
     """The file or folder of a session or an export. `read_bytes` of its `size_bytes` have been read."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
-        """`make` returns a new reader of the format."""
+        """`make` returns a new reader for the format."""
         self.path = path
         self.read_bytes = 0
         self._make = make

@@ -131,7 +131,7 @@ def is_own(event_type: str) -> bool:
 
 
 def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row]:
-    """Return rows by event type. Raises `SettingsError` if two rows of one file have the same type."""
+    """Map event types to rows. Raises `SettingsError` if two rows of one file have the same type."""
     section, own_rows = layers.rows, layers.own_rows
     by_type: dict[str, Row] = {}
     for own in (False, True):

@@ -23,7 +23,7 @@ from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 MOST_CHARS = 4_000
 """Maximum characters of a query that are searched for dates, to bound the time."""
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
-"""The pattern of a year."""
+"""Matches a year."""
 _DAY = timedelta(days=1)
 _ASKING_FOR_ANYTHING = """
     activity anything been chat conversation did discuss discussed do event everything going happen happened happening
@@ -32,7 +32,7 @@ _ASKING_FOR_ANYTHING = """
     went work d ll m re s t ve
 """
 _ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
-"""Stems of the words of queries that do not ask for anything in particular: "what happened", "recap what we talked
+"""Stems of words that ask for nothing specific: "what happened", "recap what we talked
 about"."""
 _TRIGGERS = frozenset(
     """
@@ -43,11 +43,11 @@ _TRIGGERS = frozenset(
     jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""A text without one of these words, and without a year, has no dates."""
+"""A text with neither a year nor one of these words names no date."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 _FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
-"""Letters that case-insensitive patterns treat as ASCII letters, but that the tables of words do not contain."""
+"""Maps non-ASCII letters that case-insensitive patterns match to the ASCII letters used in the word tables."""
 _AGES = (
     ("year", timedelta(days=365), timedelta(days=730)),
     ("month", timedelta(days=365) / 12, timedelta(days=60)),
@@ -58,7 +58,7 @@ _AGES = (
 )
 """The units of an age, with their lengths and the minimum age that each unit expresses."""
 _ROUNDED = frozenset({"year", "month", "week"})
-"""Units to which an age is rounded to the nearest; for others it is rounded down."""
+"""Units in which an age is rounded to the nearest whole number; in others it is rounded down."""
 
 
 class DateSpan(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ def words_of(phrases: Iterable[str]) -> frozenset[str]:
 
 
 def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
-    """Whether the `words` of a query ask for nothing but dates with these phrases: "what did we do last week?"."""
+    """Whether a query's `words` ask only for the dates with these phrases: "what did we do last week?"."""
     of_dates = words_of(phrases)
     others = [word for word in words if word not in STOP_WORDS and word not in of_dates]
     return bool(of_dates) and _ANYTHING.issuperset(stems(others))
@@ -138,7 +138,7 @@ def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
 
 
 def _early(unit: str, length: timedelta) -> timedelta:
-    """Return how long before it ends a unit counts as complete."""
+    """Return how long before its end a unit counts as complete."""
     return length / 2 if unit in _ROUNDED else timedelta(0)
 
 

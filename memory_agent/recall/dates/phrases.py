@@ -68,7 +68,7 @@ _NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty":
     )
 }
 _FEW = (2, 5)
-"""The minimum and maximum that "a few" and "several" mean."""
+"""The smallest and largest number that "a few" and "several" may mean."""
 _UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
 _WEEKDAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -79,7 +79,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the minimum and maximum of what a number, in digits or words, may mean."""
+    """Return the smallest and largest number that `text`, in digits or words, may mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -96,7 +96,7 @@ def unit_of(text: str) -> str:
 
 
 def weekday_of(text: str) -> int:
-    """Return 0 for Monday to 6 for Sunday."""
+    """Return the weekday's number, from 0 for Monday to 6 for Sunday."""
     return _WEEKDAY_NAMES.index(text[:3].lower())
 
 
@@ -161,7 +161,7 @@ _KINDS = {
 
 
 class Rule(NamedTuple):
-    """One kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
+    """The pattern of one kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
 
     kind: str
     pattern: re.Pattern[str]

@@ -15,7 +15,7 @@ from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phra
 from memory_agent.recall.dates.windows import Calendar, Window
 
 _HOMONYMS = word_set("may march mar dec oct sep fall spring")
-"""Months and seasons that are also other words, if they do not begin with a capital letter."""
+"""Months and seasons that, in lower case, are also other words."""
 _FIGURES_FOLLOW = word_set("mar dec oct sep")
 """Homonyms that a number may follow in their other sense: octal 17 ("oct 17") is 15."""
 _NAMES = word_set("april may june august")
@@ -71,7 +71,7 @@ def read(text: str, now: datetime) -> list[Reading]:
         phrases = phrases[taken:]
         if not found:
             continue
-        readings = [other for other in readings if other.end <= found[0].start]  # "the Sunday" before 7 May
+        readings = [other for other in readings if other.end <= found[0].start]  # as in "the Sunday before 7 May"
         left_out = found[-1] if _is_left_out(text, found[0], left_out) else None
         readings += [] if left_out else found
     return readings

@@ -146,7 +146,7 @@ class Calendar:
         raise ValueError("no such date")
 
     def date(self, text: str, day_first: bool = False) -> Span:
-        """Return the day with this date."""
+        """Return the day that a full date names."""
         return _day_of(parse(text, dayfirst=day_first, default=self.today))
 
     def month(self, text: str) -> Span:

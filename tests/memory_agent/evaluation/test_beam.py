@@ -124,7 +124,7 @@ def test_questions_of_another_format_are_refused_by_file(tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_chat_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="holds no BEAM chat"):
+    with pytest.raises(InvalidInputError, match="contains no BEAM chat"):
         read_beam(tmp_path)
     chat = write_chat(tmp_path / "7", BATCHES)
     (chat / "chat.json").unlink()
