@@ -1,7 +1,7 @@
 """Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
 The order matters: inferred uses count in patterns and lessons, and the learner may rank a pattern.
-All of this runs during upkeep. When a memory closes, only uses are inferred and the learner is saved.
+All of this runs during upkeep. When a memory closes, it only infers uses and saves the learner.
 
 Inference compares a run's output after a recall (its steps and end, not its request) with the memories that the recall
 showed, except the run's own memories and patterns built from it. Each run is read once, and again when its output,

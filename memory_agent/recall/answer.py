@@ -309,7 +309,7 @@ _NO_CONDITIONS: tuple[object, ...] = (None, ())
 
 
 def _conditions(search: Search) -> dict[str, Any]:
-    """Return the conditions of the query's filter, by field. `spans` are the times in the query, if they filter."""
+    """Return the conditions of the query's filter, by field. `spans` lists the query's times if they filter."""
     query = search.query
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:

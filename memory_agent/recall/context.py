@@ -58,7 +58,7 @@ _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
 _MOST_SHARED_CHARS = 1_000
 """Maximum characters shown of another user's text. A generated summary is shorter, and a body has up to 16,000."""
-_NEAR_CHARS = 80  # if a line begins at most this far before a passage, it is shown from its beginning
+_NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
@@ -380,7 +380,7 @@ def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[s
 def _add_memories(
     entries: _Entries, memories: Sequence[RetrievedMemory], now: datetime, with_ids: bool, is_whole: bool
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Add memories until one does not fit; return the memories shown, and the shortened ones among them."""
+    """Add memories until one does not fit; return those shown, and which of them were shortened."""
     shown: list[RetrievedMemory] = []
     shortened: list[RetrievedMemory] = []
     for place, memory in enumerate(memories, len(entries.texts) + 1):
@@ -565,7 +565,7 @@ _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for lette
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an upper bound of the number of tokens of `text`. The sum of its lines' bounds is never lower.
+    """Return an upper bound on the number of tokens of `text`. The sum of its lines' bounds is never lower.
 
     A frequent word counts as one token, and so does each decomposed character (a Hangul syllable has two or three),
     except in sequences of letters. In these, a piece has a single letter only if it is the first, the last, or before a

@@ -73,7 +73,7 @@ _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two similar questions
-_PRIOR_MEMORIES = 100  # assumed memories without the words, to smooth the rarity
+_PRIOR_MEMORIES = 100  # number of assumed memories without the word, to smooth the rarity
 
 CALIBRATED_MODEL = "all-MiniLM-L6-v2"
 """The model to which the constants were fitted. Others differ: E5 has cosines between .7 and .9 for any two texts."""
@@ -229,7 +229,7 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
 def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
     """Return `values` (v, q, m) at the `middle` place of each row of `places` (n, r), and the row's maximum, (v, q, n).
 
-    A place of m means that there is no memory. The place in the middle of a row always has one.
+    A place equal to m stands for a missing memory. The middle of a row is never missing.
     """
     words, count = values[0].shape
     padded = np.full((len(values), words, count + 1), -np.inf)

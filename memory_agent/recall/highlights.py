@@ -79,7 +79,7 @@ def highlight_of(record: MemoryRecord, words: Sequence[str]) -> Highlight | None
 
 
 def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
-    """Return a memory with the highlights that its search omitted (`Query.is_marked`)."""
+    """Return the memory with the highlights that its search omitted (`Query.is_marked`)."""
     found = None if memory.highlights else highlight_of(memory.record, words)
     return memory if found is None else replace(memory, highlights=(found.passage,), passage_at=found.at)
 

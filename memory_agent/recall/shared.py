@@ -98,7 +98,7 @@ def merged(
     """Return at most `top_k` memories of both tiers, by class; without items, the local memories unchanged.
 
     A shared item with the same words as local memories is folded into them; they get its `shared` and remain local. Of
-    shared items with the same words, the better proven one is retained, or in a tie the earlier one. The comparison
+    shared items with the same words, the better proven one is retained or, in a tie, the earlier one. The comparison
     ignores kind and title. An item with the id of a local memory is excluded.
 
     `shared` contains the items that passed the filter, best first. They exceed `top_k`, because new items are drawn

@@ -222,7 +222,7 @@ def week_of(span: Span, number: int) -> Span:
 
 
 def next_to(span: Span, unit: str, sign: int) -> Span:
-    """Return the unit directly before (`sign` -1) or after a span; for 0, the calendar unit in which it begins."""
+    """Return the unit directly before (`sign` -1) or after a span; for 0, the unit in which the span begins."""
     if not sign:
         return Calendar(span.since).unit(unit)
     if unit == "weekend":

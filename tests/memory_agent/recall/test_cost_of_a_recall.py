@@ -1,4 +1,4 @@
-"""The cost of a recall, independent of the machine: few calls of Python functions, and no SQL."""
+"""The cost of a recall, independent of the machine: few Python function calls, and no SQL."""
 
 from __future__ import annotations
 
