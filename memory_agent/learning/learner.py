@@ -36,7 +36,8 @@ RunOf = Callable[[int, float], RecalledRun | None]
 
 
 class Advice(msgspec.Struct, frozen=True, dict=True):
-    """How to rank one recall. `adaptation` is None if nothing was learned; `key` seeds team-draft interleaving."""
+    """How to rank a recall's answer. `adaptation` is None if nothing was learned; `key` seeds team-draft
+    interleaving."""
 
     route: Route = "baseline"
     adaptation: Adaptation | None = None
@@ -138,7 +139,7 @@ class UserLearner:
         return True
 
     def close(self) -> None:
-        """Save the learner. If this fails, the next start relearns it."""
+        """Save the learner. If this fails, it is relearned when the memory is next opened."""
         with self._learning, suppress(EncryptionKeyMissingError):  # the user was erased
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:

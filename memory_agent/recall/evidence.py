@@ -40,12 +40,12 @@ itself loses 9 points of R@10 at the same rate of refusals. The logit of a vouch
 would admit everything. The contribution of neighbours and other candidates is multiplied by the memory's credit,
 because in a store or session about several topics, unrelated memories are near an answer. Their vectors are far from
 the query, which is rare for evidence (decision 0014). Without word vectors, words or a vector, a different line, with
-its own slope and centre, gives the same measure (`Line`). A recall's mode only affects which memories become
-candidates, not their relevance.
+its own slope and centre, gives the same measure (`Line`). A recall's mode affects which memories become candidates, but
+not their relevance.
 
 The relevance is calibrated for the bundled model, to separate the evidence for questions from the best answers of
-stores without evidence (decision 0014). With another model, the relevance of memories with a vector is unknown (NaN).
-It is not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
+stores without evidence (decision 0014). With a different model, the relevance of memories with a vector is unknown
+(NaN). It is not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
 
 Shapes: q words of the query, n memories.
 """
