@@ -36,8 +36,7 @@ RunOf = Callable[[int, float], RecalledRun | None]
 
 
 class Advice(msgspec.Struct, frozen=True, dict=True):
-    """How to rank a recall's answer. `adaptation` is None if nothing was learned; `key` seeds team-draft
-    interleaving."""
+    """How to rank a recall. `adaptation` is None if nothing was learned; `key` seeds team-draft interleaving."""
 
     route: Route = "baseline"
     adaptation: Adaptation | None = None
