@@ -1,20 +1,21 @@
 """Reads BEAM (Tavakoli et al. 2025, "Beyond a Million Tokens"): long chats with an assistant, and probing questions.
 
-Accepts the folders of the authors' repository and of their download script. A chat is a folder with `chat.json` and
-`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json` takes precedence if
-present, as in the authors' runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
-content, time_anchor?}]]}`. In the published tables, and in the output of the download script, a batch is a plain list
-of messages. The chats of ten million tokens group batches in plans, `{"plan-1": [batches], …}`. All three forms are
+Accepts the folder layouts of the authors' repository and of their download script. A chat is a folder with `chat.json`
+and `probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json` takes precedence
+if present, as in the authors' runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
+content, time_anchor?}]]}`. In the published tables and the download script's output, a batch is a plain list of
+messages. Chats of ten million tokens group batches into plans, `{"plan-1": [batches], …}`. All three forms are
 accepted. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
 
-An item is a message of the user or the assistant, without the locator `->-> 1,2` at its end. A session is a batch. An
-item's time is the day of the last anchor before it (`March-15-2024`); a question's time is the day of the last anchor
-of the chat. The evidence is the messages of `source_chat_ids`, which may be grouped by their role in the question.
-Questions without ids, such as abstention questions, are omitted. An id that matches no message, or several, is ignored
-and counted.
+An item is a message of the user or the assistant, without the locator at its end (such as `->-> 1,2`). A session is a
+batch. An item's time is the day of the last anchor before it (`March-15-2024`); a question's time is that of the chat's
+last anchor. The evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in the
+question. Questions without ids, such as abstention questions, are omitted. An id that does not match exactly one
+message is ignored and counted.
 
-Not verified, for lack of such a file: whether message ids are unique in the chats of ten million tokens, and whether
-their questions group ids by plan. In BEAM a language model judges the answers; recall of evidence is not a BEAM score.
+Not verified, because no such file was available: whether message ids are unique in chats of ten million tokens, and
+whether their questions group ids by plan. BEAM itself has a language model judge the answers; recall of evidence is not
+a BEAM score.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ class _Batch(NamedTuple):
 
 
 def read_beam(folder: Path) -> Dataset:
-    """Return the chats in a folder, which has one chat, the chats of one size, or all. Raises `InvalidInputError`."""
+    """Read a folder with one chat, the chats of one size, or all chats. Raises `InvalidInputError`."""
     chats = sorted((file.parents[1] for file in folder.rglob(str(_QUESTIONS))), key=lambda chat: _natural(str(chat)))
     if not chats:
-        raise InvalidInputError(str(folder), f"holds no BEAM chat: no folder in it has {_QUESTIONS}")
+        raise InvalidInputError(str(folder), f"contains no BEAM chat: no folder contains {_QUESTIONS}")
     names = Counter(_name(chat, folder) for chat in chats)
     if alike := [name for name, count in names.items() if count > 1]:
-        raise InvalidInputError(str(folder), f"several chats would be the user {alike[0]}; rename a folder")
+        raise InvalidInputError(str(folder), f"several chats map to the user {alike[0]}; rename a folder")
     digest = sha256()
     for file in (file for chat in chats for file in _files(chat)):
         digest.update(sha256(read_file(file)).digest())
@@ -77,7 +78,7 @@ def read_beam(folder: Path) -> Dataset:
 
 
 def source_ids(value: object) -> set[int]:
-    """Return the message ids in `source_chat_ids`, which is a number, a list, or an object of lists by role."""
+    """Return the message ids in `source_chat_ids`: a number, a list, or an object of lists by role."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -93,9 +94,9 @@ def _read(chat: Path, user: str) -> History:
     asked_at = next((item.timestamp for item in reversed(items) if item.timestamp), None)
     cited = [(type_, place, probe) for type_, of_type in probes.items() for place, probe in enumerate(of_type)]
     if not items:
-        raise InvalidInputError(str(chat_file), "holds no messages")
+        raise InvalidInputError(str(chat_file), "contains no messages")
     if not cited:
-        raise InvalidInputError(str(question_file), "holds no questions")
+        raise InvalidInputError(str(question_file), "contains no questions")
     questions = tuple(
         Question(
             id=f"{user}:{type_}:{place}",
@@ -111,7 +112,7 @@ def _read(chat: Path, user: str) -> History:
 
 
 def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
-    """Return the items, and the item id of each unique message id."""
+    """Return the items, and a map from unique message ids to item ids."""
     counts = Counter(message.id for batch in batches for message in batch.messages)
     timestamps = list(_timestamps(batches))
     items: list[Item] = []
@@ -129,7 +130,7 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
 
 
 def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
-    """Yield the day of each message: the day of the last anchor so far or, before any anchor, of the first one."""
+    """Yield each message's day: that of the latest anchor or, before any anchor, of the first one."""
     anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
     day = next(filter(None, map(_day, anchors)), None)
     for batch in batches:
@@ -172,10 +173,10 @@ def _messages(node: Any) -> Iterator[_Message]:
 
 
 def _files(chat: Path) -> tuple[Path, Path]:
-    """Return the files of the chat and of its questions."""
+    """Return the files with the chat and with its questions."""
     there = next((chat / name for name in _CHATS if (chat / name).exists()), None)
     if there is None:
-        raise InvalidInputError(str(chat), f"has neither {' nor '.join(_CHATS)}")
+        raise InvalidInputError(str(chat), f"contains neither {' nor '.join(_CHATS)}")
     return there, chat / _QUESTIONS
 
 
@@ -192,5 +193,5 @@ def _name(chat: Path, folder: Path) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key for natural order: 2 before 10."""
+    """Return a sort key for natural order, in which 2 precedes 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]

@@ -1,9 +1,9 @@
-"""Compares two runs over the same questions by a paired bootstrap (Efron 1979; Koehn 2004).
+"""Compares two runs on the same questions with a paired bootstrap (Efron 1979; Koehn 2004).
 
-The difference B - A of each question is resampled, so that the difficulty of the question cancels out. Questions about
-one conversation share its turns, so they are not independent. Resampling single questions gives an interval that is too
-narrow for claims about new conversations. Resampling conversations gives a correct interval, which is wide if there are
-few of them. If a dataset groups its questions (`Question.group`), groups are resampled instead. A t test does not
+Each question's difference B - A is resampled, so that the question's difficulty cancels out. Questions about a
+conversation share its turns, so they are not independent. Resampling questions gives an interval that is too narrow for
+claims about new conversations. Resampling conversations gives a correct interval, but a wide one if there are few
+conversations. If a dataset groups its questions (`Question.group`), groups are resampled instead. A t-test does not
 apply, because shares of one or two turns are far from normally distributed.
 
 Shapes: q questions, u resampled units, m metrics, r resamples.
@@ -29,7 +29,8 @@ SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
 FEWEST = 3
-"""Minimum units for an interval. Two units give only three different means, which suggests false certainty."""
+"""Minimum units for an interval. Two units give only three different means, so the interval would suggest false
+certainty."""
 
 Array = npt.NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The difference in one metric. `difference` is B - A; `low` and `high` bound 95 % of the resampled differences.
 
     `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions. With fewer
-    than 3 units `low`, `high` and `share_above_0` are NaN, null in JSON.
+    than 3 units, `low`, `high` and `share_above_0` are NaN (null in JSON).
     """
 
     metric: str
@@ -54,7 +55,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs, compared over their common `questions`, resampled by `unit`. `changed` has the settings that differ."""
+    """Two runs compared on their common `questions`, resampled by `unit`. `changed` lists the settings that differ."""
 
     a: str
     b: str
@@ -73,9 +74,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     a: Results, b: Results, unit: Unit = "question", resamples: int = RESAMPLES, seed: int = SEED
 ) -> Comparison:
-    """Compare B with A over their common questions. The same input and seed give the same figures.
+    """Compare B with A on their common questions. The same input and seed give the same result.
 
-    Raises `InvalidInputError` for runs over different inputs, or without a common question.
+    Raises `InvalidInputError` if the runs have different inputs or no common question.
     """
     pairs = _pairs(a, b)
     metrics = _shared_metrics(pairs)
@@ -101,10 +102,11 @@ def compare(
 
 
 def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
-    """Return the mean differences, (r, m), of `resamples` samples with replacement.
+    """Return the mean differences (r, m) of `resamples` samples with replacement.
 
-    `differences` (q, m) is NaN if a question lacks the metric. `units` (q,) has the number of each question's unit,
-    from 0. A sample draws u units, each with all its questions; its mean is NaN if no question drawn has the metric.
+    `differences` (q, m) is NaN if a question does not have the metric. `units` (q,) contains the number of each
+    question's unit, from 0. A sample draws u units with all their questions; its mean is NaN if no question drawn has
+    the metric.
     """
     measured = ~np.isnan(differences)
     count = int(units.max()) + 1
@@ -113,7 +115,7 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
     np.add.at(sizes, units, measured)
     random = np.random.default_rng(seed)
     means = np.full((resamples, differences.shape[1]), np.nan)
-    for start in range(0, resamples, _AT_A_TIME):  # bounds the memory: a block of samples is (1000, u)
+    for start in range(0, resamples, _AT_A_TIME):  # bounds the memory used: a block of samples is (1000, u)
         rows = min(_AT_A_TIME, resamples - start)
         drawn = random.multinomial(count, np.full(count, 1 / count), size=rows).astype(np.float64)
         asked = drawn @ sizes
@@ -122,28 +124,30 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
 
 
 def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
-    """Return the two results of each common question, in A's order."""
+    """Return both results for each common question, in A's order."""
     for field in ("dataset", "digest"):
         own, other = getattr(a.header, field), getattr(b.header, field)
         if own != other:
-            raise InvalidInputError(str(b.file), f"is over other questions than {a.file}: {field} {other} is not {own}")
+            raise InvalidInputError(
+                str(b.file), f"covers different questions than {a.file}: {field} is {other}, not {own}"
+            )
     of_b = {line.id: line for line in b.lines}
     pairs = [(line, of_b[line.id]) for line in a.lines if line.id in of_b]
     if not pairs:
-        raise InvalidInputError(str(b.file), f"shares no question with {a.file}")
+        raise InvalidInputError(str(b.file), f"has no question in common with {a.file}")
     for own_line, other_line in pairs:
         if own_line.relevant != other_line.relevant:
-            raise InvalidInputError(str(b.file), f"has other evidence than {a.file} for question {own_line.id}")
+            raise InvalidInputError(str(b.file), f"has different evidence than {a.file} for question {own_line.id}")
     return pairs
 
 
 def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
-    """Return the metrics of both runs. A run with a smaller `top_k` has fewer cutoffs."""
+    """Return the metrics that both runs have. A run with a smaller `top_k` has fewer cutoffs."""
     return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
 
 
 def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
-    """Return the metrics, (q, m), NaN if a question lacks one."""
+    """Return the metrics (q, m); NaN where a question does not have one."""
     return np.array([[line.metrics.get(name, np.nan) for name in metrics] for line in lines])
 
 
@@ -194,7 +198,7 @@ def _configuration(header: Header) -> dict[str, Any]:
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of a nested object by dotted path."""
+    """Return the leaves of a nested object, by dotted path."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         leaves |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}

@@ -26,7 +26,7 @@ _KEPT = ("MEMORY_AGENT_MODEL_CACHE",)
 def temporary_daemon(settings: Settings) -> Iterator[Path]:
     """Start a daemon with these settings and yield its data folder; stop it and remove the folder afterwards.
 
-    Raises `UnavailableError` (with the end of its log) if the daemon does not start.
+    Raises `UnavailableError` (with the end of the daemon's log) if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         data_dir = Path(folder)
@@ -40,13 +40,13 @@ def temporary_daemon(settings: Settings) -> Iterator[Path]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment without settings, since a child reads them from a file."""
+    """Return this process's environment without settings, since a child process reads those from a file."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     return own | {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 def write_settings(settings: Settings, data_dir: Path) -> Path:
-    """Write all settings to a file in `data_dir`, for a child's --config; return the file."""
+    """Write all settings to a file in `data_dir` for a child process's --config; return the file."""
     file = data_dir / "settings.toml"
     file.write_bytes(msgspec.toml.encode(msgspec.structs.replace(settings, data_dir=str(data_dir))))
     return file
@@ -108,7 +108,7 @@ class PublishSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path, timeout_s: float) -> PublishSummary:
-    """Write the events to `file`, publish them to the daemon of `data_dir`, and wait until all are recallable.
+    """Write the events to `file`, publish them to the daemon for `data_dir`, and wait until all are recallable.
 
     Runs `memory-agent publish --wait`, which shows its progress on standard error. Raises `UnavailableError` if it
     fails; the reason is on standard error.
@@ -119,5 +119,5 @@ def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path,
     command = [sys.executable, "-m", "memory_agent", "publish", str(file), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=child_environment(), check=False)
     if done.returncode != 0:
-        raise UnavailableError(f"the publisher ended with exit code {done.returncode}")
+        raise UnavailableError(f"the publisher exited with code {done.returncode}")
     return msgspec.json.decode(done.stdout, type=PublishSummary)

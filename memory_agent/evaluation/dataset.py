@@ -1,4 +1,4 @@
-"""The input of a measurement, independent of the file format: users, items, questions and evidence.
+"""A measurement's input, independent of the file format: users, items, questions and evidence.
 
 `locomo`, `beam`, `swe` and `jsonl` each read one format into a `Dataset`.
 """
@@ -16,7 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import Kind
 
 Role = Literal["user", "assistant"]
-"""The author of a message: a person, or a program."""
+"""The author of a message: a person or a program."""
 
 _EVENTS: dict[Kind, tuple[str, str]] = {
     "episode": ("chat.user_msg", "text"),
@@ -24,14 +24,14 @@ _EVENTS: dict[Kind, tuple[str, str]] = {
     "strategy": ("conductor.assignment.dispatched", "objective"),
     "pattern": ("feedback.note", "comment"),
 }
-"""The event type and payload field that the default signal table turns into a memory of each kind."""
+"""For each kind of memory, the event type and payload field from which the default signal table creates one."""
 _ANSWER = ("chat.assistant_msg", "text")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to remember. `session` groups items. Without a timestamp, an item gets the time of its ingest.
+    """A text to remember. `session` groups items. Without a timestamp, an item gets the time at which it is ingested.
 
-    `role` is the author; it matters only for episodes.
+    `role` is the author, which matters only for episodes.
     """
 
     id: str
@@ -43,10 +43,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it, with grades of 1 or more.
+    """A question, and the items that answer it, each with a grade of 1 or more.
 
     `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known. Questions of one `group` are not independent; without groups, questions of one user are not.
+    known. Questions of the same `group` are not independent; without groups, neither are questions of the same user.
     `outside_session` is the session that the question comes from; its items are excluded from the answer.
     """
 
@@ -60,7 +60,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The items of one user, in order, and questions about them. `unmatched` counts evidence ids without an item."""
+    """A user's items, in order, and questions about them. `unmatched` counts evidence ids without an item."""
 
     user: str
     items: tuple[Item, ...]
@@ -73,7 +73,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return [question for question in self.questions if question.relevant]
 
     def events(self, user_id: str) -> list[dict[str, Any]]:
-        """Return the items as events of `user_id`. Their ids depend only on the file, so ingest is idempotent."""
+        """Return the items as events of `user_id`. Their ids depend only on file and user, so ingest is idempotent."""
         return [_event(item, user_id) for item in self.items]
 
 
@@ -90,12 +90,12 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     main_categories: tuple[str, ...] = ()
 
     def only(self, users: Collection[str]) -> Dataset:
-        """Return a copy that has only the histories of these users."""
+        """Return a copy with only the histories of `users`."""
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))
 
 
 def read_file(file: Path) -> bytes:
-    """Return the content of a file. Raises `InvalidInputError`."""
+    """Return a file's content. Raises `InvalidInputError`."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -103,7 +103,7 @@ def read_file(file: Path) -> bytes:
 
 
 def event_id(user_id: str, item_id: str) -> str:
-    """Return the id of the event that carries an item."""
+    """Return the id of the event that contains an item."""
     return f"{user_id}:{item_id}"
 
 

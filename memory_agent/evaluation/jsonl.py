@@ -1,14 +1,13 @@
-"""Reads your own data from JSON lines: records to remember, and queries with the records that answer them.
+"""Reads user-supplied data from JSON lines: records to remember, and queries with the records that answer them.
 
     {"type": "record", "id": "r1", "text": "The deploy needs the VPN", "timestamp": "2026-02-16T10:00:00Z"}
     {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
 
 A record may have `user`, `session_id`, `timestamp`, `kind` and `role` (user or assistant); a query may have `user`,
-`category` (default "none") and `timestamp` (the time at which it is asked). `relevant` is a list of ids, or an object
-of ids and integer grades, 0 for not relevant, as in TREC. Lines without `user` belong to the user "default"; a query is
-answered from the records of its own user. Records are ingested in the order of the file; queries may be anywhere. An
-invalid line is an error that names the line and field. So is an unknown field, because a typo would change what is
-measured.
+`category` (default "none") and `timestamp` (when it is asked). `relevant` is a list of ids, or an object that maps ids
+to integer grades (0: not relevant), as in TREC. Lines without `user` belong to the user "default"; a query is answered
+from its own user's records. Records are ingested in file order; queries may be anywhere. An invalid line is
+an error that names the line and field. Unknown fields are errors too, because a typo would change what is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _USER = "default"
 _CATEGORY = "none"
 _MAX_ID_BYTES = 120  # the event id also contains the user
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ANY_TIME_S = 1e12  # accept any date here: ingest refuses future ones
+_ANY_TIME_S = 1e12  # accepts any date here; ingest rejects future ones
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Grade = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -70,7 +69,7 @@ _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def read_jsonl(file: Path) -> Dataset:
-    """Return the dataset in a file. Raises `InvalidInputError` (with the file, line and field)."""
+    """Read a dataset from a file. Raises `InvalidInputError` (with the file, line and field)."""
     content = read_file(file)
     lines = [
         (number, _decode(file, number, line)) for number, line in enumerate(content.splitlines(), 1) if line.strip()
@@ -113,7 +112,7 @@ def _check_ids(file: Path, records: Iterable[_Numbered], queries: Iterable[_Numb
 
 def _note(file: Path, number: int, seen: dict[Any, int], id_: object) -> None:
     if (first := seen.setdefault(id_, number)) != number:
-        raise _refused(file, number, "id", f"is that of line {first} again")
+        raise _refused(file, number, "id", f"repeats the id of line {first}")
 
 
 def _history(file: Path, user: str, records: Iterable[_Numbered], queries: Iterable[_Numbered]) -> History:

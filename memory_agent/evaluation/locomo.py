@@ -1,8 +1,9 @@
 """Reads LoCoMo (Maharana et al. 2024): long conversations in dated sessions, questions, and the turns that answer them.
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
-[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file. An item is a turn.
-Both speakers are people, so every item has the role `user`. All questions are asked at the time of the last session.
+[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file. Each turn is an
+item. Both speakers are people, so every item has the role `user`. All questions are asked at the time of the last
+session.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def read_locomo(file: Path) -> Dataset:
-    """Return the conversations in a file. Raises `InvalidInputError`."""
+    """Read the conversations in a file. Raises `InvalidInputError`."""
     content = read_file(file)
     try:
         entries = msgspec.json.decode(content, type=list[_Entry])
@@ -58,18 +59,20 @@ def read_locomo(file: Path) -> Dataset:
 
 
 def choose_conversations(dataset: Dataset, numbers: Iterable[int]) -> Dataset:
-    """Return the dataset with only these conversations, by their position in the file from 0.
+    """Return the dataset with only the conversations at these positions in the file, from 0.
 
     Raises `InvalidInputError` for a position that does not exist.
     """
     chosen, there = set(map(str, numbers)), [history.user for history in dataset.histories]
     if absent := sorted(chosen - set(there), key=int):
-        raise InvalidInputError("conversations", f"there is no {', '.join(absent)}; the file has 0 to {len(there) - 1}")
+        raise InvalidInputError(
+            "conversations", f"not found: {', '.join(absent)}; the file contains 0 to {len(there) - 1}"
+        )
     return dataset.only(chosen)
 
 
 def parse_evidence(evidence: object) -> set[str]:
-    """Return the turn ids of an annotation in any of its forms: `D1:3`, `D8:6; D9:17`, `D:11:26`, lists."""
+    """Return the turn ids in an annotation, which may be `D1:3`, `D8:6; D9:17`, `D:11:26` or a list."""
     if isinstance(evidence, list):
         return {id_ for item in evidence for id_ in parse_evidence(item)}
     return {_turn_id(*found) for found in _TURN_ID.findall(str(evidence))}
@@ -94,7 +97,7 @@ def _read(user: str, entry: _Entry) -> History:
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
-    """Return the names of the sessions with turns, in order. Files also have dates for sessions without turns."""
+    """Return the names of the sessions with turns, in order. Files also contain dates for sessions without turns."""
     found = (match for name, value in conversation.items() if value and (match := _SESSION.fullmatch(name)))
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 

@@ -1,7 +1,7 @@
 """Computes retrieval metrics. Pure.
 
-A rank has one id, or several if they are shown as one memory. A repeated id counts only at its first rank, but occupies
-the later ones too. There must be at least one relevant id; `trial` omits questions without one.
+A rank has one id, or several ids that are shown as one memory. A repeated id counts only at its first rank, but also
+occupies the later ones. At least one id must be relevant; `trial` omits questions without one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
     """Return the normalised discounted cumulative gain of the first `k` ranks (Burges et al. 2005).
 
     DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id that
-    is not in `grades` has grade 0; the grades are 1 or more. A rank of several ids has their highest grade. If all
+    is not in `grades` has grade 0; the grades are 1 or more. A rank with several ids has their highest grade. If all
     grades are 1, this is binary NDCG.
     """
     seen: set[str] = set()
@@ -36,7 +36,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
 
 
 def reciprocal_rank(ranked: Sequence[Place], relevant: Collection[str]) -> float:
-    """Return 1 / r, where r is the first rank with a relevant id, from 1; 0 if there is none."""
+    """Return 1 / r, where r is the first rank with a relevant id, counted from 1; 0 if there is none."""
     return next((1 / number for number, place in enumerate(ranked, 1) if not set(relevant).isdisjoint(place)), 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Summarises a run: averages over all questions and by category, and the latency of recalls. Pure.
+"""Summarises a run: averages over all questions and by category, and recall latency. Pure.
 
-Every question has the same weight, however much evidence it has. Figures are rounded to four places; per-question
-results (`results`) are not.
+Every question has the same weight, however much evidence it has. Averages are rounded to four decimal places;
+per-question results (`results`) are not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Averages = dict[str, float | None]
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Averages over the `questions` with evidence; questions without evidence are not asked.
 
-    `session_recall_at_all` is the session recall over all questions; questions without evidence count as answered. It
-    is None for datasets without this convention. Figures ending in `_shown` count only shown items, not their
+    `session_recall_at_all` is the session recall over all questions, where those without evidence count as answered. It
+    is None for datasets without this convention. Fields ending in `_shown` count only shown items, not their
     duplicates.
     """
 
@@ -49,9 +49,9 @@ class Report(Figures, frozen=True, kw_only=True):
     """The averages over all questions, with sizes and timings.
 
     `took_s` is the time from the first publish until all events are recallable, `memories` the number of memories at
-    that time, and `recall_ms` the latency for callers. `answers_short_of_sessions` counts answers with fewer than 10
-    sessions although the history has more. Their session recall at 10 is a lower bound, which a larger `top_k` raises.
-    `main_categories` has the averages over the dataset's main categories; empty if there are none.
+    that time, and `recall_ms` the latency that callers see. `answers_short_of_sessions` counts answers with fewer than
+    10 sessions although the history has more. For these, session recall at 10 is a lower bound that a larger `top_k`
+    would raise. `main_categories` contains the averages over the dataset's main categories; empty if there are none.
     """
 
     dataset: str
@@ -135,7 +135,7 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return a function that averages a metric over the answers that have it, and over `found` further values of 1."""
+    """Return a function that averages a metric over the answers that have it and `found` additional values of 1."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

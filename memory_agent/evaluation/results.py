@@ -1,6 +1,6 @@
-"""Writes and reads the results of a run as JSON lines, for `compare`: a header, then a line per question.
+"""Writes and reads a run's results as JSON lines, for `compare`: a header, then one line per question.
 
-The file has ids, grades and figures, but no text of memories or questions.
+The file contains ids, grades and metrics, but no text of memories or questions.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The input and configuration of a run. `digest` is the SHA-256 of the input, and `users` are its users.
+    """A run's input and configuration. `digest` is the SHA-256 of the input, and `users` lists its users.
 
-    `settings` are the settings that affect ranking, None for a daemon that was already running. `model` computed the
-    vectors. `left_out` has the ids of questions without evidence.
+    `settings` contains the settings that affect ranking, or is None for a daemon that was already running. `model`
+    computed the vectors. `left_out` lists the ids of questions without evidence.
     """
 
     format: str
@@ -49,7 +49,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question: the ranked items with their sessions, the relevant items with grades, and the metrics.
 
-    `same` has the duplicates merged into each item; metrics named `shown_…` ignore them. `group`: see `Question`.
+    `same` lists the duplicates merged into each item; metrics named `shown_…` ignore them. `group`: see `Question`.
     """
 
     id: str
@@ -89,7 +89,7 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
 def results_file(file: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `file` when the block succeeds.
 
-    The temporary file is created immediately, so that a missing folder is reported before the measurement. Raises
+    Creates the temporary file immediately, so that a missing folder is reported before the measurement. Raises
     `InvalidInputError` if the file cannot be written.
     """
     place = file.with_name(f".{file.name}.{os.getpid()}")
@@ -107,7 +107,7 @@ def results_file(file: Path) -> Iterator[Path]:
 
 
 def write_results(run: Run, file: Path) -> None:
-    """Write the results of a run."""
+    """Write a run's results to `file`."""
     encode = msgspec.json.encode
     file.write_bytes(b"".join(encode(part) + b"\n" for part in (_header(run), *_lines(run))))
 
@@ -119,7 +119,7 @@ def read_results(file: Path) -> Results:
     if header.format != FORMAT:
         raise InvalidInputError(f"{file}:1", f"format: expected {FORMAT}, got {header.format}")
     if header.settings is not None:
-        rename_settings(header.settings, lambda _: None)  # files of earlier versions stay comparable
+        rename_settings(header.settings, lambda _: None)  # keeps files from earlier versions comparable
     lines = tuple(_decoded(file, number, line, Line) for number, line in enumerate(content[1:], 2))
     return Results(file, header, lines)
 
@@ -164,5 +164,5 @@ def _decoded(file: Path, number: int, line: bytes, type_: type[_Part]) -> _Part:
         return msgspec.json.decode(line, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            f"{file}:{number}", f"is not a line of results (--results writes them): {error}"
+            f"{file}:{number}", f"is not a line of a results file (written by --results): {error}"
         ) from error

@@ -35,9 +35,9 @@ _BATCH = 64
 
 
 def run_through_daemon(plan: Plan, progress: Progress) -> Run:
-    """Publish all events from another process, wait until they are recallable, and ask the questions over RPC.
+    """Publish all events from a separate process, wait until they are recallable, and ask the questions over RPC.
 
-    Uses the daemon of the plan's folder, or starts a temporary one. Raises `UnavailableError` if the daemon or the
+    Uses the daemon for the plan's folder, or starts a temporary one. Raises `UnavailableError` if the daemon or the
     publisher fails.
     """
     with ExitStack() as stack:
@@ -59,7 +59,7 @@ def run_embedded(plan: Plan, progress: Progress) -> Run:
 
 @contextmanager
 def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
-    """Ingest the plan's events in this process, and yield the memories, which can be asked any number of times.
+    """Ingest the plan's events in this process, and yield the memories, which can be queried any number of times.
 
     Uses the plan's folder, or a temporary one that is removed afterwards. Raises the same errors as `run_embedded`.
     """
@@ -74,7 +74,7 @@ def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Memories of events ingested once, to be asked with different recall settings."""
+    """Memories of events that were ingested once, for queries with different recall settings."""
 
     plan: Plan
     data_dir: Path
@@ -85,8 +85,8 @@ class Prepared:
         """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
         Recalls are recorded and may affect later ones, so runs on the same folder are not comparable. The plan must
-        equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. The latencies of queries of
-        an earlier run are too low, because the embedder caches queries.
+        equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. Latencies are too low for
+        queries of an earlier run, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -94,7 +94,7 @@ class Prepared:
             return self._ask(plan, Path(folder), progress)
 
     def ask_in_place(self, progress: Progress) -> Run:
-        """Ask the plan's questions on the folder itself, which records them."""
+        """Ask the plan's questions on the folder itself, where they are recorded."""
         return self._ask(self.plan, self.data_dir, progress)
 
     def _ask(self, plan: Plan, data_dir: Path, progress: Progress) -> Run:
@@ -102,15 +102,15 @@ class Prepared:
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings with `recall.echo_minutes` 0. In a trial, an item with the words of a question is an answer.
+    """Return the settings with `recall.echo_minutes` 0. In a trial, an item with a question's words is an answer.
 
-    Without this, items without a timestamp would be recent enough to count as echoes.
+    Otherwise, items without a timestamp would be recent enough to count as echoes.
     """
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 
 
 def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:
-    """Return a function that opens the memory of a user below `data_dir` with these settings."""
+    """Return a function that opens a user's memory below `data_dir` with these settings."""
 
     def open_memory(user_id: str) -> Memory:
         return Memory.open(
@@ -130,12 +130,12 @@ def _publish_all(plan: Plan, data_dir: Path) -> float:
     with tempfile.NamedTemporaryFile(prefix="memory-eval-", suffix=".jsonl") as file:
         summary = publish_events(events, Path(file.name), data_dir, plan.timeout_s)
     if summary.recallable_s is None:
-        raise UnavailableError("the relay is away: events were spooled and are not recallable yet")
+        raise UnavailableError("the relay is unreachable: events were spooled and are not recallable yet")
     return summary.recallable_s
 
 
 def _ingest_all(plan: Plan, open_memory: Callable[[str], Memory], progress: Progress) -> float:
-    """Ingest all events; return how many seconds this took."""
+    """Ingest all events; return the time it took, in seconds."""
     done, total = 0, plan.events
     started_s = time.monotonic()
     for user_id, history in plan.users():

@@ -1,16 +1,16 @@
 """Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024) as its working memory.
 
 A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; an issue may have several runs. All runs
-belong to one user, so that memories of other issues compete. A session is a run, and the group of a question is its
-issue. The files have no times: each memory is 40 s later than the previous one.
+belong to one user, so that memories of other issues compete. A run is a session, and a question's group is its issue.
+The files contain no times, so each memory is dated 40 s after the previous one.
 
 Items. In every fourth run, each thought is an item, and so is each command with its output. The other runs report 3 to
-12 steps at a time, which makes long items. The text of an issue without its title is an item, and so is the last
-thought of a run if it is longer than 140 characters. Equal texts are one item. The text of the issue has the role
-`user`, and all other items have the role `assistant`.
+12 steps at a time, which gives long items. The text of an issue without its title is an item, and so is a run's last
+thought if it is longer than 140 characters. Equal texts are one item. The text of an issue has the role `user`, and all
+other items have the role `assistant`.
 
 Questions, with the items that answer them. No item contains the words of a question: a thought that is used as a
-question is omitted from the items and reports of its run.
+question is omitted from its run's items and reports.
 
     lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
               other step for the issue repeats; at most 8 of a run, spread over it.
@@ -18,8 +18,8 @@ question is omitted from the items and reports of its run.
     cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
               run is excluded.
 
-Questions and evidence follow from these rules; no person judged them. Reports are long by construction, and a report of
-more steps answers more lookups, so this benchmark favours rankings that prefer long texts.
+Questions and evidence follow from these rules and were not judged by people. Reports are long by construction, and a
+report of more steps answers more lookups, so this benchmark favours rankings that prefer long texts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STEP = timedelta(seconds=40)
 _SINGLE_STEPS = 4  # every fourth run reports step by step
 _LOOKUPS = 8
 _SHORTEST_OUTPUT, _SHORTEST_CAUSE, _SHORTEST_ENDING = 60, 80, 141  # characters
-_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # of a thought that is a lookup
+_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # of a thought that counts as a lookup
 
 _TAGS = re.compile(r"</?(?:returncode|output)>")
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -101,7 +101,7 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 def read_swe(file: Path) -> Dataset:
-    """Return the runs in a file as the history of one user. Raises `InvalidInputError`."""
+    """Read the runs in a file as one user's history. Raises `InvalidInputError`."""
     content = read_file(file)
     try:
         runs = msgspec.json.decode(content, type=list[_Run])
@@ -113,13 +113,13 @@ def read_swe(file: Path) -> Dataset:
     for number, run in enumerate(runs):
         items.add_run(number, run, repeated, has_others=attempts[run.instance_id] > 1)
     if not items.items:
-        raise InvalidInputError(str(file), "holds no runs")
+        raise InvalidInputError(str(file), "contains no runs")
     history = History(user=_USER, items=tuple(items.items), questions=tuple(items.questions(runs)))
     return Dataset(name="swe", digest=sha256(content).hexdigest(), histories=(history,))
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """The steps of a run with thoughts that are questions, and all steps that mention the cause."""
+    """The steps of a run whose thoughts are questions, and all steps that mention the cause."""
 
     lookups: Sequence[int]
     cause: int | None
@@ -131,7 +131,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Items:
-    """The items of the runs added so far, and which of them contain each step."""
+    """The items of the runs that were added, and which item contains each step."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -144,7 +144,7 @@ class _Items:
         self._endings: defaultdict[str, list[Item]] = defaultdict(list)
 
     def add_run(self, number: int, run: _Run, repeated: Counter[tuple[str, str]], *, has_others: bool) -> None:
-        """Add a run. `repeated` counts the commands of each issue. `has_others` is true if the issue has other runs."""
+        """Add a run. `repeated` counts each issue's commands. `has_others` is true if the issue has other runs."""
         session = _session(number)
         asked = _asked(run, repeated, has_others)
         thoughts: dict[int, Item] = {}
@@ -170,7 +170,7 @@ class _Items:
         self._shown.append(shown)
 
     def questions(self, runs: Sequence[_Run]) -> Iterator[Question]:
-        """Return the questions. Call this after all runs are added."""
+        """Yield the questions. Call this after adding all runs."""
         for number, run in enumerate(runs):
             for place in self._asked[number].lookups:
                 text, item = run.steps[place].said, self._shown[number][place]
@@ -206,7 +206,7 @@ class _Items:
         )
 
     def _add(self, text: str, session: str, role: Role = "assistant") -> Item:
-        """Return the item of a text, adding it if it is new."""
+        """Return the item with this text, adding it if it is new."""
         item = self._of_text.get(text)
         if item is None:
             item = Item(id=f"i{len(self.items)}", text=text, timestamp=self._time, session=session, role=role)
@@ -243,7 +243,7 @@ def _is_lookup(thought: str) -> bool:
 
 
 def _parts(number: int, steps: int) -> Iterator[range]:
-    """Yield the steps that are reported together: single steps, or 3 to 12 in a fixed but irregular sequence."""
+    """Yield groups of steps that are reported together: single steps, or 3 to 12 in a fixed but irregular sequence."""
     place = 0
     while place < steps:
         size = 1 if number % _SINGLE_STEPS == 0 else 3 + (place * 7 + number * 5) % 10

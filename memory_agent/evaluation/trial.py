@@ -1,12 +1,12 @@
-"""Asks a memory the questions of a history, and scores the items and the sessions of the answers.
+"""Asks a memory the questions of a history, and scores the items and sessions in the answers.
 
-A memory that merges duplicate items counts for each of them, at its one rank. Items merged by mistake would thus only
-raise recall. So every metric is also computed for the shown items only; the true value lies between the two. The second
-value alone would rate an answer that merges duplicates below an answer that repeats them.
+A memory that merges duplicate items counts for each of them, at one rank, so items merged by mistake would only raise
+recall. Therefore every metric is also computed for the shown items only; the true value lies between the two. The
+second value by itself would rate an answer that merges duplicates below one that repeats them.
 
 Sessions are ranked by their best item, so the first k sessions are distinct, and a session without an item in the
-answer has no rank. The evidence sessions of a question are the sessions of its relevant items, each with the best grade
-of its items.
+answer has no rank. A question's evidence sessions are the sessions of its relevant items, each with the best grade of
+its items.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
 SHOWN = "shown_"
-"""Prefix of metrics of the shown items only."""
+"""Prefix of metrics for the shown items only."""
 
 Ranked = tuple[tuple[str, str | None], ...]
-"""Ids of items and their sessions, best first."""
+"""Ids of items with their sessions, best first."""
 
 Recall = Callable[..., RecallResult]
 LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
@@ -36,10 +36,11 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The scored answer to one question. `ranked` has one item per memory, `same` the duplicates merged into it.
+    """The scored answer to one question. `ranked` lists one item per memory, and `same` the duplicates merged into it.
 
     `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics of sessions, if the
-    evidence has sessions; the prefix `shown_` marks metrics without `same`. `took_ms` is the latency for the caller.
+    evidence has sessions; the prefix `shown_` marks metrics that ignore `same`. `took_ms` is the latency that the
+    caller sees.
     """
 
     user: str
@@ -52,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examiner:
-    """Asks one user's memory. `look_up` reads records by id."""
+    """Asks questions of one user's memory. `look_up` reads records by id."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Examiner:
         self._sessions = {item.id: item.session for item in history.items}
 
     def ask_all(self, asked: Callable[[], None]) -> list[Answer]:
-        """Ask the answerable questions; `asked` is called after each."""
+        """Ask the answerable questions, calling `asked` after each."""
         answers = []
         for question in self._history.answerable:
             answers.append(self._ask(question))
@@ -105,12 +106,12 @@ class Examiner:
         )
 
     def _ranked(self, records: Iterable[MemoryRecord]) -> Ranked:
-        """Return the items of the memories. A memory without an item keeps its own id."""
+        """Return the items of the memories. A memory without an item is listed under its own id."""
         ids = ((record.event_id or record.id).removeprefix(self._prefix) for record in records)
         return tuple((id_, self._sessions.get(id_)) for id_ in ids)
 
     def _same(self, result: RecallResult, ranked: Ranked) -> dict[str, Ranked]:
-        """Return the duplicates merged into each item's memory, by item."""
+        """Return, by item, the duplicates merged into its memory."""
         others: dict[str, Ranked] = {}
         for memory, (id_, _) in zip(result.memories, ranked, strict=True):
             if memory.origins:
@@ -120,7 +121,7 @@ class Examiner:
 
 
 def filter_of(question: Question) -> MemoryFilter | None:
-    """Return a filter that excludes the session that a question comes from, or None if it has no such session."""
+    """Return a filter that excludes the session from which a question comes, or None if there is none."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
@@ -132,7 +133,7 @@ def judge(
     sessions: Mapping[str, str | None],
     ks: Sequence[int],
 ) -> dict[str, float]:
-    """Return all metrics of one answer at each of `ks`. `sessions` maps items to sessions."""
+    """Return an answer's metrics at each cutoff in `ks`. `sessions` maps items to sessions."""
     of_shown = _judge(ranked, {}, grades, sessions, ks)
     return _judge(ranked, same, grades, sessions, ks) | {f"{SHOWN}{name}": value for name, value in of_shown.items()}
 
@@ -171,10 +172,11 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how. Without `data_dir` a temporary data folder is used.
+    """What to measure, and how. Without `data_dir`, a temporary folder is used.
 
-    Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can have several
-    datasets and runs. The metrics measure the ranking, so by default an answer may contain memories of any relevance.
+    Users are named `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can contain
+    several datasets and runs. The metrics measure the ranking, so by default an answer may contain memories of any
+    relevance.
     """
 
     dataset: Dataset
@@ -192,13 +194,13 @@ class Plan:
 
     @property
     def events(self) -> int:
-        """The number of events of all histories."""
+        """The number of events in all histories."""
         return sum(len(history.items) for history in self.dataset.histories)
 
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a plan.
+    """The results of carrying out a plan.
 
     `took_s` is the time from the first event until all are recallable, and `memories` the number of memories at that
     time. `model` computed the vectors. `settings_known` is False for a daemon that was already running, with its own

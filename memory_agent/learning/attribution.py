@@ -1,22 +1,22 @@
 """Decides which memories a run used: those named by its events or by feedback, or inferred from its output. Pure.
 
-No other memory gets credit: crediting all shown memories lowers recall at 5 by .034 (measured). For the same reason,
-naming all of four or more shown memories counts as naming none. Naming all of two or three gives each half the credit,
-because a relevance threshold often leaves only that many (decision 0018). A named memory that was not shown is
-credited.
+No other memory is credited: crediting all shown memories lowers recall at 5 by .034 (measured). For the same reason, if
+a run names all of four or more shown memories, none is credited. If it names all of two or three, each gets half the
+credit, because a relevance threshold often leaves only that many (decision 0018). A named memory is credited even if it
+was not shown.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
-is lower if several of the shown memories contain the word, since a word in all of them distinguishes none. It is 0 if
-the request contains the word, since an output repeats its request, and the memories recalled for the request resemble
-it. The score of a memory for a statement is the number of bits in which they agree, multiplied by the share of these
-bits in all bits of the statement. Any of n statements may agree by chance, so log2(n) bits are subtracted first. A
-statement is not attributed to a memory if the nearest sentence of the memory names other numbers, or denies what the
-statement affirms. Words are split and normalised like indexed words, so that document frequencies can be looked up.
-Suffixes are removed by rough English rules that do not affect other languages.
+is lower if several shown memories contain the word, since a word in all of them distinguishes none. It is 0 if the
+request contains the word, since outputs repeat their request and recalled memories resemble it. A memory's score for a
+statement is the number of bits in which they agree, multiplied by their share of the statement's bits. Any of n
+statements may agree by chance, so log2(n) bits are subtracted first. A statement is not attributed to a memory if the
+memory's nearest sentence contains different numbers, or if only one of the two is negated. Words are split and
+normalised like indexed words, so that document frequencies can be looked up. Suffixes are removed by rough English
+rules that do not affect other languages.
 
-Rejected by measurement (decision 0018): cosine of the vectors, the longest common phrase, the plain share of words.
-Rank in the answer predicts use, but crediting rank teaches nothing. Independent rediscovery cannot be distinguished
-from use.
+Rejected by measurement (decision 0018): the cosine of the vectors, the longest common phrase, and the plain share of
+words. Rank in the answer predicts use, but crediting rank teaches nothing. Independent rediscovery cannot be
+distinguished from use.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
 SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5
-"""Credits of memories that were named among others, inferred from the output, or named as all of a short answer."""
+"""Credits of memories that were named selectively, inferred from the output, or named as all of a short answer."""
 LEAST_LIST = 4
-"""Size of an answer from which naming all its memories credits none of them."""
+"""Minimum size of an answer for which naming all its memories credits none of them."""
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named the whole answer of a recall: `count` memories, with `named` of them still stored."""
+    """Return whether a run named a recall's whole answer: `count` memories, of which those in `named` still exist."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
@@ -51,7 +51,7 @@ def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
 
 
 def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
-    """Return the row that an answer showed for this memory: the memory itself, or its duplicate."""
+    """Return the row that an answer showed for this memory: its own row or that of a duplicate."""
     return next((shown for note in notes if (shown := note.shown_for(row)) is not None), row)
 
 
@@ -60,8 +60,8 @@ def used_memories(
 ) -> tuple[StoredUse, ...]:
     """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in order of time.
 
-    Feedback takes precedence over the run's own events, and both over inference. Nothing is inferred for a recall with
-    stated uses.
+    Feedback takes precedence over the run's own events, and both over inference. Uses are not inferred for a recall
+    with stated uses.
     """
     said: dict[int, StoredUse] = {}
     judged: set[str | None] = set()
@@ -81,7 +81,7 @@ def used_memories(
 
 
 def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
-    """Return the marks that name memories; if several feedback marks are on the same recalls, only the latest."""
+    """Return the marks that name memories; of several feedback marks on the same recalls, only the latest."""
     is_feedback = how == "feedback"
     naming = [mark for mark in marks if mark.named and (mark.role == "feedback") == is_feedback]
     if not is_feedback:
@@ -91,7 +91,7 @@ def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
 
 
 def _choice(mark: Mark, about: Sequence[RecallNote]) -> dict[int, float]:
-    """Return the credit of each named memory that is credited."""
+    """Return the credit of each named memory by row, omitting those without credit."""
     whole = [note for note in about if names_all(mark.named, mark.named_count, note)]
     listed = {row for note in whole if note.size >= LEAST_LIST for row in note.rows}
     undivided = {row for note in whole if note.size > 1 for row in note.rows}
@@ -100,18 +100,18 @@ def _choice(mark: Mark, about: Sequence[RecallNote]) -> dict[int, float]:
 
 
 def _recall_of(row: int, mark: Mark, about: Sequence[RecallNote]) -> str | None:
-    """Return the latest recall that showed the memory before the event, else the latest that showed it at any time."""
+    """Return the latest recall that showed the memory before the event, or else the latest that showed it at all."""
     showing = [note for note in about if row in note.rows]
     before = [note for note in showing if note.at_us <= mark.at_us]
     return (before or showing)[-1].recall_id if showing else None
 
 
-# Inference of uses from text: the output of the run repeats a memory.
+# Inferring uses from text: the run's output repeats a memory.
 
 READ_CHARS = 100_000
 MOST_STATEMENTS = 500
 
-_LONGEST_WORD = 64  # characters; longer runs are digests and base64
+_LONGEST_WORD = 64  # characters; longer strings are digests and base64
 _WORD = re.compile(r"[^\W_]+")
 _NUMBER = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*")  # "30", "30s", not "v2"
 _END = re.compile(r"[.!?;]+(?=\s|$)|[\n\r\u2028\u2029。！？；]+")
@@ -133,7 +133,7 @@ _REPORTING = """
 
 
 class Statement(NamedTuple):
-    """One sentence or line. `words` are its words without stop words, as written, by stem."""
+    """One sentence or line. `words` maps stems to the words as written, without stop words."""
 
     words: dict[str, str]
     numbers: frozenset[str]
@@ -156,7 +156,7 @@ def _statements(text: str) -> Iterator[Statement]:
 
 
 def stem(word: str) -> str:
-    """Return a lower-case `word` without its ending, keeping three letters or more; a number unchanged."""
+    """Return a lower-case `word` without its ending, at least three letters long; numbers are unchanged."""
     if not word.isalpha():
         return word
     ending = next((end for end in _ENDINGS if word.endswith(end) and len(word) - len(end) >= _SHORTEST_STEM), "")
@@ -174,18 +174,18 @@ STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split()
 THRESHOLD = 4.0
 """Minimum score (bits times share) of a used memory (decision 0018)."""
 
-_MOST_TRIES = 8  # statements checked for contradiction, best first; each check reads all sentences of the memory
+_MOST_TRIES = 8  # maximum statements checked for contradiction, best first; a check reads the whole memory
 
 
 class ShownText(NamedTuple):
-    """A memory in an answer: its row, and its text with the title."""
+    """A memory in an answer: its row, and its text including the title."""
 
     row: int
     text: str
 
 
 class Overlap(NamedTuple):
-    """How much of a memory an output repeats, and the shared words of the best statement, rarest first."""
+    """How much of a memory an output repeats, and the words shared with the best statement, rarest first."""
 
     row: int
     score: float
@@ -193,7 +193,7 @@ class Overlap(NamedTuple):
 
 
 class WordCounts(Protocol):
-    """Document frequencies over all memories of a user."""
+    """Document frequencies in all memories of a user."""
 
     @property
     def memories(self) -> int:
@@ -203,13 +203,13 @@ class WordCounts(Protocol):
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
         """Return the number of memories that contain each of `words` (lower case, no accents) in any inflection.
 
-        A word may be missing in the result, which means 0.
+        Words missing from the result have a count of 0.
         """
         ...
 
 
 def overlaps(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
-    """Return the used memories, judged by the text of `output`, best first."""
+    """Return the memories that were used, judging by the text of `output`, best first."""
     return [found for found in weigh(output, request, shown, store) if found.score >= THRESHOLD]
 
 
@@ -231,14 +231,14 @@ class _Memory:
         self.stems = frozenset(stem for sentence in sentences for stem in sentence.words)
 
     def contradicts(self, statement: Statement, bits: Mapping[str, float]) -> bool:
-        """Return whether the memory's sentence nearest to `statement` names other numbers, or differs in negation."""
+        """Return whether the memory's sentence nearest to `statement` has different numbers or differs in negation."""
         nearest = max(self._sentences, key=lambda sentence: _total(bits, sentence.words.keys() & statement.words))
         ours, theirs = nearest.numbers, statement.numbers
         return bool(ours - theirs and theirs - ours) or nearest.denies != statement.denies
 
 
 class _Scale:
-    """Word weights for one output, by stem: `_rarity` in the store (bits), and `_telling` among the shown memories."""
+    """Word weights for one output, by stem: `_rarity` in the store (bits), and `_telling` among the shown ones."""
 
     def __init__(self, said: list[Statement], memories: Sequence[_Memory], store: WordCounts) -> None:
         having = Counter(stem for memory in memories for stem in memory.stems)
@@ -256,7 +256,7 @@ class _Scale:
         return Overlap(memory.row, 0.0)
 
     def _scored(self, memory: _Memory) -> Iterator[tuple[float, int]]:
-        """Yield (score, negative position) of the statements that agree with `memory`, so that the first wins ties."""
+        """Yield (score, negative position) of the statements that agree with `memory`; the first wins ties."""
         scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
         return (pair for pair in scored if pair[0] > 0)
 
@@ -270,7 +270,7 @@ class _Scale:
 
 
 def _without(said: list[Statement], request: list[Statement]) -> list[Statement]:
-    """Return `said` without the words and numbers of the request."""
+    """Return the statements `said` without the words and numbers of the request."""
     stems = {stem for statement in request for stem in statement.words}
     numbers = frozenset(number for statement in request for number in statement.numbers)
     return [
@@ -284,14 +284,14 @@ def _without(said: list[Statement], request: list[Statement]) -> list[Statement]
 
 
 def _rarities(words: Mapping[str, str], store: WordCounts) -> dict[str, float]:
-    """Return the rarity of each word by stem: -log2 of its share of memories, 0 or more."""
+    """Return the rarity of each word, by stem: -log2 of the share of memories that contain it, at least 0."""
     having = store.having(list(words.values())) if words else {}
     memories = store.memories
     return {stem: max(math.log2((memories + 1) / (having.get(word, 0) + 0.5)), 0.0) for stem, word in words.items()}
 
 
 def _share(having: int, shown: int) -> float:
-    """Return the weight of a word that `having` of `shown` memories contain: 1 for one memory, 0 for all."""
+    """Return the weight of a word that `having` of `shown` memories contain: 1 if one does, 0 if all do."""
     return 1.0 if shown == 1 else 1.0 - math.log(having) / math.log(shown)
 
 

@@ -1,12 +1,12 @@
 """Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
-The order matters: inferred uses count in patterns and lessons, and a pattern may be a memory that the learner ranks.
-All of this runs during upkeep. When a memory closes, only uses are inferred and the learner is saved.
+The order matters: inferred uses count in patterns and lessons, and the learner may rank a pattern.
+All of this runs during upkeep. When a memory closes, it only infers uses and saves the learner.
 
 Inference compares a run's output after a recall (its steps and end, not its request) with the memories that the recall
-showed, except the run's own memories and patterns made of it. Each run is read once, and again when its output, recalls
-or memories change. Uses that the run itself states take precedence (`attribution`). The runs and characters that one
-call reads are bounded; the next call continues.
+showed, except the run's own memories and patterns built from it. Each run is read once, and again when its output,
+recalls or memories change. Uses that the run itself states take precedence (`attribution`). The runs and characters
+that one call reads are bounded; the next call continues.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Consolidation:
     def consolidate(self, now: datetime) -> bool:
         """Process the runs that ended since the last call; return whether there were such runs. Durable on return.
 
-        If the disk is full, inferred uses and patterns are left for a later call.
+        If the disk is full, inference and patterns are left to a later call.
         """
         if not self._is_on:
             return False
@@ -60,7 +60,7 @@ class Consolidation:
             return self._learner.consolidate(now) or is_changed
 
     def close(self) -> None:
-        """Infer which memories the latest runs used, and save the learner. If saving fails, this is redone later."""
+        """Infer which memories the latest runs used, and save the learner. If saving fails, both are redone later."""
         with self._looking, suppress(MemoryAgentError, OSError):
             if self._is_on and self._inference.infer():
                 self._learner.follow()
@@ -70,9 +70,9 @@ class Consolidation:
 MOST_RUNS = 50
 """Maximum runs read by one call."""
 MOST_CHARS = 300_000
-"""Maximum characters, after which a call reads no further run or earlier recall. Each takes about a microsecond."""
-_OUTPUT_CHARS = 20_000  # of a run's output after a recall, taken from its end first
-_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of a whole answer, taken from its first memory on
+"""Characters after which a call reads no further run or earlier recall. Each takes about a microsecond."""
+_OUTPUT_CHARS = 20_000  # of a run's output after a recall, from its end backwards
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, from its first memory on
 
 
 class _Reading(NamedTuple):
@@ -88,7 +88,7 @@ class _Reading(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A run as read from the snapshot, with its request and the outputs and memories to compare."""
+    """A run read from the snapshot, with its request and the outputs and memories to compare."""
 
     run: StoredTrajectory
     request: str
@@ -103,7 +103,7 @@ class UseInference:
         self._run_records = run_records
 
     def infer(self) -> int:
-        """Read at most 50 new or changed runs; return how many. Durable on return. Flushes nothing if there are none.
+        """Read at most 50 new or changed runs; return how many. Durable on return. Does not flush if there are none.
 
         Does nothing while the columns are being rebuilt.
         """
@@ -130,7 +130,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write which memories a run used. If the run has changed since it was read, leave it for the next call."""
+        """Write which memories a run used. A run that has changed since it was read is left to the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return
@@ -142,7 +142,7 @@ class UseInference:
 
 
 class _StoreWords:
-    """Document frequencies. Looks up each word once."""
+    """Document frequencies; looks up each word once."""
 
     def __init__(self, view: View) -> None:
         self.memories = view.live
@@ -155,7 +155,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the used rows, judged by the run's text, each with the latest recall that showed it."""
+    """Return the used rows, judging by the run's text, each with the latest recall that showed it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings
@@ -164,7 +164,7 @@ def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
 
 
 def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
-    """Return the parts of a run to read: its latest recalls within `MOST_CHARS`, in order of time."""
+    """Return the parts of a run to compare: its latest recalls, up to `MOST_CHARS`, in order of time."""
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))
@@ -208,7 +208,7 @@ def _reading(snapshot: Snapshot, run: StoredTrajectory, note: RecallNote, said: 
 
 
 def _quotes(record: MemoryRecord, run: StoredTrajectory) -> bool:
-    """Return whether a memory is a pattern made of this run."""
+    """Return whether a memory is a pattern built from this run."""
     run_ids = record.metadata.get("run_ids") if record.kind == "pattern" else None
     return isinstance(run_ids, list) and run.id in run_ids
 

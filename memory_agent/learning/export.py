@@ -1,8 +1,8 @@
-"""Exports runs and recalls to one framed file, from which another store can learn.
+"""Exports runs and recalls to a framed file from which a different store can learn.
 
 The learned state is a function of runs and recalls, so these are exported. They refer to memories by id and contain no
-text. But they contain query vectors, from which words can be recovered, so an export is as private as the memories.
-Uses of memories that the other store lacks are dropped.
+text. But they contain query vectors, from which words can be recovered, so an export is as private as the memories. The
+import drops uses of memories that its store does not contain.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ def export_runs(snapshot: Snapshot) -> bytes:
 
 
 def framed(export: RunsExport) -> bytes:
-    """Return an export as bytes: magic, checksum, MessagePack body."""
+    """Return an export as bytes: magic number, checksum, MessagePack body."""
     body = msgspec.msgpack.encode(export)
     return _MAGIC + _digest(body) + body
 
 
 def read_export(data: bytes) -> RunsExport:
-    """Return the content of an export. Raises `InvalidInputError` if it is damaged or not an export."""
+    """Decode an export. Raises `InvalidInputError` if it is damaged or not an export."""
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
     if data[: len(_MAGIC)] != _MAGIC:
-        raise InvalidInputError("data", "is not an export of the learner, or of another version")
+        raise InvalidInputError("data", "is not a learner export, or has an unsupported version")
     if _digest(body) != data[len(_MAGIC) : start]:
-        raise InvalidInputError("data", "does not match its checksum: it is damaged or cut short")
+        raise InvalidInputError("data", "does not match its checksum: it is damaged or truncated")
     try:
         export = msgspec.msgpack.decode(body, type=RunsExport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InvalidInputError("data", f"is not an export of the learner: {error}") from error
+        raise InvalidInputError("data", f"is not a learner export: {error}") from error
     if not all(map(_is_sound_run, export.runs)) or not all(map(_is_sound_note, export.notes)):
-        raise InvalidInputError("data", "holds figures that no run and no recall can have")
+        raise InvalidInputError("data", "contains invalid values in a run or recall")
     return export
 
 
@@ -74,7 +74,7 @@ def _is_sound_note(note: RecallNote) -> bool:
 
 
 def import_runs(batch: Batch, data: bytes) -> int:
-    """Add the runs of an export that this store lacks, in the order in which they ended; return how many.
+    """Add the exported runs that this store does not contain, in the order in which they ended; return how many.
 
     Raises `InvalidInputError` before anything is written.
     """
@@ -82,7 +82,7 @@ def import_runs(batch: Batch, data: bytes) -> int:
     rows = {row: here for row, id_ in export.ids.items() if (here := batch.row_of_id(id_)) is not None}
     new = [
         run for run in export.runs if batch.run_of_key(trajectory_key(run.id)) is None
-    ]  # a forgotten run stays forgotten
+    ]  # a forgotten run is not restored
     of_new = {id_ for run in new for id_ in run.recall_ids}
     for note in export.notes:
         if note.recall_id in of_new and batch.recall_note(note.recall_id) is None:

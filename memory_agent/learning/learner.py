@@ -1,8 +1,8 @@
 """The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
 
-The learned state is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
-incrementally. During upkeep, and before saving, everything is relearned. This is exact, and also replaces a lost or
-damaged file. `recall/stages` uses the advice for ranking.
+The learned state is a function of the runs in the store (`lessons`). After each batch, the changed runs are learned
+incrementally. During upkeep, and before saving, everything is relearned. Relearning is exact, and also replaces a lost
+or damaged file. `recall/stages` uses the advice for ranking.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from relay.disk import write_private
 from sona import Adaptation, DamagedStateError, Evidence, Gain, Learner, Lesson, Route, checkpoint
 
 RunOf = Callable[[int, float], RecalledRun | None]
-"""Takes a lesson number and the similarity of the lesson to the request; returns the lesson's run."""
+"""Returns a lesson's run; takes the lesson's number and its similarity to the request."""
 
 
 class Advice(msgspec.Struct, frozen=True, dict=True):
-    """How to rank one recall. `adaptation` is None if nothing was learned; `key` seeds team-draft interleaving."""
+    """How to rank a recall. `adaptation` is None if nothing was learned; `key` seeds team-draft interleaving."""
 
     route: Route = "baseline"
     adaptation: Adaptation | None = None
@@ -44,7 +44,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
     run_of: RunOf = lambda _number, _similarity: None
 
     def causes(self, row: int) -> list[dict[str, Any]]:
-        """Return the past runs that raise the memory in `row`: the run that used it, else the nearest three."""
+        """Return the past runs that raise the memory in `row`: the run that used it, or else the nearest three."""
         if self.adaptation is None:
             return []
         cause = self.adaptation.cause(row)
@@ -63,11 +63,12 @@ USUAL = Advice()
 
 
 _DUE_SHARE = 32
-"""Relearn if at least 1 in 32 lessons changed. Thousands take seconds, and incremental learning is almost exact."""
+"""Relearn if at least 1 in 32 lessons changed. Thousands of lessons take seconds, and incremental learning is almost
+exact."""
 
 
 class Figures(NamedTuple):
-    """Figures of a learner: the evidence of its gate, and the size of its state."""
+    """Statistics of a learner: the evidence of its gate, and the size of its state."""
 
     evidence: Evidence
     gain: Gain | None
@@ -94,7 +95,7 @@ class UserLearner:
             self._load()
 
     def advise(self, query: Embedding, recall_id: str) -> Advice:
-        """Return how to rank for `query`, (d,) uncentred, and whether the gate enables the learner."""
+        """Return how to rank for `query` (d,), uncentred, and whether the gate enables the learner."""
         with self._lock:
             learner = self._learner
             if learner is None or learner.ndim != query.size:
@@ -122,7 +123,7 @@ class UserLearner:
                 self._relearn()
 
     def consolidate(self, now: datetime) -> bool:
-        """Relearn and save if enough has changed since the last save; return whether this was done."""
+        """Relearn and save if enough has changed since the last save; return whether it did."""
         if self.settings.mode == "off":
             return False
         self.follow()
@@ -137,14 +138,14 @@ class UserLearner:
         return True
 
     def close(self) -> None:
-        """Save the learner. If this fails, it is relearned at the next opening."""
+        """Save the learner. If this fails, it is relearned when the memory is next opened."""
         with self._learning, suppress(EncryptionKeyMissingError):  # the user was erased
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
                 self._save(self._relearn() if learner.changes else learner)
 
     def figures(self, ndim: int) -> Figures:
-        """Return the figures of the learner."""
+        """Return the learner's statistics."""
         with self._lock:
             learner = self._learner or Learner(ndim)
             return Figures(
@@ -163,7 +164,7 @@ class UserLearner:
             self._moment = self._saved = moment_of(self._archive.store)
 
     def _relearn(self) -> Learner | None:
-        """Relearn all runs from one snapshot. Recalls use the old learner in the meantime."""
+        """Relearn all runs from one snapshot. Until this is done, recalls use the old learner."""
         with self._archive.store.snapshot() as snapshot:
             state = snapshot.state
             moment, lessons, runs = moment_in(state), list[Lesson](), dict[int, RecalledRun | None]()
@@ -176,7 +177,7 @@ class UserLearner:
         return learner
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the changed runs; return False if a run is gone or unknown, so that everything must be relearned."""
+        """Learn the changed runs; return False if a run is gone or unknown, so that all must be relearned."""
         learner = self._learner
         if learner is None:
             return False
@@ -205,7 +206,7 @@ class UserLearner:
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
         """Return the run of a lesson, as it was when it was learned."""
         number, runs = run_number(lesson), self._runs
-        if number not in runs:  # the learner was loaded from its file
+        if number not in runs:  # the learner was loaded from disk
             with self._archive.store.snapshot() as snapshot:
                 found = run_of_number(snapshot, number)
             runs.setdefault(number, None if found is None else _recalled(found))
@@ -225,7 +226,7 @@ def _is_due(learner: Learner) -> bool:
 
 # The saved learner is a cache beside the store, replaced atomically and used only if it matches the store. It
 # identifies the store, the state of the lessons when it was saved, and the model. A torn, damaged or outdated file is
-# moved aside, and the learner is relearned from the runs, with the same result. In an encrypted store the file is
+# moved aside, and relearning from the runs gives the same result. In an encrypted store the file is
 # encrypted too; a file that cannot be decrypted is deleted instead of moved aside.
 
 LEARNER_FILE = "sona.state"
@@ -235,7 +236,7 @@ _PURPOSE, _ABOUT = "learner", b"sona.state"
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
-    """The state that a learner was trained on: the store's lineage, the version of its lessons, and the model."""
+    """The state on which a learner was trained: the store's lineage, the version of its lessons, and the model."""
 
     lineage: str
     version: int
@@ -249,12 +250,12 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 def moment_of(store: Store) -> Moment:
-    """Return the current moment of the store."""
+    """Return the current `Moment` of the store."""
     return moment_in(store.state)
 
 
 def moment_in(state: StoreState) -> Moment:
-    """Return the moment of a store in this state."""
+    """Return the `Moment` of a store in this state."""
     return Moment(state.lineage, state.lessons_version, state.lessons_mark, state.stamp)
 
 
@@ -265,7 +266,7 @@ def load_learner(store: Store) -> Learner | None:
         kept = _read(path, store.key)
         if kept.moment == moment_of(store) and not checkpoint.is_former(kept.state):
             return checkpoint.from_bytes(kept.state)
-        discard_learner(store.folder)  # outdated or from a former version; it may contain forgotten memories
+        discard_learner(store.folder)  # outdated or written by a former version; it may contain forgotten memories
     except OSError:
         pass
     except UndecipherableError:
@@ -277,7 +278,7 @@ def load_learner(store: Store) -> Learner | None:
 
 
 def look_at_learner(folder: Path, key: UserKey | None) -> str | None:
-    """Return the store lineage of the saved learner, or None without one. Read-only.
+    """Return the store lineage of the saved learner, or None if none is saved. Read-only.
 
     Raises `DamagedStateError` if its checksum or version does not match, or if it cannot be read.
     """
@@ -299,7 +300,7 @@ def _read(path: Path, key: UserKey | None) -> _Kept:
 
 
 def discard_learner(folder: Path) -> None:
-    """Delete the saved learner and the copy that was moved aside; both contain vectors of queries and memories."""
+    """Delete the saved learner and any damaged one moved aside: both contain vectors of queries and memories."""
     for name in (LEARNER_FILE, _DRAFT, _SET_ASIDE):
         with suppress(OSError):
             (folder / name).unlink()
@@ -315,7 +316,7 @@ def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
 
 
 def saved_bytes(folder: Path) -> int:
-    """Return the size of the saved learner in bytes, 0 without one."""
+    """Return the size of the saved learner in bytes; 0 if none is saved."""
     with suppress(OSError):
         return (folder / LEARNER_FILE).stat().st_size
     return 0

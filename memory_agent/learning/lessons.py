@@ -1,7 +1,8 @@
 """Reads the lessons of a run from the store: one lesson per recall.
 
 Lessons are numbered in the order in which runs first ended, and within a run by its recalls, so the same runs always
-give the same lessons. A run that names used memories but has no recall is one lesson; its query is the run's request.
+give the same lessons. A run without recalls that names used memories is one lesson, with the run's request as its
+query.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, Recall
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
 RECALLS_OF_A_RUN = 64
-"""Maximum recalls of one run that become lessons; later ones add little."""
+"""Maximum recalls per run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
-"""Maximum memories credited in one lesson. This bounds the learner's state; a longer list is weak evidence for each."""
+"""Maximum memories credited per lesson. This bounds the learner's state; in a longer list, each one is weak
+evidence."""
 _RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
@@ -39,7 +41,7 @@ def all_lessons(snapshot: Snapshot) -> Iterator[tuple[StoredTrajectory, list[Les
 def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
     """Return the lessons of one run.
 
-    Empty if the run has not ended, has no query vector of the store's model, or is older than the last reset.
+    Empty if the run has not ended, has no query vector from the store's model, or is older than the last reset.
     """
     quality = run.quality
     if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored(snapshot):
@@ -67,12 +69,12 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
 
 def last_ignored(snapshot: Snapshot) -> int:
-    """Return the number of the last run before the latest reset, 0 without one."""
+    """Return the number of the last run before the latest reset; 0 if there was none."""
     return int.from_bytes(snapshot.blob(_RESET_BLOB) or b"", "big")
 
 
 def ignore_ended_runs(batch: Batch) -> int:
-    """Exclude all ended runs from lessons; return how many."""
+    """Exclude all runs that have ended from lessons; return how many."""
     numbers = [run.number or 0 for run in batch.trajectories()]
     batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
     batch.change_lessons()
@@ -86,19 +88,19 @@ def run_of_number(snapshot: Snapshot, number: int) -> StoredTrajectory | None:
 
 
 def numbers_of(run: StoredTrajectory | None) -> range:
-    """Return the range of lesson numbers of a run."""
+    """Return the range of a run's lesson numbers."""
     if run is None or run.number is None:
         return range(0)
     return range(run.number * RECALLS_OF_A_RUN, (run.number + 1) * RECALLS_OF_A_RUN)
 
 
 def run_number(lesson: int) -> int:
-    """Return the number of the run of a lesson."""
+    """Return the number of the run to which a lesson belongs."""
     return lesson // RECALLS_OF_A_RUN
 
 
 def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, Embedding]]:
-    """Return the recalls of the run whose query vectors come from the store's model, with these vectors."""
+    """Return the run's recalls whose query vectors come from the store's model, with these vectors."""
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids[:RECALLS_OF_A_RUN])
     stamp, ndim = snapshot.state.stamp or "", snapshot.state.ndim or 0
     return [
@@ -110,7 +112,7 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return the uses for each recall that showed the memories; uses that no recall showed go to the first recall."""
+    """Return the uses of each recall's memories; memories that no recall showed count for the first recall."""
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:
@@ -146,9 +148,9 @@ def _lesson(
 def _contest(
     notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]
 ) -> Contest | Comparison | None:
-    """Return one contest between the rankings, from the interleaved recalls of a run, else from the compared ones.
+    """Return one contest between the rankings, from a run's interleaved recalls or else from its compared ones.
 
-    None if no use is stated. Each memory counts once, for the recall that it is credited to, and only if its use was
+    None if no use is stated. Each memory counts once, for the recall to which it is credited, and only if its use was
     stated, not inferred.
     """
     contests: list[Contest | None] = []

@@ -1,4 +1,4 @@
-"""Computes the outcome and the quality of a run, by a fold over its facts in order of time. Pure.
+"""Computes a run's outcome and quality by folding over its facts in order of time. Pure.
 
     stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
     cancelled                        none: neither a success nor a failure
@@ -7,9 +7,9 @@
     completed, then retried          .4
     completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-A stated value takes precedence over all others. A failed run stays failed if a later run succeeds, even if the later
-run retries it. A trajectory known only from feedback ends with the feedback. Each change of quality is a revision with
-a reason and a cause. A run that is cancelled after it ended loses its quality and its revisions.
+A stated value takes precedence over all others. A failed run remains failed if a later run succeeds, even one that
+retries it. A trajectory known only from feedback ends with the feedback. Each change of quality is a revision with a
+reason and a cause. A run that is cancelled after it ended loses its quality and its revisions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OWN_ROLES = ("begin", "step", "end")
 
 
 class Ending(NamedTuple):
-    """When and how a run ended, and its qualities in order; the last one counts. Empty while the run is open."""
+    """When and how a run ended, and its qualities in order, of which the last counts. Empty while the run is open."""
 
     ended_us: int | None = None
     outcome: RunEnd | None = None
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 
 
 class _Fact(NamedTuple):
-    """One fact about the quality. `order` breaks ties in time."""
+    """A fact about a run's outcome or quality. `order` breaks ties in time."""
 
     at_us: int
     order: int
@@ -89,7 +89,7 @@ class _State:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return `quality` raised by the success of a run `hop` links later."""
+    """Return `quality` as raised by the success of a run `hop` links later."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 
@@ -108,7 +108,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run succeeded, judged by its own facts and retries, so that it raises earlier runs."""
+    """Return whether the run succeeded, judging by its own facts and retries, and thus raises earlier runs."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 

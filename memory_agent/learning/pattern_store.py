@@ -1,10 +1,10 @@
 """Stores patterns as memories: adds them, updates them in place as they grow, and removes obsolete ones.
 
-A blob of the store lists the memories that are patterns and the runs of each, so other memories of kind `pattern` are
-never changed. Forgetting a memory of a run removes the run's pattern in the same transaction; the remaining runs may
-form the pattern again. Forgetting the pattern itself is final: its runs are excluded from then on. A pattern with runs
-beyond the newest 1,000 is kept until newer runs of its kind replace it. A run is represented by the text and vector of
-its begin event, so forgetting this event excludes the run.
+A blob in the store lists the memories that are patterns, with the runs of each, so other memories of kind `pattern` are
+never changed. Forgetting a run's memory removes the run's pattern in the same transaction; the remaining runs may form
+the pattern again. Forgetting the pattern itself is final: its runs are excluded from then on. A pattern with runs
+beyond the newest 1,000 is retained until a pattern of newer runs replaces it. A run is represented by the text and
+vector of its begin event, so forgetting that event excludes the run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from memory_agent.storage.view import View
 
 @dataclass(frozen=True, eq=False)
 class RunHistory:
-    """The newest runs: the `numbers` of all, and the runs that may form patterns, as stored and as `PastRun`.
+    """The newest runs: the `numbers` of all, and those that may form patterns, both as stored and as `PastRun`.
 
-    `is_whole`: no request waits for its vector. `rows` are the memories of the steps of each run, by run id.
+    `is_whole`: every request has its vector. `rows` contains the memories of each run's steps, by run id.
     """
 
     numbers: frozenset[int]
@@ -43,7 +43,7 @@ class RunHistory:
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def numbers_of(self, pattern: Pattern) -> tuple[int, ...]:
-        """Return the run numbers of a pattern, ascending."""
+        """Return a pattern's run numbers, ascending."""
         ids = {run.id for run in pattern.runs}
         return tuple(sorted(number for number, run in self.stored.items() if run.id in ids))
 
@@ -52,7 +52,7 @@ class RunHistory:
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
 
     def step_vectors(self, view: View, run: PastRun) -> Embedding:
-        """Return the vectors (n, d) of the steps of a run; a step without a vector has zeros."""
+        """Return the vectors (n, d) of a run's steps; all zeros for a step without a vector."""
         return view.vectors_of(self.rows[run.id])
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
@@ -65,7 +65,7 @@ NOTHING = RunHistory(frozenset(), {}, ())
 
 
 def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
-    """Return the newest runs. The runs numbered in `without` form no patterns."""
+    """Return the newest runs. Runs whose numbers are in `without` form no patterns."""
     reader = _Reader(snapshot)
     numbers: set[int] = set()
     stored: dict[int, StoredTrajectory] = {}
@@ -95,7 +95,7 @@ class _Reader:
         self.rows: dict[str, tuple[int, ...]] = {}
 
     def past_run(self, run: StoredTrajectory, request: RunRequest) -> PastRun | None:
-        """Return the run, or None if it is open or was cancelled, or if its request has no vector."""
+        """Return `run` as a `PastRun`, or None if it is open or cancelled, or if its request has no vector."""
         outcome = None if run.outcome == "cancelled" else run.outcome
         if request.vector is None or run.ended_us is None or outcome is None or run.quality is None:
             return None
@@ -145,7 +145,7 @@ class Vectors(Protocol):
         ...
 
     def admitted(self, batch: Batch) -> Mapping[str, Embedded]:
-        """Return the vectors if they come from the store's model, else an empty mapping."""
+        """Return the vectors if they come from the store's model; otherwise an empty mapping."""
         ...
 
 
@@ -153,7 +153,7 @@ Embed = Callable[[Iterable[str]], Vectors]
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A stored pattern: its row, its run numbers, and whether its vector was made from an earlier text."""
+    """A stored pattern: its row, its run numbers, and whether its vector is that of an earlier text."""
 
     row: int
     runs: tuple[int, ...]
@@ -179,7 +179,7 @@ class _Change(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The difference between stored and found patterns. The patterns in `same` are unchanged."""
+    """The difference between stored and found patterns; those in `same` are unchanged."""
 
     same: list[_Kept]
     changes: list[_Change]
@@ -204,7 +204,7 @@ class PatternStore:
     def keep(self) -> bool:
         """Update the stored patterns to match the runs; return whether anything was written. Durable on return.
 
-        Cheap if no run has changed. Changes nothing while a request waits for its vector.
+        Cheap if no run has changed. Changes nothing while a request has no vector yet.
         """
         with self._archive.store.snapshot() as snapshot:
             stored_patterns, version = _read(snapshot), snapshot.state.lessons_version
@@ -232,7 +232,7 @@ class PatternStore:
         vectors: Mapping[str, Embedded],
         version: int,
     ) -> bool:
-        """Write the plan, unless its runs or the stored patterns have changed since; then the next call plans again."""
+        """Write the plan unless its runs or the stored patterns have changed since; then the next call plans again."""
         is_alone = batch.state.lessons_version == version
         runs = {number for change in plan.changes for number in change.runs}
         if _read(batch) != stored_patterns or not past.holds(batch, runs):
@@ -253,9 +253,9 @@ class PatternStore:
 
 
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
-    """Return the rows of patterns to delete together with these memories, without the memories themselves.
+    """Return the rows of the patterns to delete together with the memories in `rows`, which are not included.
 
-    These are the patterns with a run that used one of the memories, or that one of them belongs to. If one of the
+    These are the patterns of runs that used one of the memories or to which one of them belongs. If one of the
     memories is a pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
     """
     stored_patterns = _read(batch)
@@ -272,7 +272,7 @@ def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
 
 
 def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
-    """Return the numbers of the runs that used these memories, or that they belong to."""
+    """Return the numbers of the runs that used these memories or to which they belong."""
     keys = {use.run_key for row in rows for use in batch.uses(row)}
     records = (batch.record(row) for row in rows)
     runs = (*map(batch.run_of_key, keys), *(batch.run_of(record) for record in records if record is not None))
@@ -303,7 +303,7 @@ def _planned(snapshot: Snapshot, stored_patterns: _StoredPatterns, past: RunHist
 
 
 def _found_by_shared_runs(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
-    """Return the stored pattern that has some of `runs` and a first run beyond the newest 1,000."""
+    """Return the stored pattern that shares a run with `runs` and has a run beyond the newest 1,000."""
     shared = set(runs)
     return next(
         (kept for kept in waiting.values() if past.is_beyond(kept.runs) and shared.intersection(kept.runs)), None
@@ -324,7 +324,7 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
-    """Write one pattern. Without a model it keeps its former vector, or waits for one like any memory."""
+    """Write one pattern. Without a model, it keeps its former vector or, like any memory, gets one later."""
     vector = vectors.get(embedded_text(change.record)) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)

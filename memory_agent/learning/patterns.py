@@ -1,12 +1,12 @@
-"""Finds recurring requests among a user's runs. A pattern is a memory of the request, its outcomes, and what worked.
+"""Finds recurring requests among a user's runs. A pattern is a memory of a request, its outcomes, and what worked.
 
 Three or more runs with similar requests (centred, average linkage) from at least two sessions or days form a pattern.
-All content is counted or quoted; nothing is generated. Patterns are a pure function of the runs. If some runs are
-forgotten, patterns change or vanish, so each computation replaces the previous one. A pattern is identified by its
-first run, so its id stays the same as it grows. `pattern_store` stores them.
+All content is counted or quoted; nothing is generated. Patterns are a pure function of the runs. If runs are forgotten,
+patterns change or disappear, so each computation replaces the previous one. A pattern is identified by its first run,
+so its id stays the same as it grows. `pattern_store` stores them.
 
-A pattern lists the whole steps, matched even in other words, that successful runs share, and the steps that only failed
-runs took. Rejected: words that failed runs have in common, since two short runs share such words by chance.
+A pattern lists the whole steps that successful runs share, matched even in different words, and the steps that only
+failed runs took. Rejected: words that failed runs have in common, since two short runs share words by chance.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from memory_agent.storage.terms import fingerprint, query_words, stems
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45
-"""Minimum mean cosine of the centred requests of a pattern, fitted on half of the airline tasks (decision 0019)."""
+"""Minimum mean cosine between a pattern's centred requests, fitted on half of the airline tasks (decision 0019)."""
 COLD_THRESHOLD = 0.8
-"""The threshold for fewer than 20 runs, which are too few for centring."""
+"""The threshold if there are fewer than 20 runs, too few for centring."""
 WORKED = 0.5
 """Minimum quality of a successful run."""
 MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
 CUT = "…"
-"""The mark at the end of a truncated text."""
+"""Marks the end of a truncated text."""
 
-_WORKED, _FAILED = "What successful runs did, in this order", "What failed runs did and no other"
+_WORKED, _FAILED = "What successful runs did, in this order", "What only failed runs did"
 _LEAST_OCCASIONS = 2
 _APPROVED = 1.0
 _MOST_IDS = 50
@@ -57,8 +57,8 @@ _TITLE_CHARS = 80
 class PastRun:
     """An ended run. `vector` (d,) is the embedding of its request, `objective`. `quality` is its latest quality.
 
-    `steps` are the titles or texts of its steps, in order, and `result` is the text of its end. `used` are ids of
-    memories.
+    `steps` are the titles or texts of its steps, in order, and `result` is the text of its end. `used` contains the ids
+    of the memories that it used.
     """
 
     id: str
@@ -74,7 +74,7 @@ class PastRun:
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
-"""Returns the vectors (n, d) of a run's steps, zero for a step without a vector; None if no step has one."""
+"""Returns the vectors (n, d) of a run's steps, all zeros for a step without a vector; None if no step has one."""
 
 
 def no_vectors(run: PastRun) -> None:
@@ -91,11 +91,11 @@ class Pattern(NamedTuple):
 def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vectors) -> list[Pattern]:
     """Return the patterns among the newest 1,000 of `runs`, which may be in any order.
 
-    Runs without a request are ignored. The `metadata` of a pattern's memory has `run_ids` (the newest 50), the counts
-    `runs`, `succeeded` and `failed` (the rest completed and were retried or rated low), and `used`, the memories that
-    at least two successful runs used. `steps` are the steps that successful runs share, in order, and `failed_steps`
-    are the steps that only failed runs took; each is a `text` with its `run_ids`. Raises `sona.errors.ShapeError` if
-    vectors differ in length.
+    Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50), the
+    counts `runs`, `succeeded` and `failed` (the others completed but were retried or rated low), and `used`, the
+    memories that at least two successful runs used. `steps` lists the steps that successful runs share, in order, and
+    `failed_steps` those that only failed runs took; each is a `text` with its `run_ids`. Raises
+    `sona.errors.ShapeError` if vectors differ in length.
     """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
@@ -156,7 +156,7 @@ def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors
 
 
 def _id_of(first: PastRun) -> str:
-    """Return a ULID made from the end time of a pattern's first run and a hash of the run's id."""
+    """Return a ULID derived from the end time of a pattern's first run and a hash of the run's id."""
     milliseconds = int(first.ended_at.timestamp() * 1000)
     digest = xxhash.xxh3_128_digest(f"pattern\0{first.id}".encode("utf-8", "surrogatepass"))
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + digest[:10]))
@@ -181,7 +181,7 @@ def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequen
 
 
 def _best(succeeded: Sequence[PastRun]) -> str:
-    """Return the steps of the best run (the newest one in a tie), or "" if no successful run has steps."""
+    """Return the steps of the best run (in a tie, the newest), or "" if no successful run has steps."""
     told = [run for run in succeeded if _steps(run)]
     if not told:
         return ""
@@ -195,7 +195,7 @@ def _best(succeeded: Sequence[PastRun]) -> str:
 
 
 def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSteps]:
-    """Return the newest runs that are compared, newest first."""
+    """Return the newest runs with steps, newest first, for comparison."""
     newest = [run for run in reversed(runs) if run.steps][:MOST_COMPARED]
     return [RunSteps(run.id, run.steps, step_vectors(run)) for run in newest]
 
@@ -216,7 +216,7 @@ class _Step(msgspec.Struct):
 
 
 class _Learned(msgspec.Struct):
-    """The metadata of a pattern that was made of runs: the ids of the runs, and the texts of steps."""
+    """The metadata of a pattern built from runs: the ids of the runs, and the texts of steps."""
 
     run_ids: list[str]
     steps: list[_Step]
@@ -226,7 +226,7 @@ class _Learned(msgspec.Struct):
 def words_without_figures(record: MemoryRecord) -> str:
     """Return the text of a pattern without counts, times and qualities; "" if its runs share no steps.
 
-    The text of a memory that was not made of runs is returned whole.
+    If the memory was not built from runs, returns its whole text.
     """
     try:
         learned = msgspec.convert(record.metadata, _Learned)
@@ -261,26 +261,26 @@ def on_one_line(text: str, most_chars: int) -> str:
 
 
 # Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: that of
-# their vectors, and that of their words (Porter stems, each as a dimension). So paraphrases match. Without vectors only
+# their vectors, and that of their words (each Porter stem is a dimension). So paraphrases match. Without vectors, only
 # the words are compared. The run that is most similar to the others determines the order. Its steps on a longest common
-# subsequence with another run are shared with that run, so steps that two runs took in opposite order are not all
+# subsequence with another run are shared with that run, so not all steps that two runs took in opposite order are
 # shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which
-# loses each step that one run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s
-# steps of all runs, w different words.
+# loses every step that any run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s
+# steps of all runs.
 
 SAME_STEP = 0.6
 """Minimum similarity of two steps that count as the same (`ops/bench/patterns.md`)."""
 MOST_COMPARED = 16
-"""Maximum runs with compared steps; further runs are ignored."""
+"""Maximum runs whose steps are compared; others are ignored."""
 _LEAST_SHARING = 2
 _BACKBONES = 8
-_LEAST_SHARE = 0.5  # minimum share of runs that took a shared step
+_LEAST_SHARE = 0.5  # minimum share of runs that must take a shared step
 
 Likeness = npt.NDArray[np.float32]
 
 
 class RunSteps(NamedTuple):
-    """A run: its id, its steps in order, and their vectors (n, d), of unit length or zero; None if there are none."""
+    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero, or None."""
 
     id: str
     steps: tuple[str, ...]
@@ -288,7 +288,7 @@ class RunSteps(NamedTuple):
 
 
 class SharedStep(NamedTuple):
-    """A step, in the words of one run, and the ids of the runs that took it, in input order."""
+    """A step in the words of one run, and the ids of the runs that took it, in input order."""
 
     text: str
     runs: tuple[str, ...]
@@ -316,7 +316,7 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps that at least two failed runs, and at least half of them, took, and no run of `others` took.
+    """Return the steps that at least two and at least half of the failed runs took, but none of `others`.
 
     The most frequent steps come first. Empty if `others` is empty, because there is nothing to compare with.
     """
@@ -337,7 +337,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities of the steps of all runs, as one matrix (s, s), 0 for different steps."""
+    """The similarities between the steps of all runs, as a matrix (s, s); 0 for different steps."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()
@@ -345,7 +345,7 @@ class _Alike:
         self._likeness = np.where(likeness >= least, likeness, np.float32(0.0))
 
     def of(self, one: int, other: int) -> Likeness:
-        """Return the similarities (n, m) of the steps of two runs."""
+        """Return the similarities (n, m) between the steps of two runs."""
         rows, columns = slice(*self._starts[one : one + 2]), slice(*self._starts[other : other + 2])
         return self._likeness[rows, columns]
 
@@ -371,7 +371,7 @@ def _vectors(runs: Sequence[RunSteps]) -> Embedding | None:
 
 
 def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
-    """Return the similarities (s, s) of all steps."""
+    """Return the similarities (s, s) between all steps."""
     held = [set(stems(query_words(step))) for step in steps]
     places = {word: place for place, word in enumerate(dict.fromkeys(word for words in held for word in sorted(words)))}
     by_word = np.zeros((len(steps), max(len(places), 1)), dtype=np.float32)
@@ -385,7 +385,7 @@ def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
 
 
 def _table(likeness: Likeness) -> Likeness:
-    """Return the weights (n + 1, m + 1) of the longest common subsequences of the first steps of two runs."""
+    """Return the weight (n + 1, m + 1) of the longest common subsequence for each pair of prefixes of two runs."""
     table = np.zeros((likeness.shape[0] + 1, likeness.shape[1] + 1), dtype=np.float32)
     for row, weights in enumerate(likeness):
         np.maximum.accumulate(np.maximum(table[row, 1:], table[row, :-1] + weights), out=table[row + 1, 1:])
@@ -397,7 +397,7 @@ def _weight(likeness: Likeness) -> float:
 
 
 def _aligned(likeness: Likeness) -> list[int]:
-    """Return the positions of the n steps on the longest common subsequence, ascending."""
+    """Return the positions, ascending, of the first run's steps on the longest common subsequence."""
     table = _table(likeness)
     row, column = likeness.shape
     places: list[int] = []

@@ -1,15 +1,15 @@
 """Links runs to recalls, and later runs to earlier ones.
 
-A recall belongs to the run whose events name it, or to the run that made it. Otherwise the run is guessed, unless a
-trigger made the recall: a run fits if it has the same request (or a near vector) and began shortly after the recall,
-not in another session. An explicit link replaces a guess. Feedback on a recall without a run creates a trajectory under
-the recall's id; when the run becomes known, the feedback moves to the run.
+A recall belongs to the run whose events name it, or to the run that requested it. Otherwise, unless a trigger caused
+the recall, the run is guessed: it must have the same request (or a near vector), must have begun shortly after the
+recall, and must not belong to a different session. An explicit link replaces a guess. Feedback on a recall without a
+run creates a trajectory under the recall's id; when the run becomes known, the feedback moves to the run.
 
-A run retries an earlier run if an event says so, or if it makes the same request in other words soon after the earlier
-run ended (or began, if it was still open). The success of a run raises the runs that it continues, the runs that these
-continue (at most three hops), and the latest earlier runs that used one of the same memories. Each run is raised once,
-by the shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it
-can be withdrawn if the outcome of the later run changes.
+A run retries an earlier run if an event reports it, or if it rewords the same request soon after the earlier run ended
+(or began, if it was still open). A run's success raises the runs that it continues, the runs that these continue (at
+most three hops), and the latest earlier runs that used one of the same memories. Each run is raised once, along the
+shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it can be
+withdrawn if the outcome of the later run changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memory_agent.storage.stored_runs import BEGUN, ENDED, Echo, Effect, RecallN
 
 
 def link_named(writer: RunWriter, run_id: str) -> None:
-    """Link the recalls that are named by the events of a run."""
+    """Link a run to the recalls that its events name."""
     run = writer.get(run_id)
     named = {recall_id for mark in run.marks for recall_id in mark.recalls} if run is not None else set()
     for recall_id in sorted(named):
@@ -48,7 +48,7 @@ def link_asked(writer: RunWriter) -> list[str]:
 
 
 def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings) -> None:
-    """Link recalls for the same request that were made shortly before the run began."""
+    """Link recalls for the same request from shortly before the run began."""
     run = writer.get(run_id)
     if run is None or run.began_us is None:
         return
@@ -62,7 +62,7 @@ def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings
 
 
 def _is_free(note: RecallNote, run_id: str) -> bool:
-    """Return whether a recall can be linked to the run that names it: an explicit link to another run is final."""
+    """Return whether a recall can be linked to a run that names it: an explicit link to a different run is final."""
     return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 
@@ -74,7 +74,7 @@ def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings
 
 
 def link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
-    """Link a recall, and the feedback on it, to a run."""
+    """Link a recall and the feedback on it to a run."""
     for former_id in sorted({note.run_id or note.recall_id, note.recall_id} - {run_id}):
         _move_feedback(writer, note.recall_id, former_id, run_id)
     writer.batch.put_note(msgspec.structs.replace(note, run_id=run_id, is_guess=is_guess))
@@ -104,11 +104,11 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 MOST_HOPS = 3
 NEAREST = 16
-"""Maximum number of runs near in time that are considered. This bounds the work for one event."""
+"""Maximum runs near in time that are considered, to bound the work for one event."""
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]
-"""Pairs of an earlier run's id and the number of hops to it; 0 means that it is retried."""
+"""Pairs of an earlier run's id and the number of hops to it; 0 for a run that is retried."""
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:
@@ -140,7 +140,7 @@ def unlink(writer: RunWriter, run_id: str) -> None:
 
 
 def _update_retries_of(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Recompute which later runs retry this run; return the ids of the later runs whose relation changed."""
+    """Recompute which later runs retry this run; return the ids of those whose relation changed."""
     changed = []
     known = {echo.run_id for echo in run.echoes if echo.hop == 0}
     for later in _after(writer, run, settings, known):
@@ -153,7 +153,7 @@ def _update_retries_of(writer: RunWriter, run: StoredTrajectory, settings: Learn
 
 
 def _update_retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Recompute which earlier runs this run retries; return the ids of the earlier runs whose relation changed."""
+    """Recompute which earlier runs this run retries; return the ids of those whose relation changed."""
     run = writer.get(run.id) or run
     former = {(effect.run_id, effect.hop) for effect in run.effects}
     relations = _retried_by(writer, run, settings) | {(name, hop) for name, hop in former if hop}
@@ -162,7 +162,7 @@ def _update_retried_by(writer: RunWriter, run: StoredTrajectory, settings: Learn
 
 
 def _update_raised_by(writer: RunWriter, run_id: str) -> None:
-    """Recompute which earlier runs the success of this run raises."""
+    """Recompute which earlier runs this run's success raises."""
     run = writer.get(run_id)
     if run is not None:
         retried = {(effect.run_id, 0) for effect in run.effects if effect.hop == 0}
@@ -170,7 +170,7 @@ def _update_raised_by(writer: RunWriter, run_id: str) -> None:
 
 
 def _set_relations(writer: RunWriter, run: StoredTrajectory, relations: Relations) -> None:
-    """Set the relations of a run to earlier runs."""
+    """Set a run's relations to earlier runs."""
     former = {(effect.run_id, effect.hop) for effect in run.effects}
     if relations == former:
         return
@@ -208,7 +208,7 @@ def _retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSett
 
 
 def _before(writer: RunWriter, began_us: int, settings: LearningSettings) -> Iterator[StoredTrajectory]:
-    """Return the runs that ended or began shortly before a time."""
+    """Return the runs that ended or began shortly before `began_us`."""
     window_us = round(settings.retry_window_s * _SECOND)
     ended = writer.batch.run_keys(ENDED, began_us - window_us, began_us + 1, is_newest_first=True)
     begun = writer.batch.run_keys(BEGUN, began_us - window_us, began_us, is_newest_first=True)
@@ -229,7 +229,7 @@ def _is_retry(
 
 
 def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Relations:
-    """Return the earlier runs that the success of this run raises, with the number of hops."""
+    """Return the earlier runs that this run's success raises, with the number of hops."""
     if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
         return set()
     found: dict[str, int] = {}
@@ -243,7 +243,7 @@ def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> R
 
 
 def _sharing(writer: RunWriter, run: StoredTrajectory, *, is_later: bool) -> set[str]:
-    """Return the nearest earlier (or later) runs that used one of the run's memories and do not overlap it in time."""
+    """Return the nearest earlier (or later) runs that used one of the run's memories without overlapping it in time."""
     keys = [key for used in run.used for key in _nearest_uses(writer, used.row, run, is_later=is_later)]
     return {other.id for other in _runs(writer, keys) if other.id != run.id}
 

@@ -1,8 +1,8 @@
 """Records the runs that events report, in the transaction that stores the events.
 
-This is idempotent and independent of order: each event adds a mark to the set of its run, and everything else about the
-run is derived from the set (`run_writer`). A batch is applied in four steps: add the marks of the events, link recalls
-to runs, relate runs to each other, and update their memories. `signals/runs` reads the events.
+This is idempotent and independent of order: each event adds a mark to its run's set, and everything else about the run
+is derived from the set (`run_writer`). A batch is applied in four steps: add the events' marks, link recalls to runs,
+relate runs to each other, and update their memories. `signals/runs` reads the events.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from memory_agent.storage.stored_runs import CITING, FORMER_ENTRIES, OPEN, Again
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
-_MOST_OTHERS = 20  # memories of one event
+_MOST_OTHERS = 20  # memories per event
 
 
 class Entry(NamedTuple):
-    """The sign of a run in an event, and the row and record of the event's memory, if any."""
+    """What an event reports about a run, and the row and record of the event's memory, if any."""
 
     sign: RunSign
     row: int | None = None
@@ -42,7 +42,7 @@ class RunRecords:
         self.settings = settings
 
     def enter(self, batch: Batch, entries: Sequence[Entry]) -> None:
-        """Add the signs of events to their runs. Idempotent."""
+        """Add the signs in `entries` to their runs. Idempotent."""
         writer = RunWriter(batch)
         self._follow(writer, [*link_asked(writer), *self._mark(writer, entries)])
         began = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
@@ -53,14 +53,14 @@ class RunRecords:
             batch.prune_notes(self.settings.keep_recalls, oldest_us=0)
 
     def has_upkeep(self, snapshot: Snapshot, now: datetime) -> bool:
-        """Return whether `expire` would change anything. Checking this first avoids a flush."""
+        """Return whether `expire` would change anything, to avoid a needless flush."""
         now_us = microseconds(now, "now")
         silent = snapshot.run_keys(OPEN, until_us=now_us - _us(self.settings.expire_after_s))
         old = snapshot.notes_between(0, now_us - _us(self.settings.keep_recalls_s))
         return any(silent) or any(note.run_id is None for note in old) or any(_with_former_signs(snapshot))
 
     def expire(self, batch: Batch, now: datetime) -> int:
-        """Expire runs without recent events, and delete old recalls outside runs; return how many runs expired."""
+        """Expire runs without recent events, and delete old recalls without a run; return how many runs expired."""
         writer, now_us = RunWriter(batch), microseconds(now, "now")
         self._follow(writer, link_asked(writer))
         expired = self._expire(writer, now_us)
@@ -70,7 +70,7 @@ class RunRecords:
         return expired
 
     def infer(self, batch: Batch, run_id: str, rows: Iterable[tuple[int, str | None]]) -> None:
-        """Set the uses inferred from a run's output: rows, each with the id of the recall that showed the memory."""
+        """Set the uses inferred from a run's output: (row, recall id) pairs with the recall that showed the memory."""
         writer = RunWriter(batch)
         run = writer.get(run_id)
         if run is not None:
@@ -102,7 +102,7 @@ class RunRecords:
         return {row for row in rows if (record := batch.record(row)) is not None and record.session_id is None}
 
     def forget_session(self, batch: Batch, session_id: str) -> None:
-        """Delete the recalls of a session, and replace its runs with tombstones."""
+        """Delete a session's recalls, and replace its runs with tombstones."""
         batch.use_reserve()
         writer = RunWriter(batch)
         doomed = [run.id for run in batch.newest_trajectories() if run.session_id == session_id]
@@ -121,7 +121,7 @@ class RunRecords:
         writer.finish()
 
     def _mark(self, writer: RunWriter, entries: Sequence[Entry]) -> list[str]:
-        """Add the marks of events to their runs; return the ids of the runs that changed."""
+        """Add the events' marks to their runs; return the ids of the runs that changed."""
         marks_of: dict[str, dict[str, Mark]] = {}
         for entry in entries:
             run_id = entry.sign.run_id or self._run_of_recall(writer, entry.sign)
@@ -133,7 +133,7 @@ class RunRecords:
         return [changed for run_id, marks in marks_of.items() for changed in add_marks(writer, run_id, marks.values())]
 
     def _run_of_recall(self, writer: RunWriter, sign: RunSign) -> str | None:
-        """Return the id of the run of the first known recall or, if it has no run, the id of the recall."""
+        """Return the run id of the first known recall or, if it has no run, the recall's own id."""
         for recall_id in sign.recall_ids:
             note = writer.batch.recall_note(recall_id)
             if note is not None:
@@ -167,14 +167,11 @@ class RunRecords:
         return len(silent)
 
     def _clear_former_signs(self, writer: RunWriter, keys: Iterable[bytes]) -> None:
-        """Remove what a former version with implicit feedback stored in these runs and in their memories.
-
-        The runs are relearned.
-        """
+        """Remove what a former version with implicit feedback stored in these runs and in their memories."""
         for run in filter(None, map(writer.by_key, dict.fromkeys(keys))):
             writer.put(msgspec.structs.replace(run, former_signs=(), was_watched=False))
             for record in filter(None, map(writer.batch.record, sorted(run.rows))):
-                writer.batch.update(record)  # encoded without the inferred quality
+                writer.batch.update(record)  # encodes it without the inferred quality
             writer.batch.change_lessons(run.id)
 
     def _runs_with(self, writer: RunWriter, rows: Sequence[int]) -> list[str]:
@@ -248,16 +245,16 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
     return msgspec.structs.replace(run, marks=marks, inferred=inferred)
 
 
-# Ids that are used again. A begin after an end with the same id starts another run; a repeated begin before the end
-# does not. The time of an event determines its run. So neither the order of events nor their repetition matters,
-# because a start event that is delivered again has its original time.
+# Reused ids. A begin event after an end event with the same id starts a new run; a repeated begin event before the end
+# does not. An event's time determines its run. So neither order nor repetition matters: a redelivered begin event has
+# its original time.
 
 
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
-    """Add the marks of events to the runs of an id; return the ids of the runs that changed.
+    """Add marks to the runs with this id; return the ids of the runs that changed.
 
-    A mark with `is_placed` is added to the run `run_id` itself, any other mark to the run with this id at the mark's
-    time.
+    A mark with `is_placed` is added to the run `run_id` itself; any other mark, to the run to which the name referred
+    at the mark's time.
     """
     marks, changed = list(marks), list[str]()
     placed = [mark for mark in marks if mark.is_placed]
@@ -272,20 +269,20 @@ def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str
 
 
 class _Series(NamedTuple):
-    """Consecutive runs with one name, none of them forgotten, and the run that follows them, if any."""
+    """Consecutive runs with one name, none of them forgotten, and the run after them, if any."""
 
     name: str
     runs: tuple[StoredTrajectory, ...]
     following: StoredTrajectory | None
 
     def covers(self, at_us: int) -> bool:
-        """Return whether the name refers to one of these runs at the given time."""
+        """Return whether the name referred to one of these runs at `at_us`."""
         is_before_end = self.following is None or at_us < self.following.since_us
         return self.runs[0].since_us <= at_us and is_before_end
 
 
 def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[_Series]:
-    """Yield the runs that these marks may change: the runs with the name at their times, and the run after these."""
+    """Yield the runs that these marks may change: those with the name at the marks' times, and the run after them."""
     first_us, last_us = min(mark.at_us for mark in marks), max(mark.at_us for mark in marks)
     known: list[StoredTrajectory] = []
     for run in writer.batch.runs_named(name):
@@ -306,7 +303,7 @@ def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[
 
 
 def _divide(writer: RunWriter, series: _Series, marks: Iterable[Mark]) -> list[str]:
-    """Divide old and new marks among the runs of a series; return the ids of the runs that changed."""
+    """Distribute old and new marks among the runs of a series; return the ids of the runs that changed."""
     name, runs, first = series.name, series.runs, series.runs[0]
     new = _new_marks(marks, runs)
     if not new:
@@ -338,7 +335,7 @@ def _divide(writer: RunWriter, series: _Series, marks: Iterable[Mark]) -> list[s
 
 
 def _later_begins(marks: Iterable[Mark]) -> list[int]:
-    """Return the times of the begin marks that start another run, ascending."""
+    """Return the times, ascending, of the begin marks that start a new run."""
     begins, has_begun, ended_us = list[int](), False, None
     for mark in sorted(marks, key=lambda mark: (mark.at_us, mark.role != "begin")):
         if mark.role == "begin":
@@ -352,19 +349,19 @@ def _later_begins(marks: Iterable[Mark]) -> list[int]:
 
 
 def _run_at(ids: Mapping[int, str], at_us: int) -> str:
-    """Return the id of the run that the name referred to at `at_us`; `ids` maps start times to ids of runs."""
+    """Return the id of the run that the name referred to at `at_us`; `ids` maps start times to run ids."""
     return ids[max(since_us for since_us in ids if since_us <= at_us)]
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the run to which a mark or recall of a former run now belongs: if placed, its run if that still exists."""
+    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, `run` if it still exists."""
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)
 
 
 def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -> None:
-    """Store the start of the last run of a series: in the following run, if any, else in the first run of the name."""
+    """Store when a series' last run began: in the following run, if any, or else in the first run with the name."""
     following = series.following
     if following is None:
         writer.put(msgspec.structs.replace(writer.stored(series.name), last_us=before_us))
@@ -376,7 +373,7 @@ def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -
 def _move_recalls(
     writer: RunWriter, series: _Series, ids: Mapping[int, str], divided: Mapping[str, Sequence[Mark]]
 ) -> None:
-    """Link each recall to the run whose events name it, else to the run with the name at the time of the recall."""
+    """Link each recall to the run whose events name it, or else to the one its name referred to at its time."""
     for run in series.runs:
         for recall_id in run.recalls:
             note = writer.batch.recall_note(recall_id)
@@ -394,7 +391,7 @@ def _names(mark: Mark, recall_id: str) -> bool:
 
 
 def _add(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
-    """Add marks to one run, unless it is forgotten; return its id if any mark is new."""
+    """Add marks to one run unless it is forgotten; return its id if any mark is new."""
     run = writer.get_or_new(run_id)
     new = [] if run is None else _new_marks(marks, [run])
     if run is None or not new:

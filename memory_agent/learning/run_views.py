@@ -1,7 +1,7 @@
-"""Reads the request of a stored run, and converts runs to their public forms, `Trajectory` and `SimilarRun`.
+"""Reads a stored run's request, and converts runs to their public forms, `Trajectory` and `SimilarRun`.
 
 The request is read from the memory of the begin event, so forgetting that memory forgets the request. Requests without
-comparable vectors are compared by their words.
+vectors are compared by their words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.storage.terms import fingerprint
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
-    """Return the public form of a run, without forgotten memories."""
+    """Return a run's public form, without forgotten memories."""
     request = request_of(snapshot, run)
     return Trajectory(
         id=run.id,
@@ -68,10 +68,10 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
 
 
 MOST_STEPS = 32
-"""Maximum steps of one run that are converted to text: the first ones and the last ones."""
+"""Maximum steps of a run that are converted to text: the first ones and the last."""
 LINE_CHARS = 160
 _MOST_RECALLED = 50
-_LITTLE_CHARS = 48  # after the event's own words, such as the assignee of a step
+_LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
@@ -102,7 +102,7 @@ def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | No
 
 
 def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ...], int]:
-    """Return the distinct steps as text, and the number of omitted steps between the first ones and the last ones."""
+    """Return the distinct steps as text, and the number of steps omitted before the last one."""
     rows = [(mark, mark.row) for mark in run.marks if mark.role == "step" and mark.row is not None]
     chosen = rows if len(rows) <= MOST_STEPS else [*rows[: MOST_STEPS - 1], rows[-1]]
     read = ((mark, snapshot.record(row)) for mark, row in chosen)
@@ -114,7 +114,7 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
-    """Return the words of the event that set the quality of the run, else the words of its latest end."""
+    """Return the words of the event that set the run's quality, or else those of its latest end event."""
     cause = run.revisions[-1].cause if run.revisions else None
     said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
     ends = [mark for mark in said if mark.role == "end"]
@@ -144,7 +144,7 @@ _WORD = re.compile(r"\w+")
 
 
 class RunRequest(NamedTuple):
-    """The request of a run: its text, the digest of the text, and its unit vector (d,) or None."""
+    """A run's request: its text, the text's digest, and its unit vector (d,) or None."""
 
     text: str
     digest: bytes
@@ -152,7 +152,7 @@ class RunRequest(NamedTuple):
 
 
 def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> RunRequest | None:
-    """Return the request of a run; None if its begin event is unknown, created no memory, or was forgotten."""
+    """Return a run's request; None if its begin event is unknown, created no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None
@@ -162,7 +162,7 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
 
 
 def words_of(record: MemoryRecord, mark: Mark) -> str:
-    """Return the event's own words in the text of its memory, without the introduction and additions."""
+    """Return the event's own words from the text of its memory, without the introduction and additions."""
     if not mark.said_chars or record.updated_at is not None:  # stored by a former version, or replaced by `remember`
         return record.text
     return record.text[mark.said_at : mark.said_at + mark.said_chars]
@@ -175,7 +175,7 @@ def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: floa
 
 
 def likeness(one: RunRequest, other: RunRequest) -> float | None:
-    """Return the cosine of two requests. Without vectors, return 1 for the same words, else None."""
+    """Return the cosine of two requests. Without vectors, return 1 if their words are the same, or else None."""
     if one.vector is None or other.vector is None:
         return 1.0 if _words(one.text) == _words(other.text) else None
     return float(one.vector @ other.vector) if one.vector.shape == other.vector.shape else None

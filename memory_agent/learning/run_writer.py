@@ -15,11 +15,11 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
-"""Maximum steps kept of one run, the earliest ones. Steps that name memories or recalls have a separate limit."""
+"""Maximum steps stored per run, earliest first. Steps that name memories or recalls have a separate limit."""
 
 
 class RunWriter:
-    """Reads and writes runs by id within one batch. A forgotten run is read as None and never restored."""
+    """Reads and writes runs by id within one batch. A forgotten run reads as None and is never restored."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -34,7 +34,7 @@ class RunWriter:
         return None if run is None or run.is_forgotten else run
 
     def stored(self, run_id: str) -> StoredTrajectory:
-        """Return the stored run, even if it is forgotten; an empty run if it is unknown."""
+        """Return the run, even if it is forgotten, or an empty run if it is unknown."""
         return self._load(run_id) or StoredTrajectory(run_id)
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
@@ -52,21 +52,21 @@ class RunWriter:
         return self.get(self._ids[key])
 
     def request(self, run: StoredTrajectory) -> RunRequest | None:
-        """Return the request of a run with its vector, or None if it is unknown."""
+        """Return a run's request with its vector, or None if it is unknown."""
         row = run.begin_row
         if row is not None and row not in self._requests:
             self._requests[row] = request_of(self.batch, run, with_vector=True)
         return None if row is None else self._requests[row]
 
     def put(self, run: StoredTrajectory) -> StoredTrajectory:
-        """Recompute the derived fields of a run, unless it is forgotten; then store and return the run."""
+        """Recompute a run's derived fields unless it is forgotten; store and return the run."""
         self._load(run.id)
         settled = run if run.is_forgotten else self._settled(run)
         self._now[run.id] = kept = self.batch.put_trajectory(settled)
         return kept
 
     def remove(self, run_id: str) -> None:
-        """Delete a run whose facts have moved to another run."""
+        """Delete a run whose facts were moved to a different run."""
         self._load(run_id)
         self.batch.delete_trajectory(run_id)
         self._now[run_id] = None
@@ -77,13 +77,13 @@ class RunWriter:
         self.put(StoredTrajectory(run_id, is_forgotten=True, again=run.again, last_us=run.last_us))
 
     def claim(self, row: int | None, run_id: str) -> None:
-        """Set the `run_id` of a memory to the name of a run; None is ignored."""
+        """Set a memory's `run_id` to the run's name; a `row` of None is ignored."""
         record, name = None if row is None else self.batch.record(row), self.stored(run_id).name
         if record is not None and record.run_id != name:
             self.batch.update(msgspec.structs.replace(record, run_id=name))
 
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
-        """Return the known recalls of a run, in order of time."""
+        """Return a run's known recalls in order of time."""
         notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 
@@ -96,7 +96,7 @@ class RunWriter:
         return [run_id for run_id, now in self._now.items() if now != self._before[run_id]]
 
     def finish(self) -> None:
-        """Write the quality of changed runs to their memories, and the utility of the memories they used."""
+        """Write the quality of changed runs to their memories, and update the utility of the memories they used."""
         rows: set[int] = set()
         for run_id in self.changed():
             before, now = self._before[run_id], self._now[run_id]
@@ -138,7 +138,7 @@ class RunWriter:
         )
 
     def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
-        """Copy the quality of a run to its memories, except those that have their own verdict."""
+        """Copy a run's quality to its memories, except those with their own verdict."""
         is_same = before is not None and before.quality == now.quality
         known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
         for mark in now.marks:

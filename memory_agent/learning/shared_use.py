@@ -1,8 +1,8 @@
 """Reports how a user's runs used shared items, only as counts and sums of qualities.
 
-A report is stored before it is sent, and sent again unchanged until it is acknowledged, so that a crash neither loses
-it nor counts it twice. It covers the recalls that showed items and the runs that ended since the previous report. A run
-with a quality counts for each item that its events name and its recalls showed.
+A report is stored before it is sent, and resent unchanged until it is acknowledged, so that a crash neither loses it
+nor counts it twice. It covers the recalls that showed items and the runs that ended since the previous report. A run
+with a quality counts for each item that its recalls showed and its events name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Version = tuple[str, str]
 
 
 class Outbox(msgspec.Struct, frozen=True, array_like=True):
-    """Unanswered reports, the end of the covered time, and the number of the latest report."""
+    """Unacknowledged reports, the end of the period covered, and the number of the latest report."""
 
     reports: tuple[Report, ...] = ()
     through_us: int = 0
@@ -29,16 +29,16 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""Limit of the history that upkeep reads again instead of storing that there was nothing to report.
+"""Maximum history that upkeep rereads instead of storing that there was nothing to report.
 
-Also the maximum by which the covered time may be ahead of the clock.
+Also the maximum by which the period covered may be ahead of the clock.
 """
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(Outbox)
 
 
 def outbox_in(snapshot: Snapshot) -> Outbox:
-    """Return the outbox of a store."""
+    """Read the outbox from a snapshot of the store."""
     blob = snapshot.blob(_BLOB)
     return _decoder.decode(blob) if blob else Outbox()
 
@@ -49,16 +49,16 @@ def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
 
 
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
-    """Return the outbox with new reports for the time from its `through_us` until `until_us` (exclusive).
+    """Return the outbox with new reports for the period from its `through_us` until `until_us` (exclusive).
 
     If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`. Otherwise
-    nothing would be reported until the clock reaches it again. Uses reported in the meantime may then count twice. A
+    nothing would be reported until the clock catches up. Uses that were already reported may then count twice. A
     smaller step back changes nothing.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
         return msgspec.structs.replace(outbox, through_us=until_us)
     if outbox.reports or until_us <= outbox.through_us or SHOWED_ITEMS not in snapshot.state.counters:
-        return outbox  # without recalls that showed items, there is no history to read
+        return outbox  # no recall has shown items, so there is no history to read
     counted = sorted(_counted(snapshot, outbox.through_us, until_us).items())
     items = [_reported(version, *counts) for version, counts in counted]
     parts = [tuple(items[start : start + LARGEST_REPORT]) for start in range(0, len(items), LARGEST_REPORT)]
@@ -67,7 +67,7 @@ def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
 
 
 def _reported(version: Version, shown: int, uses: int, quality: float) -> ReportedItem:
-    """Return the report on a version, limited to the largest count that a report may state."""
+    """Return the report on a version, with counts limited to the largest that a report may contain."""
     reported = min(uses, LARGEST_COUNT)
     mean = quality / uses if uses else 0.0
     return ReportedItem(
@@ -80,7 +80,7 @@ def _reported(version: Version, shown: int, uses: int, quality: float) -> Report
 
 
 def _counted(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tuple[int, int, float]]:
-    """Return, for each version, how often it was shown and used, and the sum of the qualities of these uses."""
+    """Return how often each version was shown and used, and the sum of the qualities of its uses."""
     found: defaultdict[Version, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
     for note in snapshot.notes_between(since_us, until_us - 1):
         for version in note.items:

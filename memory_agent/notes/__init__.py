@@ -1,7 +1,7 @@
-"""Read memories from files that people and other tools keep: JSON notes, and sections of Markdown documents.
+"""Read memories from files that people and other tools maintain: JSON notes, and sections of Markdown documents.
 
 Each memory has a stable id, so a second import replaces changed memories and skips the rest. Read `storing` first;
-`plain` and `markdown` read the two kinds of file.
+`plain` and `markdown` each read one kind of file.
 """
 
 from memory_agent.notes.markdown import SECTION, SUFFIXES, outline, read_markdown, sections

@@ -1,4 +1,5 @@
-"""Read Markdown documents: each section becomes a memory titled by its headings, or several memories if it is long.
+"""Read Markdown documents: each section becomes a memory with its headings as the title, or several memories if it is
+long.
 
 In files that agents use as memory, such as GEMINI.md, each list item becomes a memory.
 """
@@ -27,7 +28,7 @@ _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _MOST_PART_CHARS = 1_500
-_MOST_CHARS = 12_000  # characters; a longer paragraph is cut
+_MOST_CHARS = 12_000  # characters; a longer paragraph is split
 _MOST_TITLE_CHARS = 300
 _MOST_OUTLINED_TITLE_CHARS = 200
 _MOST_SUMMARY_CHARS = 1_000
@@ -35,7 +36,7 @@ _SEPARATOR = " > "
 
 
 class Section(NamedTuple):
-    """The text between two headings. `headings` are its own heading and all above it; `line` is the heading's line."""
+    """The text under a heading. `headings` are that heading and those above it; `line` is its line number."""
 
     headings: tuple[str, ...]
     text: str
@@ -63,7 +64,7 @@ def read_markdown(path: Path, text: str, written: datetime) -> Iterator[Note]:
 
 
 def sections(text: str) -> Iterator[Section]:
-    """Yield the sections of a document that have text, in order.
+    """Yield the sections with text, in document order.
 
     Lines in code are not headings. Front matter, comments and recalled memories are skipped.
 
@@ -115,7 +116,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
-    """Return the level and name of the heading in a line. The name of an underlined heading is removed from `body`."""
+    """Return the level and name of a line's heading, or None. Removes the name of an underlined heading from `body`."""
     marked = _HEADING.match(line)
     if marked is not None:
         name = line[marked.end() :].strip()
@@ -129,7 +130,7 @@ def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
 
 
 def _parts(text: str, *, items: bool) -> Iterator[str]:
-    """Yield a text in parts, split between paragraphs; with `items`, each list item is a part."""
+    """Yield the parts of a text, split between paragraphs; with `items`, each list item is one part."""
     kept = ""
     for paragraph in _paragraphs(text):
         if items and _ITEM.match(paragraph):
@@ -147,7 +148,7 @@ def _parts(text: str, *, items: bool) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Yield the paragraphs of a text: code blocks are kept whole, and list items include their indented lines."""
+    """Yield the paragraphs of a text. Code blocks are not split, and list items include their indented lines."""
     kept: list[str] = []
     fence = ""
     for line in text.splitlines():

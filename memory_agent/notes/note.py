@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 DIGEST = "digest"
-"""The metadata field that identifies an unchanged note."""
+"""The metadata field by which an unchanged note is recognised."""
 FILE = "file"
 HEADING = "heading"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a file. `place` is its position in the file; `fields` are further arguments of `remember`."""
+    """A memory in a file. `place` is its position there; `fields` contains additional arguments of `remember`."""
 
     id: str
     text: str
@@ -28,10 +28,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """A hash of everything that is stored."""
+        """A hash of everything in the note that is stored."""
         return digest_of(self.text, self.title, self.metadata, self.fields)
 
 
 def digest_of(*values: Any) -> str:
-    """Return a hash of values that is the same in every process."""
+    """Return a hash of the values, the same in every process."""
     return sha256(msgspec.json.encode(values, order="deterministic")).hexdigest()[:32]

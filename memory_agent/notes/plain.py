@@ -2,7 +2,7 @@
 
     {"text": "Staging needs the VPN", "tags": ["deploy"], "timestamp": "2026-02-16T10:00:00Z"}
 
-A note may have the arguments of `remember`, or the names `content`, `memory` and `created_at` that other tools use.
+A note may contain the arguments of `remember`, or the names `content`, `memory` and `created_at` used by other tools.
 Other fields become metadata. A note without an `id` gets one derived from its content.
 """
 
@@ -31,7 +31,7 @@ _objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_plain(stream: BinaryIO, file: str) -> Iterator[Note | BadPlace]:
-    """Yield the notes in a seekable stream, and the places without a note."""
+    """Yield the notes in a seekable stream, and the places where a note is invalid."""
     if _is_document(stream):
         yield from _of_document(stream, file)
         return
@@ -43,14 +43,14 @@ def read_plain(stream: BinaryIO, file: str) -> Iterator[Note | BadPlace]:
 
 
 def has_notes(stream: BinaryIO) -> bool:
-    """Return whether a seekable stream contains a note. Rewinds the stream to its beginning."""
+    """Return whether a seekable stream contains a note. Rewinds the stream."""
     found = any(isinstance(one, Note) for one in read_plain(stream, ""))
     stream.seek(0)
     return found
 
 
 def _is_document(stream: BinaryIO) -> bool:
-    """Return whether a stream is one JSON document rather than JSON lines."""
+    """Return whether a stream contains one JSON document rather than JSON lines."""
     stream.seek(0)
     first = next((line.data for line in lines(stream) if line.data is None or line.data), b"")
     stream.seek(0)
@@ -91,7 +91,7 @@ def _read(data: bytes, file: str, place: str) -> Note | BadPlace:
     time = next((said[name] for name in _TIMES if said.get(name) is not None), None)
     moment = time_of(time)
     if time is not None and moment is None:
-        return BadPlace(file=file, place=place, reason="has a timestamp that is no ISO time and no number of seconds")
+        return BadPlace(file=file, place=place, reason="has a timestamp that is neither an ISO time nor a number")
     stated = said.get("metadata")
     if stated is not None and not isinstance(stated, dict):
         return BadPlace(file=file, place=place, reason="has metadata that is not an object")
@@ -99,7 +99,7 @@ def _read(data: bytes, file: str, place: str) -> Note | BadPlace:
     if not isinstance(title, str | None):
         return BadPlace(file=file, place=place, reason="has a title that is not text")
     if not isinstance(id, str | int | None) or len(str(id)) > _LONGEST_ID:
-        return BadPlace(file=file, place=place, reason="has an id that is no short text")
+        return BadPlace(file=file, place=place, reason="has an id that is too long or of the wrong type")
     known = {*_FIELDS, *_TEXTS, *_TIMES, "metadata", "title", "id"}
     rest = {name: value for name, value in said.items() if name not in known}
     fields = {name: said[name] for name in _FIELDS if said.get(name) is not None}

@@ -17,7 +17,7 @@ from memory_agent.notes.note import DIGEST, FILE, Note
 from memory_agent.records.memories import MemoryFilter
 from memory_agent.sessions.json_stream import BadPlace
 
-if TYPE_CHECKING:  # the command line renders notes without loading the engines
+if TYPE_CHECKING:  # so that the command line renders notes without loading the engines
     from memory_agent.provider import MemoryProvider
     from relay.disk import Report
 
@@ -29,7 +29,7 @@ _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", 
 
 
 class StoredNotes(msgspec.Struct, kw_only=True):
-    """Counts of stored notes. `bad_places` holds the first thousand bad places."""
+    """Counts of stored notes. `bad_places` contains the first thousand bad places."""
 
     files: int = 0
     added: int = 0
@@ -47,7 +47,7 @@ class StoredNotes(msgspec.Struct, kw_only=True):
 
 
 def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str) -> StoredNotes:
-    """Store the notes of one file; bad places are counted and do not affect the rest. Idempotent."""
+    """Store the notes of one file. Bad places are counted and do not affect other notes. Idempotent."""
     stored = StoredNotes(files=1)
     waiting = iter(notes)
     while batch := list(islice(waiting, _BATCH)):
@@ -56,10 +56,10 @@ def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: 
 
 
 def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: Report) -> StoredNotes:
-    """Bring the memories of a document, or of all documents below a folder, up to date with their sections.
+    """Update the memories of a document, or of all documents below a folder, to match their sections.
 
-    Forgets removed sections, including the sections of deleted documents. Keeps the sections of documents that cannot
-    be read and of documents in skipped folders such as `.claude`. Idempotent; repeat the call after an interruption.
+    Forgets removed sections, including those of deleted documents. Retains the sections of documents that cannot be
+    read or are in skipped folders such as `.claude`. Idempotent; after an interruption, repeat the call.
     """
     stored, kept, read = StoredNotes(), set[str](), set[str]()
     files = list(_documents(root))
@@ -119,7 +119,7 @@ def _documents(root: Path) -> Iterator[Path]:
 
 
 def _is_gone(file: str) -> bool:
-    """Return whether a file certainly does not exist; False if its folder cannot be searched."""
+    """Return whether a file definitely does not exist; False if its folder cannot be searched."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -136,7 +136,7 @@ def read_document(path: Path) -> str | BadPlace:
             return BadPlace(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        return BadPlace(file=str(path), place="", reason=f"is not UTF-8 at byte {error.start}")
+        return BadPlace(file=str(path), place="", reason=f"is not valid UTF-8 at byte {error.start}")
     except OSError as error:
         return BadPlace(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
     return BadPlace(file=str(path), place="", reason="is binary") if "\0" in text else text

@@ -1,4 +1,4 @@
-"""Recall: a `Search` is made once per query, and stages take candidates and return candidates until there is an answer.
+"""Recall: each query creates one `Search`, whose candidates pass through a series of stages to become the answer.
 
 Read `pipeline`, which lists the stages, then `query`, `dates`, `search`, `evidence`, `candidates`, `stages`,
 `selection`, `answer`, `shared`, `runs` and `context`, which renders an answer as a block for a prompt. Import the

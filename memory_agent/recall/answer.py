@@ -1,18 +1,20 @@
-"""Presents selected candidates as memories, with passages, counts, other occurrences and explanations.
+"""Converts selected candidates to the memories of an answer, with passages, counts, occurrences and explanations.
 
     sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + outcome + learned
     learned    = association + shift
 
-These are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match. `words`
-and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side. `centred` is
-always False, `likeness` always 0 and `like` always None: queries are not centred, and likeness among answers does not
-lower a score. `quality` states how the memory or its run ended, None if unknown, and `outcome` is what this adds or
-subtracts in either ranking. `learned` is what the learner added, 0 unless the memory comes from the learned ranking
-(`arm`). `caused_by` are the past runs that caused this: the run that used the memory for a similar request, else the
-runs with the most similar requests. `repeats` lists the former requests folded into this memory. The names are part of
-the interface: names may be added, but their meanings never change.
+The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match.
+`words` and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side.
+`centred` is always False, `likeness` always 0 and `like` always None: queries are not centred, and likeness among
+answers does not lower a score. `quality` is the quality of the memory or its run, None if unknown, and `outcome` is
+what it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the
+memory comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the
+memory for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests
+folded into this memory. The names are part of the public interface: names may be added, but existing ones never change
+their meaning.
 
-`note_of` makes the log entry of a recall, for feedback and attribution. It contains ids and vectors, never text.
+`note_of` creates a recall's log entry for feedback and attribution. The entry contains ids and vectors,
+never text.
 
 Shapes: p selected candidates.
 """
@@ -63,7 +65,7 @@ _SERVED: dict[Route, Served] = {
 
 
 class Answer(NamedTuple):
-    """The user's own memories that answer a search, and the candidates they were made from, in the same order."""
+    """The user's own memories that answer a search, and their candidates in the same order."""
 
     search: Search
     advice: Advice
@@ -71,7 +73,7 @@ class Answer(NamedTuple):
     memories: tuple[RetrievedMemory, ...]
 
     def showing(self, memories: Sequence[RetrievedMemory]) -> Answer:
-        """Return this answer, restricted to the given memories, in their order."""
+        """Return this answer restricted to `memories`, in their order."""
         places = {memory.record.id: place for place, memory in enumerate(self.memories)}
         shown = [places[memory.record.id] for memory in memories if memory.record.id in places]
         own = tuple(self.memories[place] for place in shown)
@@ -79,10 +81,10 @@ class Answer(NamedTuple):
 
 
 class _Occurrences(NamedTuple):
-    """A memory and its duplicates: their number, their first and last time, and the rows of the newest.
+    """A memory and its duplicates: how many there are, the first and last time, and the rows of the newest.
 
-    `newest` has one row more than the maximum of origins. `failed` is the number of failed runs of these memories and
-    of former requests folded into them.
+    `newest` has one row more than the maximum number of origins. `failed` is the number of failed runs of these
+    memories and of the former requests folded into them.
     """
 
     number: int
@@ -93,10 +95,10 @@ class _Occurrences(NamedTuple):
 
 
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
-    """Return selected candidates (p,) as the memories of an answer, in the same order.
+    """Return an answer with the selected candidates (p,) as memories, in the same order.
 
     Reads each memory once, all from one snapshot, which is newer than the search. Omits memories that were deleted
-    since the search and, if there is a filter, memories that were replaced.
+    after the search and, if there is a filter, memories that were replaced after it.
     """
     occurrences = _occurrences(found, search)
     named = [row for place, one in enumerate(occurrences) for row in _named(found, search, place, one)]
@@ -127,7 +129,7 @@ def _occurrences(found: Candidates, search: Search) -> list[_Occurrences]:
 
 
 def _failed(view: View, slots: Slots) -> int:
-    """Return how many runs of these memories failed; a memory without a run counts as a run."""
+    """Return the number of failed runs; a failed memory without a run counts as one."""
     has_failed = view.qualities_with_runs(slots) < FAILED_BELOW
     if not has_failed.any():
         return 0
@@ -136,7 +138,7 @@ def _failed(view: View, slots: Slots) -> int:
 
 
 def _named(found: Candidates, search: Search, place: int, occurring: _Occurrences) -> list[int]:
-    """Return the rows of all memories that are read to present one memory of the answer."""
+    """Return the rows of all memories to read in order to present one memory of the answer."""
     own = int(found.rows[place])
     if not search.query.is_explained:
         return [own]
@@ -155,7 +157,7 @@ def _lenders(found: Candidates, search: Search, place: int) -> list[int]:
 
 
 def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
-    """Return whether this is the record that passed the filter, not a record that replaced it after the search."""
+    """Return whether `record` is the one that passed the filter, rather than a later replacement."""
     if not search.is_filtered:
         return True
     updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")
@@ -163,9 +165,9 @@ def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
 
 
 def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int, tuple[int, int]]]:
-    """Return the cosines of the nearest passages (p,), NaN without a query vector, and their offsets by place.
+    """Return the cosines of the nearest passages (p,), NaN without a query vector, and the passages' offsets by place.
 
-    Offsets, as begin and end, are only given for passages that are not the first of their text.
+    Offsets (begin, end) are included only for passages other than the first of their text.
     """
     if search.vector is None:
         return np.full(found.slots.shape, np.nan), {}
@@ -177,14 +179,14 @@ def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int,
     with search.store.snapshot() as snapshot:
         for place in later.tolist():
             stored = snapshot.passages(int(found.rows[place]))
-            if stored is not None and passages[place] < len(stored[0]):  # else it was replaced in the meantime
+            if stored is not None and passages[place] < len(stored[0]):  # otherwise it was replaced after the search
                 begin, end = stored[0][passages[place]].tolist()
                 spans[place] = begin, end
     return cosines, spans
 
 
 class _Presented(NamedTuple):
-    """The parts of an answer: `records` by row, and `of_all`, the part of the explanation that all memories share."""
+    """Builds the memories of an answer. `of_all` is the part of the explanation that all memories share."""
 
     found: Candidates
     search: Search
@@ -195,7 +197,7 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
     ) -> RetrievedMemory:
-        """Return the memory at a place. `cosine` belongs to its best `passage`, which is None for the first passage."""
+        """Return the memory at `place`. `cosine` is that of its best `passage`, which is None for the first passage."""
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
         passages = self._highlight(record, passage)
@@ -218,7 +220,7 @@ class _Presented(NamedTuple):
         )
 
     def _highlight(self, record: MemoryRecord, passage: tuple[int, int] | None) -> Highlight | None:
-        """Return the words of a memory to show; `passage` is the best passage of a long text."""
+        """Return the highlighted words of a memory; `passage` is the best passage of a long text."""
         words = self.search.words
         if passage is None:
             return highlight_of(record, words) if self.search.query.is_marked else None
@@ -307,7 +309,7 @@ _NO_CONDITIONS: tuple[object, ...] = (None, ())
 
 
 def _conditions(search: Search) -> dict[str, Any]:
-    """Return the conditions of the query's filter, by field. `spans` are the times in the query, if they filter."""
+    """Return the conditions of the query's filter, by field. `spans` lists the query's times if they filter."""
     query = search.query
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:
@@ -318,7 +320,7 @@ def _conditions(search: Search) -> dict[str, Any]:
 
 
 def number(value: float) -> float | None:
-    """Return a score, or None for NaN."""
+    """Return `value`, or None if it is NaN."""
     return None if math.isnan(value) else value
 
 

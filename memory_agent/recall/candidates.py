@@ -1,17 +1,18 @@
-"""Collects the memories that may answer a query, with the parts of their scores, which an answer explains.
+"""Collects the memories that may answer a query, with the parts of their scores, which an answer's `explanation`
+reports.
 
     total = fused + dates + speaker + context + lent + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
 
-`shortlist` makes the candidates; every later stage takes candidates and returns candidates (`stages`, `selection`).
+`shortlist` creates the candidates; every later stage takes and returns candidates (`stages`, `selection`).
 
 The cosine and the late interaction are used unscaled. BM25 has no fixed scale, so it is used as a share of the best
 match. A missing side is unknown, not zero: a memory without a vector gets the mean cosine. Rejected by measurement
 (decision 0013): min-max scaling, which makes a score depend on the other candidates and amplifies noise in small sets;
 z-scores; reciprocal ranks.
 
-`speaker`: the intermediate texts of an agent, such as an assistant's messages, repeat at greater length what the user
-wrote and what was found. They rank below other memories that match about as well (decision 0013).
+`speaker`: the intermediate texts of an agent, such as an assistant's messages, repeat in more words what the user wrote
+and what was found. They rank below other memories that match about as well (decision 0013).
 
 Shapes: n candidates; in `shortlist`, all slots of the view.
 """
@@ -35,15 +36,17 @@ from memory_agent.storage.terms import is_foreign
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
-"""Positions among the candidates."""
+"""Indexes into the arrays of candidates."""
 
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
 _MOST_TIED = 8
-"""Maximum slots with one score, in multiples of the limit: 20,000 notes "build N failed" all have the same words."""
+"""Maximum slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the same
+words."""
 _OTHER_LANGUAGE = 3.0
-"""Logits subtracted for a query in a foreign language, whose texts all seem similar to the model (decision 0015)."""
+"""Logits subtracted for a query in a foreign language, because the model finds all texts in that language similar
+(decision 0015)."""
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
@@ -51,25 +54,25 @@ _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
 
 class Candidates(msgspec.Struct, frozen=True, dict=True):
-    """Candidates and the parts of their scores, as arrays (n,), ascending by slot or, after the selection, best first.
+    """Candidates and the parts of their scores, as arrays (n,), in order of slots or, after selection, best first.
 
-    `shortlist` sets the first group. `cosines` are NaN without a vector. `bm25` is 0 if no word is shared, and `shares`
-    is its share of the best value. `words` measures how well the candidate matches the query's words, and `near` how
-    well it or its neighbours do (`late_interaction`). `evidence` is the logit of the relevance without other
-    candidates.
+    `shortlist` sets the first group of fields. `cosines` is NaN for a memory without a vector. `bm25` is 0 if no word
+    is shared, and `shares` is `bm25` divided by its best value. `words` measures how well the candidate matches the
+    query's words, and `near` how well it or its neighbours do (`late_interaction`). `evidence` is the logit of the
+    relevance, ignoring other candidates.
 
-    `stages` sets the second group, which is 0, or NaN if unknown, before that. `lenders` has the slot that lent the
-    score, or -1. `requests` numbers former requests that repeat the query, from 1 for the best; it is 0 for other
-    memories. `relevance` is NaN if unknown, and so are `qualities`, the qualities of the candidates' runs.
-    `association` and `outcome` are what a candidate gains by past use and by its quality. `vouched` marks candidates
-    that runs used so often for similar requests that this makes them relevant.
+    `stages` sets the second group, which is 0 or NaN until then. `lenders` contains the slot that lent the score, or
+    -1. `requests` numbers former requests that repeat the query, from 1 for the best; it is 0 for other memories.
+    `relevance` and `qualities` (of the candidates' runs) are NaN if unknown. `association` and `outcome` are what a
+    candidate gains from past use and from its quality. `vouched` marks candidates that are relevant because runs used
+    them often for similar requests.
 
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
-    comes from. `ranks` is its rank in the learned ranking, from 1, if the baseline was compared with that
-    (`storage/stored_runs`). `copies` are the slots of the duplicates folded into each candidate, and `folded` the slots
-    of folded former requests with their copies.
+    comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it
+    (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded`
+    those of the folded former requests with their copies.
 
-    `is_all`: no other memory can answer.
+    `is_all`: no memory outside the candidates can answer.
     """
 
     slots: Slots
@@ -104,23 +107,23 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def total(self) -> Scores:
-        """The scores (n,) before the shift."""
+        """The scores (n,) without `shift`."""
         parts = self.fused + self.dates + self.speaker + self.context + self.lent
         return parts + self.association + self.outcome
 
     @property
     def scores(self) -> Scores:
-        """The scores (n,) that an answer is ranked by."""
+        """The scores (n,) by which an answer is ranked."""
         return self.total + self.shift
 
     @property
     def learned(self) -> Scores:
-        """The part of the scores (n,) that learning added."""
+        """The part of the scores (n,) that comes from learning."""
         return self.association + self.shift
 
     @cached_property
     def leaders(self) -> Places:
-        """The places of the best candidate of each text, best first."""
+        """The place of each text's best candidate, best first."""
         order = best_first(self.total, self.rows, self.rows.size)
         leaders: Places = order[np.sort(np.unique(self.fingerprints[order], return_index=True)[1])]
         return leaders
@@ -133,11 +136,11 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def best_evidence(self) -> float:
-        """The best evidence among the answers, minus infinity if none is known."""
+        """The best evidence among the answers; minus infinity if all of it is unknown."""
         return float(np.fmax.reduce(self.evidence[self.answers], initial=-np.inf))
 
     def take(self, places: Places | Mask) -> Candidates:
-        """Return the candidates at these places, in the given order, or the candidates in a mask (n,)."""
+        """Return the candidates at `places`, in that order; `places` may also be a mask (n,)."""
         if places.dtype == np.bool_:
             (places,) = places.nonzero()
         parts: dict[str, object] = {}
@@ -153,7 +156,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
         return self.take(np.arange(min(limit, self.slots.size)))
 
     def joined(self, other: Candidates) -> Candidates:
-        """Return these candidates, followed by the others."""
+        """Return these candidates followed by those of `other`."""
         parts: dict[str, object] = {}
         for name, part in msgspec.structs.asdict(self).items():
             if isinstance(part, np.ndarray):
@@ -164,9 +167,10 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
-    """Return the best `limit` by vector, by words, and by the times that the query names, with their neighbours.
+    """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
 
-    In the mode `vector` the best `sure` are exact. If copies of few texts crowd out other texts, `limit` counts texts.
+    In the mode `vector`, they include the exact best `sure`. If copies of a few texts crowd out others, `limit` counts
+    texts.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -177,10 +181,10 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
-    """Return `slots`, which are ascending, as candidates.
+    """Return the candidates for `slots`, which must be ascending.
 
     `reach` is the number of neighbours on each side that count as evidence. A later stage adds what candidates gain
-    from neighbours in the ranking (`stages`).
+    from their neighbours (`stages`).
     """
     view = search.view
     cosines = np.full(slots.shape, np.nan)
@@ -229,7 +233,7 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
 
 
 def is_calibrated(search: Search) -> bool:
-    """Whether the query's vector, if any, comes from the model that relevance is calibrated for, without prefixes."""
+    """Whether the query's vector, if any, comes from the model for which relevance is calibrated, without prefixes."""
     stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
     return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
 
@@ -247,7 +251,7 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return what candidates lose because they are intermediate texts of an agent; 0 if all candidates are."""
+    """Return the penalty of candidates that are intermediate texts of an agent; 0 if all candidates are such texts."""
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)
@@ -272,7 +276,7 @@ def _by_words(search: Search, limit: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the best memories, by nearness and cosine, from a time that the query names or soon after it."""
+    """Return the best memories by nearness and cosine, from the times that the query names or soon after."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
@@ -297,7 +301,7 @@ def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.
 
 
 def _is_all(search: Search, slots: Slots, limit: int) -> bool:
-    """Whether `slots` contain every memory that can answer, or a copy of it. False if some cosines are not computed."""
+    """Whether `slots` contain every memory that can answer, or a copy of it. False if cosines are missing."""
     can_answer = search.bm25 > 0
     if search.cosines is not None:
         if search.cosines.unseen > -np.inf:
@@ -313,7 +317,7 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
     """Return the nearness, 0 to 1, of each time (n,), in microseconds since 1970, to the nearest of `dates`.
 
-    An event is often mentioned in the days after it, and never before. So the value is 1 inside a span, and fades after
+    An event is often mentioned in the days after it, and never before. So the value is 1 within a span and fades after
     its end.
     """
     nearest = np.zeros(times_us.shape)
@@ -336,16 +340,17 @@ def _nearness_to(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.N
 
 
 def _fading(date: UnderstoodDate) -> timedelta:
-    """Return the time in which the boost fades to 1/e after a span: the length of the span, within bounds."""
+    """Return how long the boost takes to fade to 1/e after a span: the span's length, within bounds."""
     if date.since is None or date.until is None:
         return _LEAST_FADING
     return min(max(date.until - date.since, _LEAST_FADING), _MOST_FADING)
 
 
 def fuse(cosines: Scores, words: Scores, shares: Scores, weight: float) -> Scores:
-    """Return (n,) fused scores, higher is better. `weight` is the weight of the vector side.
+    """Return the fused scores (n,); higher is better. `weight` is the weight of the vector side.
 
-    `cosines` is NaN for a memory without a vector, `words` is the late interaction, and `shares` is BM25 as a share.
+    `cosines` is NaN for a memory without a vector, `words` is the late interaction, and `shares` is BM25 divided by its
+    best value.
     """
     present = np.isfinite(cosines)
     filled = cosines if present.all() else np.where(present, cosines, cosines[present].mean())
@@ -353,17 +358,17 @@ def fuse(cosines: Scores, words: Scores, shares: Scores, weight: float) -> Score
 
 
 def lexical_share(bm25: Scores, best_bm25: float) -> Scores:
-    """Return (n,) BM25 as shares of the best value, 0 to 1."""
+    """Return `bm25` (n,) divided by its best value, 0 to 1."""
     return bm25 / best_bm25 if best_bm25 > 0 else np.zeros(bm25.shape)
 
 
 def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
-    """Return the positions of the best `limit` scores, best first; in a tie the later row comes first."""
+    """Return the positions of the best `limit` scores, best first; in a tie, the higher row comes first."""
     return np.lexsort((-rows, -scores))[:limit]
 
 
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
-    """Return the positions of the highest `limit` scores above `above`, ascending, with all ties. NaN is omitted.
+    """Return the positions, ascending, of the highest `limit` scores above `above`, with all ties. NaN is omitted.
 
     A sample of every 16th score gives a bound below which scores are not sorted: .1 ms instead of .9 for 100,000
     scores.
@@ -379,7 +384,7 @@ def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArra
 
 
 def _floor_of(scores: AnyScores, limit: int, above: float) -> float:
-    """Return a score that, judging by a sample, more than `limit` scores probably exceed; else `above`."""
+    """Return a score that, judging by a sample, more than `limit` scores exceed; `above` if none can be estimated."""
     sample = scores[::_STRIDE]
     sample = sample[sample > above]
     beyond = 2 * limit // _STRIDE + 8

@@ -1,22 +1,22 @@
 """Renders runs and memories as a block of text for a prompt, within a token budget.
 
-The block stays data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its version
-and the name of its author, quoted and without characters that separate facts (`sharing`). Each line of a memory or a
-run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so no memory can
-close the block. Control and format characters are removed, so no text is hidden. A memory is shown whole or omitted,
-except a long one, which is shortened and marked as such: half of BEAM's messages have 1,500 characters, most of a usual
-block. A shortened text begins at the passage that answers the query. At most 1,000 characters of a shared item are
-shown.
+The block remains data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its
+version and the name of its author, quoted and stripped of the characters that separate facts (`sharing`). Each line of
+a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so
+no memory can close the block. Control and format characters are removed, so no text is hidden. A memory is shown whole
+or omitted, except that a long one is shortened and marked as such: half of BEAM's messages have at least 1,500
+characters, which would fill most of a typical block. A shortened text begins at the passage that answers the query. At
+most 1,000 characters of a shared item are shown.
 
-Tokens are counted by the caller's function, or bounded by `estimate_tokens`. The bound is for WordPiece with the
-uncased vocabulary of BERT, which the bundled model uses. It holds for every text, because in this vocabulary frequent
-words are one piece, and a piece has at least two letters if the vocabulary contains the pair. For English, the bound is
-1.6 to 2 times the number of tokens.
+Tokens are counted by the caller's function, or bounded by `estimate_tokens`. The bound is for WordPiece with BERT's
+uncased vocabulary, which the bundled model uses. It holds for every text, because frequent words are single pieces in
+this vocabulary, and a piece has at least two letters if the vocabulary contains the pair. For English, the bound is 1.6
+to 2 times the number of tokens.
 
-Rejected: Markdown fences, which a memory with code would close. Titles in headings, since a title with a quotation mark
-could continue as a heading. Continuing after a memory that does not fit, since more room could then show fewer
-memories. Three bytes per token, too low for symbols and Chinese (30,678 tokens for a bound of 20,000). One token per
-character, three times too high for English.
+Rejected: Markdown fences, because a memory with code would close them; titles in headings, because a title with a
+quotation mark could continue as a heading; continuing after a memory that does not fit, because a larger budget could
+then show fewer memories; three bytes per token, which is too low for symbols and Chinese (30,678 tokens for a bound of
+20,000); one token per character, which is three times too high for English.
 """
 
 from __future__ import annotations
@@ -55,26 +55,27 @@ _HOW: dict[Reason | None, str] = {
     "later_success": "completed, and a later run built on it",
 }
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
-_LEAST_CHARS = 120  # the minimum shown of a longer memory, or it is omitted
+_LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
 _MOST_SHARED_CHARS = 1_000
-"""Maximum characters shown of another user's text. A generated summary has fewer, a body up to 16,000."""
-_NEAR_CHARS = 80  # if a line begins at most this far before a passage, it is shown from its beginning
+"""Maximum characters shown of another user's text. A generated summary is shorter, and a body has up to 16,000."""
+_NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
 _MOST_CHARS_PER_TOKEN = 32
-"""Longer entries cannot fit and are not counted. The mean of English prose is an eighth of this."""
+"""Maximum characters per token of room; a longer entry is assumed not to fit. English prose averages an eighth of
+this."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
-"""Ids that may appear in a heading."""
+"""Matches the ids that may appear in a heading."""
 _END_OF_NAME = re.compile(r" #[0-9a-f]{6}\Z")
 _PLAIN_NAME = re.compile(r"[\w.@+-]+")
 _MOST_NAME_CHARS = 40
 
 
 class Excerpt(NamedTuple):
-    """A part of a text, and a phrase that states its length."""
+    """A part of a text, and its length as a phrase, such as `900 of 2,500 characters`."""
 
     text: str
     length: str
@@ -92,17 +93,18 @@ def context_block(
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" if none fits.
 
-    `heading` is a line above the block, for a reader of several blocks. The runs of `result` come first, with at most
+    `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
     half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
     memory of its run, such as the message that began the run, has the same words. `with_ids` adds each memory's id, for
-    a reader who can fetch the whole memory. Entries of shared items state the author and the released figures. A long
-    shared item is shortened to the part that answers the query, unless `is_whole`.
+    a reader that can fetch the whole memory. Entries of shared items state the author and the released metrics. A long
+    shared item is shortened to the part that answers the query unless `is_whole` is true.
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
-    last line then states the number of omitted runs and memories. `count_tokens`, such as an embedder's, counts each
-    entry once, and the counts are added. This is exact if tokens end at line ends, as in WordPiece. Without
+    last line then states how many runs and memories were omitted. `count_tokens`, such as an embedder's method, is
+    called once per entry, and the counts are added. This is exact if tokens end at line ends, as in WordPiece. Without
     `count_tokens`, tokens are estimated (`estimate_tokens`): never too low for the bundled model, and up to twice too
-    high for English. For another model, pass its counter. Ages are relative to `now`, by default the current time.
+    high for English. For a different model, pass its counter. Ages are relative to `now`, which defaults to the current
+    time.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -131,7 +133,7 @@ def context_block(
 
 
 class _Entries:
-    """The entries of a block, appended after the entries `before` them as long as there is `room`, in tokens."""
+    """The entries of a block: those in `before`, and those added while there is `room`, in tokens."""
 
     def __init__(self, room: int, count: CountTokens, before: Sequence[str] = ()) -> None:
         self.texts = list(before)
@@ -140,7 +142,7 @@ class _Entries:
         self._count = count
 
     def add(self, entry: str) -> bool:
-        """Add an entry if it fits; return whether it fits."""
+        """Add `entry` if it fits, and return whether it did."""
         tokens = self._tokens(entry)
         if self.tokens + tokens > self._room:
             return False
@@ -149,7 +151,7 @@ class _Entries:
         return True
 
     def add_part(self, heading: str, memory: RetrievedMemory) -> bool:
-        """Add an entry with as much of a long text as fits; return False and add nothing if that is too little."""
+        """Add an entry with as much of a long text as fits; add nothing and return False if that is too little."""
         text, begin = memory.record.text, _beginning(memory)
         rest = text[begin:]
         fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
@@ -166,13 +168,13 @@ class _Entries:
         return bool(best)
 
     def _tokens(self, entry: str) -> int:
-        """Return the tokens of `entry`, or any number that exceeds the room if the entry is too long to fit."""
+        """Return the number of tokens of `entry`, or a number that exceeds the room if the entry is too long to fit."""
         room = self._room - self.tokens
         return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part to show of a long text of another user, from its passage on; None for other texts."""
+    """Return the part of another user's long text to show, starting at its passage; None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -181,12 +183,12 @@ def excerpt(memory: RetrievedMemory) -> Excerpt | None:
 
 
 def is_plain_id(id: str) -> bool:
-    """Return whether an id may be shown. Callers choose ids, and an id of several words could be an instruction."""
+    """Return whether `id` may be shown. Callers choose ids, and an id of several words could be an instruction."""
     return _PLAIN_ID.fullmatch(id) is not None
 
 
 def age(timestamp: datetime, now: datetime) -> str:
-    """Return the time between `timestamp` and `now` as text, in the largest unit that fits."""
+    """Return the time from `timestamp` to `now` as text, such as `3 days ago`, in the largest unit that fits."""
     span = _span(abs(now - timestamp))
     if not span:
         return "just now"
@@ -194,13 +196,13 @@ def age(timestamp: datetime, now: datetime) -> str:
 
 
 def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how long ago a memory was stored or, if another user shared it, published."""
+    """Return the age of a memory as text, from its timestamp or, if another user shared it, from its publication."""
     shared = shared_origin(memory)
     return age(memory.record.timestamp if shared is None else shared.published_at, now)
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return the origin of another user's memory; None for the user's own memory."""
+    """Return the origin of another user's memory; None for one of the user's own."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -219,11 +221,11 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return who shared a memory or its text, the version and the figures, as part of a heading; "" if nobody did.
+    """Return, for a heading, who shared a memory or its text, the version and the metrics; "" if nobody shared it.
 
-    Author and version are another user's words. They are shortened and have only letters, digits and `-_.'@+`, so that
-    they cannot end the quotation and continue as facts of ours. They are in quotation marks, except for a single plain
-    word, and a pseudonym or a number of users, which nobody can choose as a name.
+    Author and version are another user's words. They are shortened and reduced to letters, digits and `-_.'@+`, so that
+    they cannot end the quotation and continue as facts of ours. They are quoted, except for a single plain word, and
+    for a pseudonym or a number of users, which nobody can choose as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -236,19 +238,19 @@ def sharing(memory: RetrievedMemory) -> str:
 
 
 def run_text(run: SimilarRun, now: datetime) -> str:
-    """Return a run as three lines: its time, its request, and its steps with its end."""
+    """Return a run as three lines: its time, its request, and its steps with how it ended."""
     return f"{_run_heading(run, now)}\n{_run_body(run, _shown_steps(run, _MOST_STEPS))}"
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often a memory was seen, when first and last, and its other outcomes; "" if it was seen once."""
+    """Return how often a memory was seen, when it was first and last seen, and its other outcomes; "" if seen once."""
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
 
 
 def _seen(memory: RetrievedMemory, now: datetime) -> Iterable[str]:
-    """Yield the other occurrences: the first, the last with its ending, and the newest with each other ending."""
+    """Yield the other occurrences: the first, the last with its ending, and the newest of each remaining ending."""
     own = memory.record
     if memory.first_seen is not None and memory.first_seen < own.timestamp:
         yield f"first {age(memory.first_seen, now)}"
@@ -297,7 +299,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
 
 
 def worth(metrics: QualityMetrics) -> list[str]:
-    """Return the released figures of an item in words. Counts have a +, because they are rounded down."""
+    """Return an item's released metrics in words. Counts end with +, because they are rounded down."""
     facts = [f"used by {metrics.distinct_users}+ people"] if metrics.distinct_users else []
     if metrics.avg_trajectory_score is not None:
         facts.append(f"mean {_share(metrics.avg_trajectory_score)}")
@@ -311,7 +313,7 @@ def _share(value: float) -> str:
 
 
 def _author(text: str) -> str:
-    """Return an author for a heading: a chosen name is quoted, with its unforgeable suffix; others are unchanged."""
+    """Return an author for a heading. A chosen name is quoted, with its unforgeable suffix; others are unchanged."""
     if is_pseudonym(text) or is_of_many(text):
         return text
     end = _END_OF_NAME.search(text)
@@ -320,7 +322,7 @@ def _author(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return another user's words in a form that is safe in a heading."""
+    """Return another user's words, made safe for a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
@@ -337,13 +339,13 @@ def _left_out(missing: int) -> str:
 
 
 def _is_in_a_run(memory: RetrievedMemory, in_runs: set[str]) -> bool:
-    """Return whether a line of a run contains the memory, and the memory belongs to no other run."""
+    """Return whether a line of a run contains the memory, and the memory does not belong to a different run."""
     runs = {memory.record.run_id, *(origin.run_id for origin in memory.origins)}
     return len(runs) == 1 and bool(in_runs & {memory.record.id, *(origin.id for origin in memory.origins)})
 
 
 def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories, without those that repeat the words of an earlier memory of the same run."""
+    """Return the memories without those that repeat an earlier memory of the same run word for word."""
     seen: set[tuple[str | None, str]] = set()
     different = []
     for memory in memories:
@@ -355,9 +357,9 @@ def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
 
 
 def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[set[str], int]:
-    """Add the runs that fit; return the ids of the memories shown in full, and the number of other runs.
+    """Add the runs that fit; return the ids of the memories shown in full, and the number of omitted runs.
 
-    A run that does not fit with all steps is shown with fewer.
+    A run that does not fit with all its steps is shown with fewer.
     """
     contained: set[str] = set()
     missing = len(result.runs)
@@ -378,7 +380,7 @@ def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[s
 def _add_memories(
     entries: _Entries, memories: Sequence[RetrievedMemory], now: datetime, with_ids: bool, is_whole: bool
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Add memories until one does not fit; return the memories shown, and the shortened ones among them."""
+    """Add memories until one does not fit; return those shown, and which of them were shortened."""
     shown: list[RetrievedMemory] = []
     shortened: list[RetrievedMemory] = []
     for place, memory in enumerate(memories, len(entries.texts) + 1):
@@ -394,8 +396,8 @@ def _add_memories(
 
 
 def _common_steps(result: RecallResult) -> str:
-    """Return the entry of the steps that runs have in common, or "" if there are none."""
-    common = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed took, and no other"))
+    """Return the entry with the steps that runs have in common, or "" if there are none."""
+    common = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed did and others did not"))
     lines = []
     for steps, what in common:
         runs = len({run_id for step in steps for run_id in step.run_ids})
@@ -423,7 +425,7 @@ def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
 
 
 def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
-    """Return a run as two lines: its request, and its steps with its end."""
+    """Return a run as two lines: its request, and its steps with how it ended."""
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     shown = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
     done = _joined(shown)
@@ -442,7 +444,7 @@ def _clause(line: RunLine) -> str:
 
 
 def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
-    """Return the lines above entries of other users: a warning, and how to read their full text and fetch files."""
+    """Return the lines above the entries of other users: a warning, and how to read the full text and fetch files."""
     hints = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
     hints += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
     warning = [SHARED] if any(memory.tier == "global" for memory in shown) else []
@@ -450,7 +452,7 @@ def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[Retrie
 
 
 def _has_more(memory: RetrievedMemory) -> bool:
-    """Return whether a shared item has a file, or more text than is shown."""
+    """Return whether a shared item has a file or is not shown in full."""
     return _has_file(memory) or _is_long(memory)
 
 
@@ -463,7 +465,7 @@ def _is_long(memory: RetrievedMemory) -> bool:
 
 
 def _body(memory: RetrievedMemory) -> str:
-    """Return the title and text with normalised line ends and without invisible characters."""
+    """Return the title and text, with line ends normalised and invisible characters removed."""
     return _titled(memory, memory.record.text)
 
 
@@ -482,9 +484,9 @@ def _one_line(name: str) -> str:
 
 
 def _beginning(memory: RetrievedMemory) -> int:
-    """Return where the shown part of a long text begins: at its passage, or at the beginning of that line if near.
+    """Return where the shown part of a long text begins: at its passage, or at the start of its line if near.
 
-    It begins earlier if the text ends soon after the passage, but never so early that the minimum part ends before it.
+    It begins earlier if the text ends soon after the passage, but the minimum part always reaches the passage.
     """
     text = memory.record.text
     at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))
@@ -515,7 +517,7 @@ def _quoted(body: str) -> str:
 
 
 def _words_in(body: str, chars: int) -> str:
-    """Return the whole words in the first `chars` characters. A string that is too long to be a word may be cut."""
+    """Return the whole words in the first `chars` characters. A string too long to be a word may be cut."""
     kept = body[:chars]
     if not body[chars : chars + 1].isspace():
         end = max(kept.rfind(" "), kept.rfind("\n"))
@@ -530,7 +532,7 @@ _NO_PAIR = {
     "t": "bdgjknqwx", "u": "quv", "v": "fghjklmpqtvwxz", "w": "bfhjmpqvwxz", "x": "bcdefghjklmnopqrsuvwz",
     "y": "bcfghjqvwyz", "z": "bcfgjklmnpqrstvwx",
 }  # fmt: skip
-"""For each letter, the letters that begin a new piece after it, because no piece of the vocabulary has the pair."""
+"""For each letter, the letters that begin a new piece after it, because the vocabulary does not contain the pair."""
 
 _WHOLE = frozenset(
     """
@@ -554,7 +556,7 @@ _WHOLE = frozenset(
     answer message request response memory process network model page support case group company program government
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""Frequent words that the tokenizer keeps as one piece."""
+"""Frequent words that the tokenizer does not split."""
 
 _EDGE = r"[^ \n\t!-/:-@\[-`{-~]"
 _WORD = re.compile(f"(?<!{_EDGE})[a-z]+(?!{_EDGE})")
@@ -563,11 +565,11 @@ _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for lette
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an upper bound of the tokens of `text`. The bounds of its lines add up to at least the bound of the text.
+    """Return an upper bound on the number of tokens of `text`. The sum of its lines' bounds is never lower.
 
     A frequent word counts as one token, and so does each decomposed character (a Hangul syllable has two or three),
-    except in sequences of letters. There, a piece has a single letter only if it is the first, the last, or before a
-    pair that the vocabulary lacks; all other pieces have two letters or more.
+    except in sequences of letters. In these, a piece has a single letter only if it is the first, the last, or before a
+    pair that the vocabulary does not contain; all other pieces have at least two letters.
     """
     text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
     runs = _LETTERS.findall(text)

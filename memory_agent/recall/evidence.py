@@ -1,9 +1,9 @@
 """Computes how well memories match the words of a query, and how likely they are relevant to it. Pure.
 
-**Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with the nearest word of a memory. A
-memory's words are represented by the signs of the model's vectors of its content words (`storage/passages`), and a word
-of the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it contains in any
-inflection counts `_SAME_WORD`.
+**Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with a memory's nearest word. A
+memory is represented by the signs of the model's vectors of its content words (`storage/passages`), and each word of
+the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it contains in any inflection
+has the similarity `_SAME_WORD`.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
@@ -13,16 +13,16 @@ inflection counts `_SAME_WORD`.
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four values are used for the relevance. In these, the contribution of neighbours is multiplied by the memory's
-credit, 0 to 1, so that a memory about something else in the same session gains nothing. A memory that follows a
-question like the query, or has the same run as a neighbour, continues that neighbour whatever its own words are, and
-gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the word, else 0.
-The rarities are smoothed for stores with few memories. Words by which the query names a time are ignored, since a
-memory need not repeat its own time. The ranking does count these words. Otherwise the nearness of a time would have
-less weight relative to the other words (4 points of R@10 on LoCoMo's questions with a time).
+The last four values contribute to the relevance. In them, the contribution of neighbours is multiplied by the memory's
+credit, 0 to 1, so that a memory in the same session about a different topic gains nothing. A memory that follows a
+question like the query, or belongs to the same run as a neighbour, continues that neighbour whatever its own words are,
+and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the word, else
+0. The rarities are smoothed for stores with few memories. Words that name a time in the query are ignored, since a
+memory need not repeat its own time. The ranking counts them; otherwise the nearness of a time would have less weight
+relative to the other words (4 points of R@10 on LoCoMo's questions with a time).
 
-A long text has a near word for every word by chance. The discount accounts for this, and the power keeps the few close
-words of a long report above it.
+A long text contains a near word for every word by chance. The discount accounts for this, and the power keeps the few
+close words of a long report above the discount.
 
 **Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode.
 
@@ -32,19 +32,20 @@ words of a long report above it.
     relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
     credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
 
-`lacked` measures the unmatched rarity in absolute terms and not as a share, since any text matches much of a long
-query. T is the number of tokens of all memories that may answer. The more text there is, the better its best match is
-by chance: by the expected maximum of that many normal variables, which grows fast at first and slowly later. One good
-memory vouches for the others of its answer, since evidence often uses other words. Judging each memory separately loses
-9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it would admit
-everything. The contribution of neighbours and other candidates is multiplied by the credit of a memory. In a store or a
-session about several topics, unrelated memories are near an answer. Their vectors are far from the query, which is rare
-for evidence (decision 0014). Without word vectors, without words or without a vector, another line with its own slope
-and centre gives the same measure (`Line`). The mode of a recall only selects the candidates and has no effect here.
+`lacked` measures the unmatched rarity in absolute terms, not as a share, since any text matches much of a long query. T
+is the total number of tokens of all memories that may answer. The more text there is, the better its best match by
+chance: that match grows with the expected maximum of that many normal variables, fast at first and slowly later. A good
+memory vouches for the other memories of the answer, since evidence often uses different words. Judging each memory by
+itself loses 9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it
+would admit everything. The contribution of neighbours and other candidates is multiplied by the memory's credit,
+because in a store or session about several topics, unrelated memories are near an answer. Their vectors are far from
+the query, which is rare for evidence (decision 0014). Without word vectors, words or a vector, a different line, with
+its own slope and centre, gives the same measure (`Line`). A recall's mode affects which memories become candidates, but
+not their relevance.
 
-The relevance is calibrated for the bundled model, to separate the evidence of questions from the best answers of stores
-without evidence (decision 0014). With another model, the relevance of memories with a vector is unknown (NaN). It is
-not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
+The relevance is calibrated for the bundled model, to separate the evidence for questions from the best answers of
+stores without evidence (decision 0014). With a different model, the relevance of memories with a vector is unknown
+(NaN). It is not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
 
 Shapes: q words of the query, n memories.
 """
@@ -72,16 +73,16 @@ _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two similar questions
-_PRIOR_MEMORIES = 100  # assumed memories without the words, to smooth the rarity
+_PRIOR_MEMORIES = 100  # number of assumed memories without the word, to smooth the rarity
 
 CALIBRATED_MODEL = "all-MiniLM-L6-v2"
-"""The model that the constants were fitted to. For example, E5 has cosines between .7 and .9 for any two texts."""
+"""The model to which the constants were fitted. Others differ: E5 has cosines between .7 and .9 for any two texts."""
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
 _TOKENS_PER_CHANCE = 30.0  # the size of a text that may resemble a query by chance: about a message
 _LEAST_TOKENS = 16  # shorter memories are not discounted
-_SHRINKAGE = 8.0  # of the rarity that a text matches by chance, in square roots of the query's rarity
+_SHRINKAGE = 8.0  # discounts rarity matched by chance, in square roots of the query's rarity
 
 
 class Line(NamedTuple):
@@ -100,15 +101,15 @@ NO_VECTOR = Line(9.0, -0.08, 0.1)
 _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
-_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines with no credit and with full credit; a tenth of the evidence has less than .3
-_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; with 4 an answer has .1 to .4 more memories
+_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines that give no credit and full credit; a tenth of the evidence has less than .3
+_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds .1 to .4 memories to an answer
 
 
 class Met(NamedTuple):
-    """How well memories (n,) match the words of a query, with their own words and with those of their neighbours.
+    """How well memories (n,) match a query's words, by their own words and by those of their neighbours.
 
-    `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the words of
-    the query, except words of a time; 0 if there are no words.
+    `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the query's
+    words, except words that name a time; 0 if there are no words.
     """
 
     own: Scores
@@ -122,9 +123,9 @@ class Met(NamedTuple):
 
 
 class _Compared(NamedTuple):
-    """The query's words, their similarities (q, n) to the nearest word of each memory, and whether it `has` them.
+    """The query's words, their similarities (q, n) to each memory's nearest word, and whether the memory `has` them.
 
-    `similarities` are NaN if word vectors are missing.
+    `similarities` is NaN for a memory without word vectors.
     """
 
     words: tuple[str, ...]
@@ -133,7 +134,7 @@ class _Compared(NamedTuple):
 
 
 def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
-    """Return how well `slots` (n,), and their neighbours that pass the filter, match the query's words.
+    """Return how well `slots` (n,) match the query's words, by themselves and with neighbours that pass the filter.
 
     `credit` (n,) is the share of the neighbours' contribution that counts for the relevance. `reach` is the number of
     neighbours on each side.
@@ -175,7 +176,7 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
     """Return which of `slots` (n,) continue one of the `known` (n, r) memories `around` them (n, r).
 
-    A memory continues a question like the query if it follows it, and a neighbour if it has the same run.
+    A memory continues a question like the query if it directly follows it, and any neighbour of the same run.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
@@ -211,9 +212,9 @@ def _telling(search: Search, words: tuple[str, ...]) -> Mask:
 
 
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
-    """Return each word's share (q,) of the total inverse document frequency, and its smoothed frequency (q,).
+    """Return each word's share (q,) of the total inverse document frequency, and its smoothed rarity (q,).
 
-    The caller's own words do not count, so that an answer is the same before and after they are stored.
+    The caller's own words do not count, so that storing them does not change the answer.
     """
     view, own = search.view, search.own.slots
     having = view.words.having(words)
@@ -226,9 +227,9 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
 
 
 def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
-    """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the maximum of the row, (v, q, n).
+    """Return `values` (v, q, m) at the `middle` place of each row of `places` (n, r), and the row's maximum, (v, q, n).
 
-    A place of m means that there is no memory. The middle of a row always has a memory.
+    A place equal to m stands for a missing memory. The middle of a row is never missing.
     """
     words, count = values[0].shape
     padded = np.full((len(values), words, count + 1), -np.inf)
@@ -242,10 +243,10 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
 
 
 def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: int) -> Scores:
-    """Return the evidence of each memory without other candidates (n,), as a logit; NaN if unknown.
+    """Return each memory's evidence (n,) as a logit, ignoring other candidates; NaN if unknown.
 
-    `cosines` (n,) are NaN without a vector. `lengths` (n,) are the numbers of words of the memories, and `words` is the
-    number of words of all memories that may answer.
+    `cosines` (n,) is NaN for a memory without a vector. `lengths` (n,) contains each memory's number of words, and
+    `words` is the total number of words of all memories that may answer.
     """
     size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not met.rarity:
@@ -261,20 +262,20 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return the share (n,), 0 to 1, of other memories' evidence that counts for each memory; 1 without a vector."""
+    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory; 1 without a vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, given the `best` evidence, which vouches for others; NaN without evidence."""
+    """Return the relevance (n,), 0 to 1; NaN without evidence. `best` is the evidence that vouches for others."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found
 
 
 def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
-    """Return the sum without a vector: the matched share of rarity, minus discounts for length and lacked rarity."""
+    """Return the sum for `NO_VECTOR`: the matched share of rarity, minus discounts for length and unmatched rarity."""
     rarity = met.rarity * (met.held + met.held_nearby) / 2
     tokens = np.maximum(lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
     share = rarity / (met.rarity + _SHRINKAGE * np.sqrt(met.rarity))
@@ -283,7 +284,7 @@ def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
 
 
 def _by_chance(tokens: float) -> float:
-    """Return the expected best of unrelated memories, in standard deviations."""
+    """Return the expected best match among unrelated memories, in standard deviations."""
     return math.sqrt(2.0 * math.log1p(tokens / _TOKENS_PER_CHANCE))
 
 

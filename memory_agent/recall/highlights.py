@@ -1,7 +1,6 @@
 """Finds the passage that best shows why a memory was found, with the words of the query **marked**. Pure.
 
-The passage is the one that `snippet()` of FTS5 would choose. But the time is linear in the text, while the time of
-SQLite is quadratic in the hits.
+Chooses the same passage as `snippet()` of FTS5, but in time linear in the text; SQLite's is quadratic in the hits.
 
 Words are numbered from 0; a hit is the number of a word that the query shares.
 """
@@ -21,13 +20,13 @@ from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, ste
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
-_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # of a hit with a word that is new in the passage, or that is already in it
+_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # for a word's first hit in the passage, and for each further hit
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
-_ENDS, _SPACE = (".", ":"), " \t\n\r"  # characters that end a sentence, and characters of which one must follow
+_ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of the first followed by one of the second
 
 
 class _Part(NamedTuple):
-    """A text, split into `terms.pieces`, with the number of its words, and the stem of each hit, ascending."""
+    """A text split into `terms.pieces`, with the number of its words, and the stem of each hit in ascending order."""
 
     pieces: list[str]
     size: int
@@ -48,7 +47,7 @@ class _Wanted(NamedTuple):
 
 
 class Highlight(NamedTuple):
-    """A passage with the words of the query marked, and its offset in the text (0 for the title or the tags)."""
+    """A passage with the query's words marked, and its offset in the text (0 for the title or the tags)."""
 
     passage: str
     at: int = 0
@@ -75,12 +74,12 @@ def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[
 
 
 def highlight_of(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
-    """Return the best passage of a memory for the `words` of a query, or None if no word is shared."""
+    """Return the memory's best passage for the `words` of a query, or None if no word is shared."""
     return highlight(words, record.title or "", record.text, record.tags)
 
 
 def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
-    """Return a memory with the highlights that its search omitted (`Query.is_marked`)."""
+    """Return the memory with the highlights that its search omitted (`Query.is_marked`)."""
     found = None if memory.highlights else highlight_of(memory.record, words)
     return memory if found is None else replace(memory, highlights=(found.passage,), passage_at=found.at)
 
@@ -108,7 +107,7 @@ def _hits(wanted: _Wanted, words: Sequence[str]) -> dict[int, str]:
 
 
 def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
-    """Return the best of the passages that are centred on a hit or begin with the sentence of a hit."""
+    """Return the best passage among those that are centred on a hit or start with its sentence."""
     if part.size <= _PASSAGE_WORDS:
         first = next(iter(part.hits))
         return _Passage(_scores(wanted, part.hits, [first])[first][0], 0, part)
@@ -128,7 +127,7 @@ def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
 
 
 def _sentence_starts(part: _Part) -> list[int]:
-    """Return the first word, and each word after a full stop or colon and white space, up to the last hit."""
+    """Return the first word and each word that follows a full stop or colon and white space, up to the last hit."""
     between = part.pieces[2 : 2 * max(part.hits) + 1 : 2]
     return [0, *(number for number, piece in enumerate(between, 1) if piece != " " and _ends_sentence(piece))]
 
@@ -139,7 +138,7 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the score and the last hit of the passage at each of `starts`, which are ascending, up to the last hit."""
+    """Return the score and last hit of the passage at each of the ascending `starts`, up to the last hit."""
     numbers = list(hits)
     held = dict.fromkeys(wanted, 0)
     scores = {}

@@ -50,7 +50,7 @@ from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
 
 BeginShared = Callable[[Query], PendingItems | None]
-"""Begins a search of shared items, if the query requests it."""
+"""Starts a search of shared items if the query requests one."""
 
 _FURTHER = 8
 """Factor by which the shortlist grows while it has too few different texts."""
@@ -72,7 +72,7 @@ class RecallPipeline:
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
         """Return the memories that match the query, best first, with shared items. Raises only `StoreError`.
 
-        `begin_shared` is called after the query was sent to the embedder, since both searches wait for its vector.
+        `begin_shared` is called once the embedder has the query, since both searches need its vector.
         """
         deadline = Deadline(query.deadline_ms)
         result = RecallResult(recall_id=str(ULID.from_datetime(now)), memories=(), dates=_dates_in(query))
@@ -128,7 +128,7 @@ class RecallPipeline:
 
 
 def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Candidates:
-    """Select by one ranking, or interleave both rankings, or answer by one and compare it with the other."""
+    """Select by one ranking, interleave both, or answer by one and compare it with the other."""
     found = _evaluated(search)
     if advice.adaptation is None or advice.route == "baseline":
         return _by_baseline(found, search)
@@ -177,9 +177,9 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
 
 
 class TokenCounter:
-    """Counts tokens for one recall: with the model until it is late, then with the estimate.
+    """Counts the tokens of texts in one recall: with the model until it is late, then with the estimate.
 
-    `deadline` records the reason.
+    The deadline records why the model was not used.
     """
 
     def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
@@ -201,7 +201,7 @@ class TokenCounter:
         except EmbedderUnavailableError:
             self._deadline.degrade("embedder_timeout")
         except ModelError:
-            pass  # no model: nothing is late
+            pass  # there is no model, so none is late
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:

@@ -30,7 +30,7 @@ from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
-"""Maximum different values of one filter field; a longer list is a mistake."""
+"""Maximum different values of one filter field; a longer list is assumed to be a mistake."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -39,21 +39,21 @@ _EXCLUDED = ("events", "records", "sessions", "runs")
 
 Reason = Literal[
     "no_model",  # no embedding model: lexical only
-    "embedder_timeout",  # the embedder did not answer in time: lexical only
-    "model_changed",  # the stored vectors come from another model: lexical only until they are rebuilt
-    "script_unknown",  # the model does not read the script of the query: lexical only
+    "embedder_timeout",  # the embedder was late: lexical only
+    "model_changed",  # the stored vectors come from a different model: lexical only until they are rebuilt
+    "script_unknown",  # the model does not support the query's script: lexical only
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
     "global_unavailable",  # shared items were requested, but their store is unavailable or late: own memories only
     "deadline",  # time ran out: some or all parts were skipped
-    "waking",  # daemon only: time ran out before the sleeping user was awake
+    "waking",  # daemon only: time ran out while the user's memory was being opened
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Deadline:
-    """The monotonic deadline of one recall, starting now, and the reasons for which the recall is degraded."""
+    """The deadline of one recall, on the monotonic clock from now, and the reasons why the recall is degraded."""
 
     def __init__(self, deadline_ms: float) -> None:
         self._started_s = time.monotonic()
@@ -71,33 +71,33 @@ class Deadline:
         return self.limit_s - self.elapsed_s
 
     def expired(self) -> bool:
-        """Return whether the deadline has passed, and if so record it as a reason."""
+        """Return whether the deadline has passed; if so, record that as a reason."""
         if self.remaining_s > 0:
             return False
         self.degrade("deadline")
         return True
 
     def degrade(self, reason: Reason) -> None:
-        """Record the reason why a part of the recall is missing. Idempotent."""
+        """Record why a part of the recall is missing. Idempotent."""
         if reason not in self.degraded:
             self.degraded.append(reason)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked recall.
+    """A validated recall.
 
     `floor` is the minimum raw cosine, or None. A floor from the caller (`insists`) excludes memories without a vector,
     even if no memory has one; a floor from the settings applies only if there are vectors. Memories with a relevance
     below `min_relevance` are omitted. Times in the text are relative to `reference_time`. `context_tokens` bounds the
-    block for a prompt, None for no block; `context_heading` is its first line, "" for none. `by_run` and `by_session`
-    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: a trigger caused the
-    recall, not a caller. `stored_text` is the text as it would be stored in an event. `present_us` is the span, in
-    microseconds since 1970, in which echoes are omitted, or None. `runs` is the number of runs to add. `tiers` are the
-    tiers to search. Without `is_noted` the recall is not logged. Without `is_explained` its memories have no
-    explanation and no other occurrences. Without `is_marked` only long texts have highlights, because only the search
-    can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
-    figure of an answer reveals that they exist. In contrast, figures may reveal memories outside `filter`. Memories
-    that match `without` are omitted in addition to the filter.
+    block for a prompt (None: no block), and `context_heading` is its first line ("": none). `by_run` and `by_session`
+    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: the recall was caused
+    by a trigger, not a caller. `stored_text` is the text as an event would store it. `present_us` is the span in which
+    echoes are omitted, in microseconds since 1970, or None. `runs` is the number of runs to add. `tiers` are the tiers
+    to search. Without `is_noted`, the recall is not logged. Without `is_explained`, its memories have no explanation
+    and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search can find
+    their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no number in
+    an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories that match
+    `without` are omitted in addition to the filter.
     """
 
     text: str
@@ -129,12 +129,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_vector(self) -> bool:
-        """Whether the answer depends on the query's vector."""
+        """Whether the answer depends on the vector of the query."""
         return self.mode != "lexical" or self.floor is not None
 
 
 class QueryDefaults(NamedTuple):
-    """The settings, the current time, and a function that returns a text as it would be stored in an event."""
+    """The settings, the current time, and a function that returns a text as an event would store it."""
 
     settings: RecallSettings
     now: datetime
@@ -190,27 +190,26 @@ def _runs(given: RecallOptions, defaults: ProfileDefaults) -> int:
 
 
 def check_now(now: datetime | None) -> datetime:
-    """Return the given time after validation, or the current time. Recall reads the wall clock only here."""
+    """Validate and return `now`, or return the current time if it is None. Recall reads the wall clock only here."""
     return datetime.now(UTC) if now is None else check_time("now", now)
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
-    """Return the span of own words. It ends after `now`, since events arrive during the recall or from a fast clock."""
+    """Return the time span of own words. It ends after `now`, since events may arrive late or from a fast clock."""
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
-    """Return the validated filter without duplicate values. It may be given as a mapping of its fields.
+    """Return the validated filter without duplicate values. A mapping of its fields is accepted too.
 
-    An empty name matches everything. Raises `InvalidInputError`, including for more than 1,000 different values of a
-    field.
+    An empty name matches everything. Raises `InvalidInputError`, also if a field has more than 1,000 different values.
     """
     if filter is None:
         return None
     fields = msgspec.structs.asdict(filter) if isinstance(filter, MemoryFilter) else filter
     if not isinstance(fields, Mapping):
-        raise InvalidInputError("filter", f"must be a MemoryFilter or a mapping, is {type(filter).__name__}")
+        raise InvalidInputError("filter", f"must be a MemoryFilter or a mapping, not {type(filter).__name__}")
     try:
         chosen = msgspec.convert(dict(fields), MemoryFilter)
     except msgspec.ValidationError as error:
@@ -245,7 +244,7 @@ def _check_exclusion(exclude: Exclusion) -> Exclusion | None:
 
 
 def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
-    """Raise `InvalidInputError` for a lone surrogate: the log entry of the recall could not be stored."""
+    """Raise `InvalidInputError` for a lone surrogate, because the recall's log entry could not be stored."""
     try:
         "".join(value or ()).encode()
     except UnicodeEncodeError as error:
@@ -260,14 +259,14 @@ def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_kinds(filter: MemoryFilter | None, defaults: ProfileDefaults) -> MemoryFilter | None:
-    """Return the filter with the kinds of the profile if it has none of its own."""
+    """Return the filter; if it has no kinds, add those of the profile."""
     if not defaults.kinds or (filter is not None and filter.kinds):
         return filter
     return msgspec.structs.replace(filter or _NO_FILTER, kinds=defaults.kinds)
 
 
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
-    """Return the filter without its floor, or None if it has no other condition."""
+    """Return the filter without its floor, or None if no other condition remains."""
     if filter is None:
         return None
     rest = msgspec.structs.replace(filter, min_score=None)
@@ -285,17 +284,17 @@ def _check_query(query: object, most_chars: int) -> str:
 
 
 def _check_floor(field: str, value: float | None, least: float) -> None:
-    """Raise `InvalidInputError` for a floor out of range, such as a percentage instead of a fraction."""
+    """Raise `InvalidInputError` if a floor is out of range, such as a percentage instead of a fraction."""
     if value is None or least <= value <= 1.0:
         return
-    reason = f"must be from {least:g} to 1" if isfinite(value) else "must be a finite number"
+    reason = f"must be between {least:g} and 1" if isfinite(value) else "must be a finite number"
     raise InvalidInputError(f"filter.{field}", reason)
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults of a profile: the number of memories, their kinds (empty: all), and the number of runs in its block.
+    """A profile's defaults: the number of memories, their kinds (empty: all), and the number of runs in the block.
 
-    Values that the caller gives take precedence.
+    Values that the caller passes take precedence.
     """
 
     top_k: int
@@ -304,7 +303,7 @@ class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_PROFILE = ProfileDefaults(top_k=5)
-"""The defaults without a profile."""
+"""The defaults of a recall without a profile."""
 
 PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
     # New input, before planning: memories of any kind.
@@ -317,5 +316,5 @@ PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
 
 
 def profile_defaults(profile: Profile | None) -> ProfileDefaults:
-    """Return the defaults of a profile, or the defaults without a profile."""
+    """Return the defaults of a profile, or `NO_PROFILE` for None."""
     return NO_PROFILE if profile is None else PROFILE_DEFAULTS[profile]

@@ -1,9 +1,9 @@
 """Finds the ended runs whose request resembles a query.
 
-A run is found by the memory that began it, by the user's message before that memory in the same session, or by the run
-that it retried. So runs need no vectors of their own, and erasure, encryption and rebuilding of memories cover runs
-too. A run passes a filter if the memory that began it passes. The caller's own words are searched too. Only ended runs
-are returned, so a request repeated after a minute finds the run that just failed.
+A run is found through the memory that began it, the user's message before that memory in the same session, or the run
+that it retried. So runs need no vectors, and the erasure, encryption and rebuilding of memories cover runs too. A run
+passes a filter if the memory that began it passes. The caller's own words are searched too, so a request repeated a
+minute later finds the run that just failed.
 
 Rejected: finding runs by their steps, which are similar in all runs (same tests, same tools).
 
@@ -31,17 +31,17 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import StoredTrajectory
 
-_FIRST, _FURTHER = 32, 8  # requests examined first; the factor of growth while there are too few runs
+_FIRST, _FURTHER = 32, 8  # requests examined first; growth factor while there are too few runs
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
-_REACH = 3  # maximum memories of a session between a message and the start of the run that it caused
-_CHOSEN_FROM = 3  # multiple of the runs of an answer that are examined
+_REACH = 3  # maximum memories from a message to the start of the run that it caused, in one session
+_CHOSEN_FROM = 3  # runs examined, as a multiple of the runs in the answer
 
 
 def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
     """Return at most `top_k` runs of at least the query's minimum relevance, best first; ties go to the newest.
 
-    Each run is followed by the runs that retried it, with the same score and relevance. The best evidence in the
-    `answer` to the query vouches for the requests in the answer, as for its other memories.
+    Each run is followed by the runs that retried it, with the same score and relevance. The best evidence in `answer`,
+    the memories found for the query, vouches for the requests among them as well.
     """
     search = _among_requests(search)
     limit = _FIRST
@@ -57,9 +57,9 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
     """Add at most the requested number of runs, successes first, and the common steps of three times as many.
 
-    The best runs are chosen. But if all of them succeeded, or none did, the best run with the other outcome replaces
-    the last one. If a failed run is among them, its retry replaces the last successful run, provided that it ended at
-    least as well.
+    Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
+    outcome replaces the last one. If a failed run is among them, its retry replaces the last successful run, provided
+    that it ended at least as well.
     """
     most = search.query.runs
     if not most or search.deadline.expired():
@@ -122,9 +122,9 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the selected candidates. If the answer has runs, omit candidates that only repeat the request of a run.
+    """Return the candidates; if the answer contains runs, omit those that only repeat the request of a run.
 
-    Such candidates are kept only if the answer would otherwise have free places.
+    They are retained only if the answer would otherwise have free places.
     """
     if not search.query.runs:
         return found
@@ -137,7 +137,7 @@ def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` is just the request of an ended run, which the line of that run shows too.
+    """Return whether the memory in `slot` is only the request of an ended run, which the run's line shows too.
 
     A user's message counts as the request of the run that follows it.
     """
@@ -162,7 +162,7 @@ def _among_requests(search: Search) -> Search:
 
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
-    """Return the best `limit` slots by vector and the best `limit` by words, and whether no other slot can answer."""
+    """Return the best `limit` slots by vector and the best `limit` by words, and whether no others can answer."""
     by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
@@ -174,7 +174,7 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
 def _runs(
     search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answer: Candidates | None
 ) -> Iterator[SimilarRun]:
-    """Yield at most `top_k` different ended runs that these requests began, best first."""
+    """Yield at most `top_k` different ended runs that the requests in `slots` began, best first."""
     found = scored(search, slots, reach=0)  # other messages of the session are not evidence for a run
     vouching = credit(found.cosines)
     certain = relevance(found.evidence, vouching, -np.inf)
@@ -199,7 +199,7 @@ def _runs(
 
 
 def _attempts(search: Search, snapshot: Snapshot, run: StoredTrajectory) -> Iterator[StoredTrajectory]:
-    """Yield the run, and the runs that retried it and pass the filter, in order of time, at most `_MOST_ATTEMPTS`."""
+    """Yield the run and the runs that retried it and pass the filter, in order of time, at most `_MOST_ATTEMPTS`."""
     yield run
     for later in map(snapshot.trajectory, _retries(run)[: _MOST_ATTEMPTS - 1]):
         if later is not None and later.begin_row is not None and _passes(search, later.begin_row):
@@ -216,7 +216,7 @@ def _retries(run: StoredTrajectory) -> list[str]:
 
 
 def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory | None:
-    """Return the run that the memory in `slot` began or, for a user's message, the next run of its session."""
+    """Return the run that the memory in `slot` began; for a user's message, the next run of the session."""
     row = int(search.view.rows[slot])
     run = _begun_by(snapshot, row)
     if run is not None or SOURCES[search.view.sources[slot]] != "user_input":

@@ -1,27 +1,27 @@
 """Searches all memories by words, vector, time and filter, and excludes the caller's own words.
 
-`Searcher` makes the `Search` that every later stage reads: the validated query, one view of the memories, and the
+`Searcher` creates the `Search` that every later stage reads: the validated query, one view of the memories, and the
 results as arrays over the view's slots. The query is sent to the embedder first, and its words are scored while the
 vector is computed.
 
-A filter narrows an answer. It is not access control, since a key gives access to all memories of a user or to none. So
-memories outside the filter still count in the rarity of words, which gives a word the same weight under any filter.
-They also keep their places in sessions, but neither lend a score nor answer. Memories that a caller may not see at all
-are not in the view (`Query.within`).
+A filter narrows an answer. It is not access control: a key grants access to all memories of a user or to none. So
+memories outside the filter still count towards the rarity of words, and a word has the same weight under any filter.
+They also keep their places in sessions, but they neither lend a score nor appear in an answer. Memories that a caller
+must not see at all are not in the view (`Query.within`).
 
-Own words are memories that the caller already has. In practice, a caller publishes a message and then recalls with it.
-Nothing is more similar to a query than the query itself, and nothing answers it less. So own words are excluded;
-`RecallResult.excluded` counts them by reason:
+Own words are memories that the caller already has. A caller usually publishes a message and then recalls with it.
+Nothing is more similar to a query than the query itself, and nothing is less useful as an answer. So own words are
+excluded; `RecallResult.excluded` counts them by reason:
 
     event     the memory of the event that causes the recall
     run       memories of the calling run
     session   memories of the calling session from the last minutes (`recall.echo_minutes`)
     echo      a request with the query's words from the last minutes, not in a session other than the calling one
 
-Echoes are excluded even if the caller names neither event nor session, as most callers do. Only a memory made from an
-event can be an echo, so a memory that was stored with `remember` is found by its own text. If the filter selects a run
-or session, its memories are kept and only the echo is excluded. Older requests with the query's words are not echoes:
-`stages.with_former_requests` finds them.
+Echoes are excluded even if the caller names neither event nor session, as most callers do. Only a memory created from
+an event can be an echo, so a memory that was stored with `remember` is found by its own text. If the filter selects the
+calling run or session, its memories are retained and only the echo is excluded. Older requests with the query's words
+are not echoes: `stages.with_former_requests` finds them.
 
 Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query,
 e = dimensions of a word.
@@ -50,19 +50,19 @@ from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
-"""Whether memories from a source may be requests, by the source's place in `SOURCES`."""
+"""Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
 _LEAST_READ = 0.5
-"""Minimum share of a query's letters that the model reads, for the vector to represent the meaning."""
+"""Minimum share of a query's letters that the model must support for the vector to represent the meaning."""
 
 
 class QueryVector(msgspec.Struct, frozen=True):
     """The vector of a query, `raw` (d,); `stamp` identifies the model.
 
-    `words` are its folded content words, `word_vectors` (q, e) are their vectors, and `words_stamp` identifies how
-    these are made. All three are empty if the embedder makes no word vectors.
+    `words` are its folded content words, `word_vectors` (q, e) are their vectors, and `words_stamp` identifies how they
+    are computed. All three are empty if the embedder has no word vectors.
     """
 
     raw: Embedding
@@ -73,20 +73,20 @@ class QueryVector(msgspec.Struct, frozen=True):
 
 
 class OwnWords(NamedTuple):
-    """The excluded slots (m,), and their number by reason. Each counts once, for the first reason that applies."""
+    """The excluded slots (m,), and their number by reason. A slot counts only for the first reason that applies."""
 
     slots: Slots
     counts: dict[str, int]
 
 
 class Search(msgspec.Struct, frozen=True):
-    """The results of one search over one view. `store` has the memories of the view, or newer ones.
+    """The results of searching one view. `store` contains the view's memories, or newer versions of them.
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
-    and memories that match `Query.without`; None if all pass. A memory that does not pass has a `bm25` (n,) of 0, as if
-    it shared no word, and no cosine. `cosines` is None if no passing memory has a cosine. `is_filtered`: more memories
-    are excluded than own words and `Query.without`. `dates` are all dates that the query names, and `boosting` the
-    dates that raise a score.
+    and memories that match `Query.without`; None if all pass. A memory that does not pass has no cosine and a `bm25`
+    (n,) of 0, as if it shared no word. `cosines` is None if no passing memory has a cosine. `is_filtered`: memories
+    other than own words and `Query.without` are excluded. `dates` contains all dates that the query names, and
+    `boosting` those that raise scores.
     """
 
     query: Query
@@ -114,7 +114,7 @@ class Search(msgspec.Struct, frozen=True):
         return slots if self.mask is None else slots[self.mask[slots]]
 
     def with_all_cosines(self) -> Search:
-        """Return the search with the cosines of all memories, if an approximate index computed only some."""
+        """Return the search with the cosines of all memories, even if an approximate index computed only some."""
         if self.vector is None or self.cosines is None or self.cosines.unseen == -np.inf:
             return self
         everything = self.view.alive if self.mask is None else self.mask
@@ -132,7 +132,7 @@ class Searcher:
         self._settings = settings
 
     def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
-        """Send a query to the embedder; return None if its vector is not needed, or with the reason in `deadline`."""
+        """Send a query to the embedder. Return None if its vector is not needed, or if `deadline` records a failure."""
         if not query.needs_vector:
             return None
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
@@ -188,16 +188,16 @@ class Searcher:
         )
 
     def vector_of(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
-        """Wait for the vector of a query and return it, or return None with the reason in `deadline`.
+        """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
-        `stored` identifies the embedder of the searched vectors, "" if there are none.
+        `stored` identifies the embedder of the stored vectors; "" if there are none.
         """
         try:
             with failing_as_model_error():
                 found = pending.result()
                 info = self._embedder.get(0).info
             if not found.is_sound(info.ndim):
-                raise ModelError(f"{info.stamp}: the vector of a query cannot be compared")
+                raise ModelError(f"{info.stamp}: the query's vector is invalid")
         except EmbedderUnavailableError:
             deadline.degrade("embedder_timeout")
             return None
@@ -229,7 +229,7 @@ def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store
 
 
 def _without(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
-    """Return the mask (n,) without the slots `aside`."""
+    """Return the mask (n,) with the slots `aside` excluded."""
     if not aside.size:
         return mask
     others = (view.alive if mask is None else mask).copy()
@@ -238,9 +238,9 @@ def _without(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
 
 
 def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside: Slots, limit: int) -> Cosines | None:
-    """Return the cosines of memories that pass `mask` (n,), except the slots `aside`.
+    """Return the cosines of memories that pass `mask` (n,), except those in the slots `aside`.
 
-    The slots `aside` are not part of the mask, because a search with a mask cannot use the approximate index.
+    The mask does not exclude `aside`, because a search with a mask cannot use the approximate index.
     """
     if vector is None or not view.vectors.count:
         return None
@@ -250,9 +250,9 @@ def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside:
 
 
 def _reaching_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
-    """Narrow the mask to memories whose raw cosine reaches the floor.
+    """Restrict the mask to memories whose raw cosine reaches the floor.
 
-    If there are no cosines, no memory passes a floor of the caller, and every memory passes a floor of the settings.
+    Without cosines, no memory passes a floor set by the caller, and every memory passes one from the settings.
     """
     if query.floor is None:
         return mask
@@ -284,7 +284,7 @@ def _reasons(query: Query, view: View, store: Store) -> Iterator[tuple[str, Slot
     if query.by_run is not None and query.by_run != filter.run_id:
         with store.snapshot() as snapshot:
             run = next(snapshot.runs_named(query.by_run), None)
-        slots = view.of_run(query.by_run)  # if the id was used again, only the slots of the last run
+        slots = view.of_run(query.by_run)  # if the id was reused, only the slots of the last run
         yield "run", slots if run is None else slots[view.times_us[slots] >= run.since_us]
     if query.present_us is None:
         return

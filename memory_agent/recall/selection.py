@@ -5,10 +5,10 @@ measurement (decision 0016): folding by similarity, which folds "succeeded" with
 
 A former request shows that the query was asked before and how the run went, which is worth one place. So the best of
 several former requests (`stages`) keeps its place, and the others are folded into it to make room for answers. They are
-kept if there is nothing else to show.
+retained if there is nothing else to show.
 
 The memories that a run then uses show whether the baseline or the learned ranking is better. If both rankings are
-enabled, their answers are interleaved by team draft (`sona/interleaving`). Before that, the baseline answers, and is
+enabled, their answers are interleaved by team draft (`sona/interleaving`). Otherwise the baseline answers, and may be
 compared with the learned ranking (`sona/comparison`). `learning/learner` decides which rankings are enabled.
 
 Shapes: n candidates, p leaders.
@@ -44,7 +44,7 @@ def has_enough(found: Candidates, wanted: int) -> bool:
 
 
 def selected(found: Candidates, search: Search) -> Candidates:
-    """Return the leaders, best first, more than the answer needs. Folds former requests if there are other leaders."""
+    """Return more leaders than the answer needs, best first. Folds former requests if there are other leaders."""
     top_k = search.query.top_k
     different = _different(found)
     size = min(int(different.searchsorted(examined(top_k))) + 1, different.size)
@@ -61,7 +61,7 @@ def selected(found: Candidates, search: Search) -> Candidates:
 
 
 def _different(found: Candidates) -> Places:
-    """Return the number of different leaders up to each leader (p,). Of former requests only the first counts."""
+    """Return the number of different leaders up to each leader (p,). Of the former requests, only the first counts."""
     requests = np.cumsum(found.requests[found.leaders] > 0)
     different: Places = np.arange(1, requests.size + 1) - np.maximum(requests - 1, 0)
     return different
@@ -83,7 +83,7 @@ def _copies(found: Candidates) -> dict[int, Slots]:
 
 
 def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candidates:
-    """Fold the last `spare` of the former requests, which have the places `asking`, into the best one."""
+    """Fold the last `spare` former requests into the best one; `asking` contains the places of all."""
     best = int(asking[leaders.requests[asking].argmin()])
     gone = asking[asking != best][-spare:]
     slots = [part for place in gone.tolist() for part in (leaders.slots[place : place + 1], leaders.copies[place])]
@@ -95,7 +95,7 @@ def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candid
 
 
 def shifted(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
-    """Return the answer of the learned ranking: best first, including what the adapted query adds."""
+    """Return the answer of the learned ranking, best first, with what the adapted query adds."""
     shift = shifts(search.view.vectors.vectors(found.slots), past_use)
     found = replace(found, shift=shift, arms=np.full(found.slots.shape, LEARNED))
     return found.take(np.argsort(-found.scores, kind="stable"))
@@ -112,7 +112,7 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 
 
 def compared(baseline: Candidates, learned: Candidates) -> Candidates:
-    """Return the baseline with the rank of each memory in the learned ranking; all beyond its end share one rank."""
+    """Return the baseline with each memory's rank in the learned ranking; memories beyond its end share one rank."""
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1
     found = [ranks.get(fingerprint, beyond) for fingerprint in baseline.fingerprints.tolist()]

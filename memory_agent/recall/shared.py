@@ -11,31 +11,31 @@ Each memory belongs to a class, and the classes share the places of an answer:
     5      global  unknown                      either  those left by 4; proven items first
     none   global  below                        either  none
 
-The cut-off is `recall.min_relevance`, or the caller's value. The earlier stages have applied it, so a local memory
-below it is one that runs used repeatedly for a similar request. If the relevance is unknown, as for a model without
-calibration, shared items take only places that would otherwise be empty: they may be irrelevant, and another user's
-text is shown only with evidence.
+The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied it, so a local memory below it
+is one that runs used repeatedly for similar requests. If the relevance is unknown, as for a model without calibration,
+shared items take only places that would otherwise be empty. They may be irrelevant, and another user's text displaces
+nothing without evidence.
 
-One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. An answer of fewer than five has
-no reserved place; one would be a third of the answer of the profile `document`. Reserved places are taken from the last
-of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all other places,
-the best proven item gets a reserved place in half of the recalls, drawn with the key of the recall. Otherwise an item
-would disappear from such answers by being proven (decision 0024). Items of class 4 with scores within a tenth of the
-best one have equal chances of its places, drawn with the same key: past use raises a score by at most .05, usually less
-than that tenth. Each item has its own random number, so a further item lowers the chances of all items equally. Drawn
-items are listed by score. Items with a released mean below the prior come after the other items of class 4, by the same
-draw, since an item that is known to be worse than usual is not new (decision 0024).
+One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. An answer with fewer than five
+places has no reserved place; in the profile `document`, one would be a third of the answer. Reserved places displace
+the last memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills
+all other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key.
+Otherwise an item would disappear from these answers once it is proven (decision 0024). Items of class 4 with scores
+within a tenth of the best one have equal chances of its places, drawn with the same key: past use raises a score by at
+most .05, usually less than that tenth. Each item has its own random number, so an additional item lowers the chances of
+all others equally. Drawn items are listed by score. Items with a released mean below the prior come after the other
+items of class 4, in the same draw, since an item that is known to be worse than usual is not new (decision 0024).
 
-Local memories of a class keep the order of their ranking, which may be interleaved. Shared items are ranked by
-`sona_score`. An answer without shared items is the unchanged local answer.
+Local memories keep the order of their ranking within a class; the ranking may be interleaved. Shared items are ranked
+by `sona_score`. Without shared items, the local answer is unchanged.
 
-The `explanation` of a shared item has its `class` (`proven` for class 2, `new` or `worse` for 4, `relevance unknown`
-for 5), the `cut_off`, and `is_reserved`, which is true if it has a reserved place. `vector` is the cosine, `boost` the
-part of the score that past use adds, and `policy` the policy that admits the caller.
+The `explanation` of a shared item contains its `class` (`proven` for class 2, `new` or `worse` for 4, `relevance
+unknown` for 5), the `cut_off`, and `is_reserved`, which is true if it has a reserved place. `vector` is the cosine,
+`boost` the part of the score that past use adds, and `policy` the policy that admits the caller.
 
-Rejected: folding texts with similar vectors. Such texts may differ in an essential word: the cosine of the bundled
-model is .977 for "succeeded" and "failed", and .989 with and without "not". The user's own text would be attributed to
-someone who wrote the opposite.
+Rejected: folding texts with similar vectors. They may differ in an essential word: the bundled model's cosine is .977
+for "succeeded" and "failed", and .989 with and without "not". The user's own text would be attributed to someone who
+wrote the opposite.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ from sona import share
 MOST_WAITED_S = 0.25
 """Maximum time that a recall waits for shared items after its own search. A search of 100,000 items takes .02 s."""
 RESERVED_OF = 5
-"""One place in this many is reserved for shared items."""
+"""One place in this many is reserved for new shared items."""
 PROVEN_SHARE = 0.5
 """The share of recalls without a free place in which the best proven item gets a reserved place."""
-_NEAR = 0.1  # of the best score
+_NEAR = 0.1  # as a share of the best score
 _HEAD_CHARS = 64
 
 
 def with_shared(result: RecallResult, shared: PendingItems | None, query: Query, deadline: Deadline) -> RecallResult:
     """Merge shared items into an answer of the user's own memories.
 
-    If the items are late or their store is unavailable, the reason is recorded in the deadline.
+    If the items are late or their store is unavailable, records the reason in the deadline.
     """
     if shared is None:
         return result
@@ -97,12 +97,12 @@ def merged(
 ) -> tuple[RetrievedMemory, ...]:
     """Return at most `top_k` memories of both tiers, by class; without items, the local memories unchanged.
 
-    A shared item with the same words as local memories is folded into them; they get its `shared` and stay local. Of
-    shared items with the same words, the better proven one is kept, in a tie the earlier one. Kind and title are
-    ignored. An item with the id of a local memory is excluded.
+    A shared item with the same words as local memories is folded into them; they get its `shared` and remain local. Of
+    shared items with the same words, the better proven one is retained or, in a tie, the earlier one. The comparison
+    ignores kind and title. An item with the id of a local memory is excluded.
 
-    `shared` are the items that passed the filter, best first, more than `top_k`, because new items are drawn from them.
-    `key` is the id of the recall.
+    `shared` contains the items that passed the filter, best first. They exceed `top_k`, because new items are drawn
+    from them. `key` is the id of the recall.
     """
     own_ids = {memory.record.id for memory in local}
     offered = [item for item in shared if not _is_below(item, cut_off) and item.record.id not in own_ids]
@@ -127,7 +127,7 @@ def merged(
 class _Places(NamedTuple):
     """The memories of classes 1 to 3 that have a place (`above`, `proven`, `below`), and all of classes 4 and 5.
 
-    `is_full`: classes 1 to 3 would fill the answer, so other items can only take reserved places.
+    `is_full`: classes 1 to 3 would fill the answer, so items of other classes can only take reserved places.
     """
 
     above: list[RetrievedMemory]
@@ -161,7 +161,7 @@ def _divided(
 def _split(
     memories: Iterable[RetrievedMemory], belongs: Callable[[RetrievedMemory], bool]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Return the memories that belong to a class, and the other memories."""
+    """Return the memories for which the predicate is true, and the others."""
     parts: tuple[list[RetrievedMemory], list[RetrievedMemory]] = [], []
     for memory in memories:
         parts[not belongs(memory)].append(memory)
@@ -196,7 +196,7 @@ def _rank(item: RetrievedMemory) -> tuple[float, str]:
 
 
 def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[RetrievedMemory]:
-    """Return at most `places` items: those drawn from the items near the best, listed by score, then the others."""
+    """Return at most `places` items: first those drawn from the items near the best, by score, then the others."""
     if len(ranked) <= places:
         return list(ranked)
     best = ranked[0].sona_score
@@ -206,9 +206,9 @@ def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[Ret
 
 
 class _Worth(NamedTuple):
-    """A sort key: better proven items first, then earlier items, so that an original precedes its copies.
+    """Sort key: better proven items first, then earlier items, so that an original precedes its copies.
 
-    An item with a released mean, however low, precedes an item without one. Otherwise a copy would replace a bad item.
+    An item with a released mean, however low, precedes an item without one. Otherwise a copy could replace a bad item.
     """
 
     is_unproven: bool
@@ -247,9 +247,10 @@ def _folded(
 
 
 def _fingerprints(texts: Sequence[str]) -> list[int]:
-    """Return the fingerprints of the texts. A text with a first word that no other has gets a unique negative number.
+    """Return the fingerprints of the texts.
 
-    Skipping these saves time: fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
+    A text whose first word begins no other text gets a unique negative number instead. This saves time:
+    fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]
     times = Counter(heads)

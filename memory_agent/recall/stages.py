@@ -1,20 +1,22 @@
-"""The stages between the shortlist and the selection; each takes candidates and returns candidates.
+"""The stages between the shortlist and the selection. Each takes and returns candidates.
 
-Neighbours, qualities, former requests and relevance come in this order, then past use and outcomes.
+The order is: neighbours, qualities, former requests, relevance, past use, outcomes.
 
-**Neighbours.** Context: the words of a question are often spread over a few turns. So a memory gains by how well the
-memory and its neighbours match them (`evidence`). Answers: an answer often follows an earlier instance of the question.
-If the query is a question, a memory that asks a question lends the score by which it exceeds the floor to the memory
-that follows it, and ranks below that memory. Both gains are smaller for longer memories, since a long text needs no
-help to be found. Rejected by measurement (decision 0013): lending to both sides, and lending by every candidate.
+**Neighbours.** Context: the words of a question are often spread over a few turns. So a memory gains from how well it
+and its neighbours match them (`evidence`). Answers: an answer often follows an earlier instance of the question. If the
+query is a question, a memory that asks a question lends the part of its score above the floor to the memory that
+follows it, and ranks below that memory. Both gains are smaller for longer memories, since a long text needs no help to
+be found. Rejected by measurement (decision 0013): lending to the memories on both sides, and lending from every
+candidate.
 
-**Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing answers it less.
-A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE` (without
-vectors: it has the same words). And it is the start of a run with only an objective, or a user's message in which every
-content word occurs in the query or in such a start. An informative message has other words, so no answer is mistaken
-for a question. Of several requests, the one with the best run is numbered 1 and represents the others (`selection`).
-What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision 0016): lowering the score,
-which depends on the number of requests; using only the cosine, which mistakes answers for questions.
+**Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing is less useful as
+an answer. A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE`
+(without vectors: it has the same words). And it is the start of a run with only an objective, or a user's message in
+which every content word occurs in the query or in such a start. An informative message has additional words, so no
+answer is mistaken for a question. Of several requests, the one with the best run is numbered 1 and represents the
+others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision
+0016): lowering the score, which depends on the number of requests; using only the cosine, which mistakes answers for
+questions.
 
 **Past use**, if the learner is enabled:
 
@@ -22,29 +24,29 @@ which depends on the number of requests; using only the cosine, which mistakes a
     shift       = scale * w_s * <memory, direction>                                                  (`selection`)
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
-`reach` is the similarity of the request to a request for which a run used the memory. `support` is the sum over all
-such runs with a cosine of at least .5 (`sona/association`). `lift` is how much better than usual the runs that used the
-memory went. `own` is the memory's score as a share of the best. A used memory gains only as far as it also answers this
-query, unless runs used it repeatedly for the same request. So frequently used memories do not displace better answers
-(decision 0020). The gain is relative to the spread of the scores, so that it moves a memory past the same number of
-others, whatever their distances, in any query and after a change of the ranking. The scale is about 1 in LoCoMo.
-Outstanding leaders do not widen the spread; otherwise they would be overtaken more easily the better they match
-(decision 0020). Each part is bounded, so no score rises by more than their sum. Only the query itself selects
-candidates: also searching with the adapted query finds memories that never reach the first five (decision 0020).
-`learning/learner` decides whether the learner is enabled.
+`reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
+that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is how much better than usual the
+runs that used the memory ended. `own` is the memory's score divided by the best score. A used memory gains only in
+proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently used
+memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that it
+moves a memory past the same number of others in any query, whatever the distances between scores, and even after a
+change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise, the
+better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises by
+more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query finds
+memories that never reach the first five (decision 0020). `learning/learner` decides whether the learner is enabled.
 
-**Outcome.** Of about equally good memories, those of successful runs come first, in either ranking:
+**Outcome.** Among about equally good memories, those of successful runs come first, in either ranking:
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
-`quality` is the quality of the memory itself, else of its run. So it follows each revision, such as a retry, a later
-approval or feedback. A user's message has the quality of the run that it began. A memory without a quality neither
-gains nor loses. Former requests do not count for `best`: nothing scores as high as the query's own words, so all
-answers would be far below the best. A memory a tenth below the best gains or loses half as much, and a memory at .6 of
-the best a twentieth. So a success passes a failure that scores up to about 30 % more, and a clearly better match stays
-first. This needs no learning and no gate, since it only decides between memories that are about equally relevant and
-adds none (decision 0021). Rejected by measurement: a weight that ignores the scale of the scores, which differs between
-queries; lower powers, which reduce relevance.
+`quality` is that of the memory itself or, if unknown, of its run. So it reflects each revision, such as a retry, a
+later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
+neither gains nor loses. Former requests do not count for `best`, because nothing scores as high as the query's own
+words, and all answers would be far below the best. A memory a tenth below the best gains or loses half as much, and one
+at .6 of the best a twentieth. So a success overtakes a failure that scores up to about 30 % more, and a clearly better
+match remains first. This needs no learning and no gate, since it only reorders memories that are about equally relevant
+and adds none (decision 0021). Rejected by measurement: a weight that ignores the scale of the scores, which differs
+between queries; lower powers, which reduce relevance.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -71,18 +73,18 @@ from memory_agent.storage.view import View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8
-"""Minimum cosine of a request that counts as the query in other words (decision 0016)."""
+"""Minimum cosine of a request that counts as a rewording of the query (decision 0016)."""
 SAME_COSINE = 0.9
-"""Minimum cosine of the same request. The run of a merely similar request may have succeeded at something else."""
+"""Minimum cosine of the same request. The run of a merely similar request may have succeeded at a different task."""
 
 _FLOOR = 20
-"""Maximum candidates that may lend, the best ones; the score of the next best is the floor."""
+"""Number of candidates that may lend: the best ones. The score of the next best is the floor."""
 _WHOLE_TOKENS = 64
-"""Tokens of an answer up to which it gains in full."""
+"""Tokens up to which an answer gains in full."""
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
-_LONGER_CHARS = 60  # allowed beyond twice the query; longer texts are too different to be examined
+_LONGER_CHARS = 60  # allowed beyond twice the query's length; longer texts are too different to be examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
 _MOST_RECURRING = 16
@@ -92,13 +94,13 @@ _SPREADS, _LEAST = 2.5, 0.1
 
 _NEUTRAL = 0.5
 _STEEPNESS = 6
-_RUN_REACH = 2  # the run of a message begins within this many memories of its session: a reply may precede it
+_RUN_REACH = 2  # a message's run begins within this many memories of the session: a reply may precede it
 _BEGINS_WITHIN_US = 600_000_000
 _MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
 
 
 def evaluated(found: Candidates, search: Search) -> Candidates:
-    """Apply the stages that need no advice of the learner."""
+    """Apply the stages that do not depend on the learner."""
     for stage in (with_neighbours, with_qualities, with_former_requests, with_relevance):
         found = stage(found, search)
     return found
@@ -137,7 +139,7 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add the quality of each memory, else of its run, else of the run that a user's message began; NaN if unknown."""
+    """Add the quality of each memory, or else of its run or of the run that a user's message began; NaN if unknown."""
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -162,7 +164,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, from 1 for the best. Numbers none if the filter selects only users' messages."""
+    """Number the former requests, from 1 for the best; none if the filter selects only users' messages."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found
@@ -183,7 +185,7 @@ def with_former_requests(found: Candidates, search: Search) -> Candidates:
 
 
 class _Alike(NamedTuple):
-    """A candidate that may be the query in other words: its place and record, and whether it is the same request."""
+    """A candidate that may be a rewording of the query: its place and record, and whether it is the same request."""
 
     place: int
     record: MemoryRecord
@@ -191,7 +193,7 @@ class _Alike(NamedTuple):
 
 
 def _alike(found: Candidates, search: Search) -> list[_Alike]:
-    """Return the candidates that are similar enough to the query to be requests in other words."""
+    """Return the candidates that are similar enough to the query to be rewordings of it."""
     (places,) = IS_REQUEST[search.view.sources[found.slots]].nonzero()
     is_same = np.zeros(places.shape, dtype=np.bool_)
     if search.vector is not None:
@@ -214,7 +216,7 @@ def _alike(found: Candidates, search: Search) -> list[_Alike]:
 
 
 def is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
-    """Return whether a memory is the start of a run and has only the objective."""
+    """Return whether a memory is the start of a run and contains only the objective."""
     run = None if record.source == "user_input" else snapshot.run_of(record)
     if run is None or run.begin_row is None or run.begin_row != snapshot.row_of_id(record.id):
         return False
@@ -233,7 +235,7 @@ def _adds_nothing(text: str, telling: frozenset[str], known: set[str]) -> bool:
 
 
 def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, bool, float, float, int]:
-    """Return the sort key of a request: no numbers beyond those of the query, same request, outcome, time."""
+    """Return a request's sort key: no numbers that are not in the query, same request, outcome, time."""
     others = _telling(one.record.text) - _telling(search.query.text)
     has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
     outcome = float(np.nan_to_num(found.qualities[one.place], nan=-1.0))
@@ -243,8 +245,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence among the answers vouches for the others. A former request, which is similar to the query anyway,
-    does not vouch. If the query asks only for a time, any memory of that time answers it.
+    The best evidence among the answers vouches for the others. A former request does not, since it is similar to the
+    query anyway. If the query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -254,7 +256,7 @@ def with_relevance(found: Candidates, search: Search) -> Candidates:
 
 
 def without_irrelevant(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates with sufficient relevance, and the candidates that past use vouches for."""
+    """Return the candidates that are sufficiently relevant or that past use vouches for."""
     is_irrelevant = (found.relevance < search.query.min_relevance) & ~found.vouched
     return found.take(~is_irrelevant) if is_irrelevant.any() else found
 
@@ -270,7 +272,7 @@ class PastUse(NamedTuple):
 def scale_of(totals: Scores) -> float:
     """Return what a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
-    If all scores are equal, so that past use decides between them, it is a tenth of the best.
+    If all scores are equal, the result is a tenth of the best, so that past use decides between them.
     """
     if not totals.size:
         return 0.0
@@ -282,8 +284,8 @@ def scale_of(totals: Scores) -> float:
 def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
     """Add the memories that runs used repeatedly for similar requests, and evaluate all candidates again.
 
-    Adds at most 16, the best supported ones, that pass the filter and have a vector. A memory that was used only once
-    is either a candidate anyway or not an answer.
+    Adds at most 16 memories that pass the filter and have a vector, by support. A memory that was used only once is
+    either a candidate anyway or not an answer.
     """
     reached = past_use.adaptation.reached
     (supported,) = (reached.support * past_use.settings.recurrence >= _WORTH_READING).nonzero()
@@ -326,7 +328,7 @@ def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
 
 
 def _own(totals: Scores, places: npt.NDArray[np.intp]) -> Scores:
-    """Return the scores at `places` as shares of the best, 0 to 1."""
+    """Return the scores at `places` divided by the best score, 0 to 1."""
     best, own = float(totals[totals.argmax()]), totals[places]
     return np.maximum(own / best, 0.0) if best > 0 else np.zeros(own.shape)
 

@@ -1,7 +1,7 @@
 """ATIF, the Agent Trajectory Interchange Format 1.x: one JSON document with a list of steps per run.
 
-The format has no field for the outcome; `extra.reward` (0 to 1), which evaluations add, is read as the outcome. Steps
-copied from another trajectory are skipped. Embedded trajectories of subagents get the subagent's id.
+The format has no field for the outcome, so `extra.reward` (0 to 1), which evaluations add, is used. Steps
+copied from another trajectory are skipped. Embedded trajectories of subagents get the subagents' ids.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _objects = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 class AtifReader(Reader):
-    """Reads one trajectory. A run without an id is named after its file."""
+    """Reads one trajectory. A run without an id gets one from the name of its file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Session(client=NAME, id=f"{path.absolute().parent.name}/{path.stem}"))
@@ -108,7 +108,7 @@ class AtifReader(Reader):
             yield BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
-        """Yield the end of the run, if there is a reward."""
+        """Yield the run's end if there is a reward."""
         if self._has_task and self._reward is not None:
             what: What = "failed" if self._reward == 0 else "completed"
             yield Entry(

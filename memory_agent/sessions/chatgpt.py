@@ -85,7 +85,7 @@ class ChatGptReader(Reader):
 
 
 def _branch(conversation: _Conversation) -> dict[str, None]:
-    """Return the nodes from the root to the current node, or all nodes if there is no current node."""
+    """Return the nodes from the root to the current node, or all nodes if none is current."""
     if conversation.current_node not in conversation.mapping:
         return dict.fromkeys(conversation.mapping)
     names: dict[str, None] = {}

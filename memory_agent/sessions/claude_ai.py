@@ -1,4 +1,4 @@
-"""Claude.ai's data export: `conversations.json`, a list of conversations with their `chat_messages` in order."""
+"""Claude.ai's data export: `conversations.json`, a list of conversations, each with its `chat_messages` in order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Claude Code: `~/.claude/projects/<folder>/<session>.jsonl`, and subagents in files below a session's folder.
 
 Each line is one block of a message. A prompt begins a run; the message that ends the model's turn completes it, and an
-interruption by the user cancels it. Text that hooks, memories or the client added is an attachment or is marked as
-such, and is skipped.
+interruption by the user cancels it. Text that was added by hooks, memories or the client is an attachment or is marked,
+and is skipped.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ClaudeCodeReader(Reader):
         yield from request(self._entry(line, "user", text, id, self._run), begins_run=begins)
 
     def _end(self, line: _Line, place: int) -> str:
-        """Return the id of an entry that ends a turn: the id of the turn for the first such entry."""
+        """Return the id of an entry that ends a turn; the first such entry of a turn has the turn's id."""
         is_first, self._is_ended = not self._is_ended, True
         return self._turn if self._turn and is_first else _id(line, place)
 

@@ -1,7 +1,7 @@
 """Codex: `~/.codex/sessions/Y/M/D/rollout-*.jsonl`.
 
 Messages and calls are read from `response_item`; `event_msg` repeats them, but only it reports how a turn ended. A turn
-is a run. Context injected by hooks or the client is marked as such; in files of older versions it only has its tags.
+is a run. Context injected by hooks or the client is marked; in files written by older versions, it only has tags.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class CodexReader(Reader):
-    """Reads the lines of one session. Entries that hooks do not report use their line number as id."""
+    """Reads the lines of one session. Entries that hooks do not report use their line numbers as ids."""
 
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))
@@ -97,7 +97,7 @@ class CodexReader(Reader):
             yield BOOKKEEPING if line.type in _BOOKKEEPING else UNKNOWN
 
     def release(self) -> Iterator[Found]:
-        """Yield the last message, held back because it may end its turn."""
+        """Yield the last message, which was held back because it may end its turn."""
         if self._held is not None:
             yield self._held
         self._held = None
@@ -178,7 +178,7 @@ class CodexReader(Reader):
 
 
 def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
-    """Return the text that the author of a message wrote, and the reasons why other parts are skipped."""
+    """Return the text that a message's author wrote, and the reasons why its other parts are skipped."""
     if payload.role not in ("user", "assistant"):
         return "", [INJECTED if any(kind.startswith(_HOOK_KIND) for kind in _kinds(payload)) else HARNESS]
     if payload.role == "assistant":
@@ -198,7 +198,7 @@ def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
 
 
 def _kinds(payload: _Payload) -> Sequence[str]:
-    """Return the kind of each part of a message, or nothing for versions of the client that do not write kinds."""
+    """Return the kinds of a message's parts; empty for client versions that do not write kinds."""
     noted = payload.internal_chat_message_metadata_passthrough
     kinds = noted.get("content_item_kinds") if isinstance(noted, dict) else None
     return [str(kind) for kind in kinds] if isinstance(kinds, list) else []

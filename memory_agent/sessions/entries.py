@@ -1,8 +1,9 @@
-"""The messages and actions of a session as entries with stable ids. Does not import `msgspec`, to start hooks fast.
+"""The messages and actions of a session as entries with stable ids. Avoids importing `msgspec`, so that hooks start
+fast.
 
-Hooks and the reader of the transcript produce the same id for the same message or action, so it is stored once. A turn
-is a prompt and everything up to the next prompt: `promptId` of Claude Code, `turn_id` of Codex. Gemini CLI gives its
-hooks no ids, so its texts are identified by their digests, and equal texts of one session are stored once.
+Hooks and the transcript reader produce the same id for the same message or action, so it is stored once. A turn is a
+prompt and everything up to the next prompt: `promptId` in Claude Code, `turn_id` in Codex. Gemini CLI passes no ids to
+its hooks, so its texts are identified by their digests, and equal texts in a session are stored once.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ GEMINI = "gemini"
 _REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
 _HOOK = re.compile(r"<hook_context>.*?(?:</hook_context>|\Z)", re.DOTALL)
 _FEWEST_WORDS = 3
-"""A prompt of Claude Code with fewer words ("yes", "go on") continues the run before it."""
+"""A Claude Code prompt with fewer words ("yes", "go on") continues the previous run."""
 
 What = Literal["user", "assistant", "command", "step", "assignment", "begin", "completed", "failed", "cancelled"]
 """The kind of an entry. `begin` starts a run; `completed`, `failed` and `cancelled` end it."""
 
 
 class Session:
-    """A session, as far as it has been read. `folder` is the project's folder on the session's machine."""
+    """A session; its fields are set as it is read. `folder` is the project's folder on the session's machine."""
 
     def __init__(self, client: str, id: str = "", folder: str | None = None, title: str | None = None) -> None:
         self.client = client
@@ -36,10 +37,10 @@ class Session:
 
 
 class Entry(NamedTuple):
-    """One message or action. `id` is unique within the client and the same at every reading.
+    """One message or action. `id` is unique per client, and the same each time the session is read.
 
-    `at` is None if the format has no times. For a command, `text` is its output. `quality` is set if the log contains a
-    verdict.
+    `at` is None if the format does not record times. For a command, `text` is its output. `quality` is set if the log
+    contains a verdict.
     """
 
     what: What
@@ -54,13 +55,13 @@ class Entry(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A part of a session that is skipped, and the reason."""
+    """The reason why a part of a session is skipped."""
 
     reason: str
 
 
 class Bad(NamedTuple):
-    """A part of a session that cannot be read, and the reason. The reason quotes no text of the session."""
+    """The reason why a part of a session cannot be read, without quoting text from the session."""
 
     reason: str
 
@@ -70,7 +71,7 @@ Found = Entry | Left | Bad
 INJECTED = Left("injected context")
 HARNESS = Left("written by the client")
 NO_TEXT = Left("no text")
-OTHER_TOOL = Left("output of a tool that looks up or reads")
+OTHER_TOOL = Left("output of a lookup or read tool")
 UNKNOWN = Left("unknown type")
 BOOKKEEPING = Left("bookkeeping")
 REASONING = Left("reasoning")
@@ -78,14 +79,14 @@ UNANSWERED = Left("call without a result")
 
 
 def request(entry: Entry, *, begins_run: bool) -> Iterator[Entry]:
-    """Yield a request of the user, followed by the beginning of its run if it begins one."""
+    """Yield a user's request and, if it begins a run, the start of that run."""
     yield entry
     if begins_run:
         yield entry._replace(what="begin")
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return the UTC time of an ISO text or of seconds since 1970, or None for anything else."""
+    """Return a time in UTC, from ISO text or seconds since 1970; None for anything else."""
     try:
         if isinstance(value, str) and value:
             moment = datetime.fromisoformat(value)
@@ -98,7 +99,7 @@ def time_of(value: Any) -> datetime | None:
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content, which is a text or parts with `text`; each part becomes a paragraph."""
+    """Return the text of a message's content: a string, or parts with `text`, each of which becomes a paragraph."""
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, Mapping):
@@ -112,43 +113,43 @@ def text_of(content: Any) -> str:
 
 
 def without_reminders(text: str) -> str:
-    """Return a text of Claude Code without the reminders that the client inserted."""
+    """Return a text from Claude Code without the reminders that the client inserted."""
     return _REMINDER.sub("", text).strip()
 
 
 def without_hook_context(text: str) -> str:
-    """Return a text of Gemini CLI without the context that hooks added."""
+    """Return a text from Gemini CLI without the context that hooks added."""
     return _HOOK.sub("", text).strip()
 
 
 def run_of(client: str, turn: str) -> str:
-    """Return the run id of a turn."""
+    """Return the run id for a turn."""
     return f"{client}:{turn}"
 
 
 def begins_run(prompt: str) -> bool:
-    """Return whether a prompt of Claude Code is a new request."""
+    """Return whether a Claude Code prompt is a new request."""
     return len(prompt.split()) >= _FEWEST_WORDS
 
 
 def call_id(turn: str, call: str) -> str:
-    """Return the id of a tool call. The client's id `call` is unique within a turn, not within a session."""
+    """Return an id for a tool call. The client's id `call` is unique only within a turn."""
     return f"{turn}:{call}"
 
 
 def said_id(place: str, text: str) -> str:
-    """Return an id for a text without an id. `place` is the id of its turn or session."""
+    """Return an id for a text that has none. `place` is the id of its turn or session."""
     return f"{place}:{_digest(text.strip())}"
 
 
 def made_id(session: str, name: str, arguments: Mapping[str, Any], output: str) -> str:
-    """Return an id for a tool call without an id, from its name, arguments and output."""
-    import json  # imported late, because only Gemini CLI needs it
+    """Return an id for a tool call that has none, derived from its name, arguments and output."""
+    import json  # imported here, because only Gemini CLI needs it
 
     return said_id(session, json.dumps([name, arguments, output.strip()], sort_keys=True))
 
 
 def _digest(text: str) -> str:
-    from hashlib import blake2b  # imported late: it takes 3 ms, and only some hooks need it
+    from hashlib import blake2b  # imported here: it takes 3 ms, and only some hooks need it
 
     return blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()

@@ -1,8 +1,8 @@
-"""Convert the entries of sessions to events with their original times, and with ids that make a second import a no-op.
+"""Convert session entries to events with their original times, and with ids that make a second import a no-op.
 
 Imports publish events of the types `history.*`, and hooks publish `session.*`. Both become memories like the
-corresponding types of live emitters (`signals.toml`), but trigger no recall: imported messages are in the past, and
-hooks make their own recalls. Sessions of one project share a channel.
+corresponding types from live emitters (`signals.toml`), but they trigger no recall: imported messages are in the past,
+and hooks recall by themselves. Sessions of one project share a channel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIELDS = {
 }
 _CLIENT: dict[Family, str] = {"history": "imported_from", "session": "client"}
 _ENDS = frozenset({"completed", "failed", "cancelled"})
-_MOST_CHARS = 40_000  # characters of at most 4 bytes, in an event of 256 KiB
+_MOST_CHARS = 40_000  # characters of at most 4 bytes each, in an event of 256 KiB
 _LONGEST_ID = 200
 _ORDER = timedelta(microseconds=1)
 
@@ -50,9 +50,9 @@ def event_of(
     fallback: datetime,
     family: Family = "history",
 ) -> dict[str, Any] | None:
-    """Return the event of an entry; None if the entry contains nothing but recalled memories.
+    """Return the event for an entry; None if the entry contains only recalled memories.
 
-    `number` counts the entries of the session: an entry without a time gets `fallback` plus `number` microseconds.
+    `number` is the entry's number in the session: an entry without a time gets `fallback` plus `number` microseconds.
     """
     text = without_blocks(entry.text).strip()[:_MOST_CHARS]
     if not text and not entry.command:
@@ -98,7 +98,7 @@ def _time(entry: Entry, fallback: datetime) -> datetime:
 
 
 def channel_of(folder: str) -> str:
-    """Return the channel of a project's sessions, which is named after its folder.
+    """Return the channel for a project's sessions, named after the project's folder.
 
     >>> channel_of("/home/ann/shop")
     'project:/home/ann/shop'
@@ -107,15 +107,15 @@ def channel_of(folder: str) -> str:
 
 
 def is_below(folder: str | None, project: str) -> bool:
-    """Return whether a session's folder is the project's folder or below it."""
+    """Return whether a session's `folder` is the project's folder or is below it."""
     return folder is not None and (folder == project or PurePath(project) in PurePath(folder).parents)
 
 
 def _short(id: str) -> str:
-    """Return an id of at most 200 bytes; a longer one ends with its digest."""
+    """Return an id of at most 200 bytes; one that is longer is cut and ends with its digest."""
     if len(id.encode(errors="replace")) <= _LONGEST_ID:
         return id
-    from hashlib import sha256  # imported late, because few ids are that long
+    from hashlib import sha256  # imported here, because few ids are that long
 
     digest = sha256(id.encode(errors="replace")).hexdigest()[:32]
     head = id.encode(errors="replace")[: _LONGEST_ID - 33].decode(errors="ignore")

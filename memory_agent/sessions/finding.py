@@ -1,4 +1,4 @@
-"""Find session files where each client keeps them, and recognise the format of a file."""
+"""Find session files where each client stores them, and recognise their formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = (
     *(chatgpt.NAME, claude_ai.NAME, atif.NAME),
 )
 _MARKS = ({"trajectory", "info"}, {"messages", "info"}, {"sessionId", "projectHash"})
-"""Sets of members that identify a document, so that the rest of it need not be read."""
+"""Sets of members that identify a document's format, so that the rest need not be read."""
 _EVENTS = "event-*.json"
 _SUFFIXES = (".jsonl", ".json", ".traj", ".zip")
 _LOOKED_AT = 20  # lines
@@ -35,7 +35,7 @@ _SNIFFED_BYTES = 1 << 20
 
 
 class Unread(NamedTuple):
-    """A file that is not a session, and the reason."""
+    """A file that was not read as a session, and the reason."""
 
     path: Path
     reason: str
@@ -57,7 +57,7 @@ _HOMES: Mapping[str, _Home] = {
 
 
 class Places(NamedTuple):
-    """Where to look for sessions: in `paths`, or, if empty, in each client's folder (from `home` and `variables`)."""
+    """Where to look for sessions: in `paths` or, if empty, in each client's folder (from `home` and `variables`)."""
 
     paths: tuple[Path, ...] = ()
     home: Path = Path("~")
@@ -73,7 +73,7 @@ class Places(NamedTuple):
             yield from sorted(folder.glob(pattern))
 
     def names(self) -> list[str]:
-        """Return the files, folders and patterns that `find` looks at."""
+        """Return the files, folders and patterns that `find` searches."""
         if not self.paths:
             return [str(folder / pattern) for folder, pattern in self._homes()]
         below = "**/*{" + ",".join(_SUFFIXES) + "}"
@@ -103,7 +103,7 @@ def _find_below(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def open_transcript(path: Path) -> Transcript | Unread:
-    """Return the transcript in a file or folder of any format, or the reason why there is no transcript."""
+    """Open a file or folder of any format; return its transcript, or the reason why it has none."""
     if path.is_dir():
         conversation = path.parent if path.name == "events" else path
         return FolderTranscript(path, _EVENTS, partial(openhands.OpenHandsReader, conversation.name))
@@ -112,8 +112,8 @@ def open_transcript(path: Path) -> Transcript | Unread:
             start = stream.read(_SNIFFED_BYTES)
     except OSError as error:
         return Unread(path, f"cannot be read: {error.strerror}")
-    except (KeyError, RuntimeError):  # raised for a missing or encrypted member, or an unknown compression
-        return Unread(path, "no export of a chat")
+    except (KeyError, RuntimeError):  # the member is missing or encrypted, or the compression is unknown
+        return Unread(path, "not a chat export")
     except (zipfile.BadZipFile, zlib.error):
         return Unread(path, "damaged archive")
     if not start.strip():
@@ -148,7 +148,7 @@ def _of_lines(path: Path) -> Transcript | Unread:
                 return LineTranscript(path, gemini.GeminiReader)
             if line_type.session_id is not None or (line_type.uuid is not None and line_type.type):
                 return LineTranscript(path, claude_code.ClaudeCodeReader)
-    return Unread(path, "no known format")
+    return Unread(path, "unknown format")
 
 
 def _of_document(path: Path) -> Transcript | Unread:
@@ -170,16 +170,16 @@ def _of_document(path: Path) -> Transcript | Unread:
         return DocumentTranscript(path, gemini.GeminiReader)
     if path.name.endswith((".traj", ".traj.json")) and names & {"trajectory", "messages", "info"}:
         return DocumentTranscript(path, partial(swe_agent.SweAgentReader, path))
-    return Unread(path, "no known format")
+    return Unread(path, "unknown format")
 
 
 def _of_list(path: Path, first: bytes) -> Transcript | Unread:
     try:
         fields = msgspec.json.decode(mended(first), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Unread(path, "no known format")
+        return Unread(path, "unknown format")
     if "mapping" in fields:
         return DocumentTranscript(path, chatgpt.ChatGptReader)
     if "chat_messages" in fields:
         return DocumentTranscript(path, claude_ai.ClaudeAiReader)
-    return Unread(path, "no known format")
+    return Unread(path, "unknown format")

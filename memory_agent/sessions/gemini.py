@@ -1,8 +1,8 @@
-"""Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.jsonl`, lines that are messages or patches of the session.
+"""Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.jsonl`, with lines that are messages or patches to the session.
 
-A message is repeated when it changes, and its last version counts, so the latest messages are not yielded at once. The
-log does not record how a turn ended, so there are no runs. Older versions wrote one document, `session-*.json`, with
-the same messages.
+A message is repeated when it changes, and its last version counts, so the latest messages are held back at first. The
+log does not record how a turn ended, so there are no runs. Older versions wrote a single document, `session-*.json`,
+with the same messages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _messages = msgspec.json.Decoder(_Message)
 
 
 class GeminiReader(Reader):
-    """Reads one session, written as lines or as one document by older versions."""
+    """Reads one session, written as lines or, by older versions, as one document."""
 
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))
@@ -91,7 +91,7 @@ class GeminiReader(Reader):
         yield from self.read(b"{%s}" % b",".join(known), 0)
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line or of a document's message. Raises `msgspec.DecodeError`."""
+        """Yield the entries of a line, or of a message in a document. Raises `msgspec.DecodeError`."""
         if member not in ("", "messages"):
             yield BOOKKEEPING
             return
@@ -110,7 +110,7 @@ class GeminiReader(Reader):
             yield BOOKKEEPING
 
     def release(self) -> Iterator[Found]:
-        """Yield the latest messages, held back because they might change."""
+        """Yield the latest messages, which were held back because they might change."""
         for message in self._latest.clear():
             yield from self._message(message)
 

@@ -1,6 +1,6 @@
-"""Import sessions: read their files one after the other, yield the events, and count imported and skipped entries.
+"""Import sessions: read their files one by one, yield the events, and count imported and skipped entries.
 
-An import keeps no state on disk: a second import reads everything again, and its events are recognised by their ids.
+An import stores no state on disk: a second import reads everything again, and its events are recognised by their ids.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from memory_agent.sessions.transcript import Placed, Transcript
 from relay.disk import Report
 
 MOST_NAMED = 1_000
-"""The number of unreadable places that the report names; the others are only counted."""
-_OTHER_PROJECT = "of another project"
+"""Maximum unreadable places that the report lists; the others are only counted."""
+_OTHER_PROJECT = "from a different project"
 _TOO_OLD = "before --since"
 _ONLY_BLOCKS = "injected context"
 _REPORTED_BYTES = 1 << 20
 
 
 class ImportCounts(msgspec.Struct, kw_only=True):
-    """Counts of an import: sessions by client, entries `taken` by kind and `left` out by reason, and `bad` places.
+    """Counts of an import: sessions by client, entries `taken` by kind, entries `left` out by reason, and `bad` places.
 
-    `skipped_files` counts files that are not sessions, by reason. `bad_places` holds the first thousand bad places.
+    `skipped_files` counts files that are not sessions, by reason. `bad_places` contains the first thousand bad places.
     """
 
     sessions: dict[str, int] = {}
@@ -43,7 +43,7 @@ class ImportCounts(msgspec.Struct, kw_only=True):
 
 
 class Scope(NamedTuple):
-    """What to import: the user, the earliest time of entries, and the project of sessions (None for all)."""
+    """What to import: the user, the earliest time of entries, and the project whose sessions to read (None for all)."""
 
     user_id: str
     since: datetime | None = None
@@ -51,7 +51,7 @@ class Scope(NamedTuple):
 
 
 class SessionImport:
-    """Reads sessions. Call `events` again to follow files that grow.
+    """Imports sessions. To follow growing files, call `events` again.
 
     >>> imported = SessionImport(Places((Path("sessions"),)), Scope("alice"), report)
     >>> for event in imported.events():
@@ -75,7 +75,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """What has been read and imported so far."""
+        """What has been imported and skipped. May be used during the import."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),
@@ -86,7 +86,7 @@ class SessionImport:
         )
 
     def events(self, *, is_growing: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the events that were not read before. With `is_growing`, half-written ends are left for later."""
+        """Yield the new events. With `is_growing`, incomplete ends of files are left to the next call."""
         self._find()
         todo = [one for one in self._transcripts.values() if one.has_news]
         total = sum(one.size_bytes for one in self._transcripts.values())
@@ -119,18 +119,18 @@ class SessionImport:
                 self._skip(opened)
             elif opened.session.client not in self._places.clients:
                 self._skipped[path] = _state(path)
-                self._skip(Unread(path, "of another client"))
+                self._skip(Unread(path, "from a different client"))
             else:
                 self._transcripts[path] = opened
 
     def _skip(self, unread: Unread) -> None:
-        if unread.path in self._places.paths:  # named by the caller rather than found in a folder
+        if unread.path in self._places.paths:  # named by the caller, not found in a folder
             self._note_bad(unread.path, "", unread.reason)
         else:
             self._skipped_files[unread.reason] += 1
 
     def _is_recent(self, transcript: Transcript) -> bool:
-        """Return whether a file can contain entries since the requested time."""
+        """Return whether a file may contain entries since the requested time."""
         since = self._scope.since
         return since is None or transcript.path.is_dir() or _written(transcript.path) >= since
 
@@ -167,7 +167,7 @@ class SessionImport:
 
 
 def _written(path: Path) -> datetime:
-    """Return when a file was last modified."""
+    """Return when a file was last modified; 1970 if it cannot be read."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

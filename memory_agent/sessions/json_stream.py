@@ -1,8 +1,8 @@
 """Read JSON files of any size in bounded memory: line by line, or a document's lists item by item.
 
-Rejected: `ijson` 3.6. With its C parser an export of 200 MB takes 2 to 5 s instead of 8 to 12, but it builds each item
-in full (714 MB of memory for an item of 200 MB, instead of 82) and stops at the first byte that is not UTF-8, so later
-items are lost. Its Python parser takes 78 s (2 cores, Python 3.11).
+Rejected: `ijson` 3.6. With its C parser, an export of 200 MB takes 2 to 5 s instead of 8 to 12, but each item is built
+in full (714 MB of memory for an item of 200 MB, instead of 82), and the parser stops at the first byte that is not
+UTF-8, so later items are lost. Its Python parser takes 78 s (2 cores, Python 3.11).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STRAY = re.compile(rb"[^\s]")
 
 
 class Line(NamedTuple):
-    """A line without its line end; `data` is None if it is too long. `end` is the offset of the next line."""
+    """A line without its line ending; `data` is None if it is too long. `end` is the offset of the next line."""
 
     number: int
     data: bytes | None
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member of a document (`number` 0), or an item of its list `name`, numbered from 1.
+    """A member of a document (`number` is 0), or an item of its list `name` (numbered from 1).
 
     `name` is "" if the document is a list; `data` is None if it is too long.
     """
@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 class NotJsonError(ValueError):
-    """The document is not JSON or ends early. The argument is the reason."""
+    """A document is not JSON or ends early. The argument is the reason."""
 
 
 class BadPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class BadPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(stream: BinaryIO, number: int = 0, longest: int = LONGEST_BYTES) -> Iterator[Line]:
-    """Yield the lines from the stream's position, after `number` earlier lines. The last line may be incomplete."""
+    """Yield the lines from the stream's position, numbered from `number` + 1. The last line may be incomplete."""
     end = stream.tell()
     while data := stream.readline(longest + 1):
         number += 1
@@ -78,9 +78,9 @@ def lines(stream: BinaryIO, number: int = 0, longest: int = LONGEST_BYTES) -> It
 
 
 def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
-    """Yield the members of the object or list in a stream in order; a member that is a list is yielded item by item.
+    """Yield the members of the object or list in a stream, in order. A member that is a list is yielded item by item.
 
-    Raises `NotJsonError` after the members before the fault. The contents of members are not checked.
+    Raises `NotJsonError` after yielding the members before the fault. The contents of members are not checked.
     """
     scan = _Scan(stream, longest)
     opening = scan.next_token()
@@ -91,11 +91,11 @@ def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
     else:
         raise NotJsonError("is neither a JSON object nor a list")
     if scan.has_more():
-        raise NotJsonError("goes on after its end")
+        raise NotJsonError("continues after its end")
 
 
 def mended(data: bytes) -> bytes:
-    """Return JSON text with lone surrogates replaced; clients write them when they cut a text within a surrogate pair.
+    """Return JSON text with lone surrogates replaced. Clients write them when they cut a text within a surrogate pair.
 
     >>> mended(rb'"cut \\ud83d"')
     b'"cut \\\\ufffd"'
@@ -139,12 +139,12 @@ def _items(scan: _Scan, name: str) -> Iterator[Member]:
         if token == b"]":
             return
         if token != b",":
-            raise NotJsonError("has a list that does not end")
+            raise NotJsonError("has an unterminated list")
         scan.mark()
 
 
 def _value(scan: _Scan, token: bytes) -> tuple[bytes, bytes | None]:
-    """Return the token after the value that began at the mark, and the value, or None if it is too long."""
+    """Return the token after the value that began at the mark, and the value (None if it is too long)."""
     depth = 0
     while depth or token not in (b",", b"]", b"}"):
         depth += (token in (b"[", b"{")) - (token in (b"]", b"}"))
@@ -153,7 +153,7 @@ def _value(scan: _Scan, token: bytes) -> tuple[bytes, bytes | None]:
 
 
 class _Scan:
-    """Splits a stream into tokens and keeps the bytes since a mark."""
+    """Splits a stream into tokens, and retains the bytes since a mark."""
 
     def __init__(self, stream: BinaryIO, longest: int) -> None:
         self._stream = stream
@@ -163,15 +163,15 @@ class _Scan:
         self._is_lost = False
 
     def mark(self) -> None:
-        """Keep the bytes after the last token."""
+        """Set the mark after the last token."""
         self._mark, self._is_lost = self._at, False
 
     def marked(self) -> bytes | None:
-        """Return the bytes between the mark and the last token, or None if there were too many to keep."""
+        """Return the bytes between the mark and the last token, or None if there were too many to retain."""
         return None if self._is_lost else self._buffer[self._mark : self._before].strip()
 
     def next_token(self) -> bytes:
-        """Return a bracket, a comma, a colon or a whole text. Raises `NotJsonError` at the end of the stream."""
+        """Return a bracket, a comma, a colon or a whole string. Raises `NotJsonError` at the end of the stream."""
         while True:
             found = _TOKEN.search(self._buffer, self._at)
             if found is not None and found.group() != b'"':
@@ -179,7 +179,7 @@ class _Scan:
                 return found.group()
             self._at = len(self._buffer) if found is None else found.start()
             if len(self._buffer) - self._at > self._longest:
-                raise NotJsonError("has a text that is too long")
+                raise NotJsonError("has a string that is too long")
             if not self._read_on():
                 raise NotJsonError("ends early")
 

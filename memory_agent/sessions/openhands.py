@@ -1,4 +1,4 @@
-"""OpenHands: a conversation's folder `events/` holds one file `event-<number>-<id>.json` per event, typed by `kind`.
+"""OpenHands: a conversation's folder `events/` contains one file `event-<number>-<id>.json` per event, typed by `kind`.
 
 A conversation is a run. A `FinishAction` completes the run; a `ConversationErrorEvent` marks it as failed.
 """
@@ -57,7 +57,7 @@ _events = msgspec.json.Decoder(_Event)
 
 
 class OpenHandsReader(Reader):
-    """Reads the events of one conversation in order, one file each."""
+    """Reads the events of one conversation in order; each file contains one."""
 
     def __init__(self, id: str) -> None:
         super().__init__(Session(client=NAME, id=id))

@@ -1,4 +1,4 @@
-"""The interface of a format's reader, and the store of tool calls that wait for their results."""
+"""The interface of a format's reader, and the buffer of tool calls that have no result yet."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST_PENDING = 256
 
 
 class Pending(Generic[Value]):
-    """At most 256 values by id, in order of arrival; adding another evicts the oldest."""
+    """At most 256 values by id, in order of arrival; adding one more evicts the oldest."""
 
     def __init__(self) -> None:
         self._values: dict[str, Value] = {}
 
     def put(self, id: str, value: Value) -> list[Value]:
-        """Add a value at the end, replacing any value with this id; return the evicted values."""
+        """Add a value at the end, replacing any value with the same id; return the evicted values."""
         self._values.pop(id, None)
         self._values[id] = value
         return [self._values.pop(next(iter(self._values)))] if len(self._values) > _MOST_PENDING else []
@@ -37,9 +37,9 @@ class Pending(Generic[Value]):
 
 
 class Reader(ABC):
-    """Reads a file of JSON lines, or one JSON document item by item.
+    """Reads a file of JSON lines, or a JSON document item by item.
 
-    `session` is the session of the entries yielded last.
+    `session` is the session of the last entries yielded.
     """
 
     def __init__(self, session: Session) -> None:
@@ -47,7 +47,7 @@ class Reader(ABC):
         self._calls: Pending[Call] = Pending()
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the members of a document that are not lists, and the first items of its lists, as `name[1]`.
+        """Read the members of a document that are not lists, and the first items of those that are, as `name[1]`.
 
         Raises `msgspec.DecodeError`. Not called for JSON lines.
         """
@@ -55,20 +55,20 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line, or of an item of the list `member` ("" if the document is a list).
+        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list).
 
-        `number` counts lines, or the items of one list, from 1. Raises `msgspec.DecodeError` for an item that does not
-        match the format.
+        `number` is the number of the line, or of the item in its list, from 1. Raises `msgspec.DecodeError` for an item
+        that does not match the format.
         """
 
     def release(self) -> Iterator[Found]:
-        """Yield messages held back because later lines might change them; called when there is no further line yet."""
+        """Yield messages held back because later lines might change them; called when no more lines are available."""
         yield from ()
 
     def end(self) -> Iterator[Found]:
-        """Yield what remains after the last item."""
+        """Yield the entries that remain after the last item."""
         yield from (UNANSWERED for _ in self._calls.clear())
 
     def _called(self, id: str, call: Call) -> Iterator[Found]:
-        """Keep a call until its result arrives."""
+        """Hold a call until its result arrives; yield the calls that this evicts as unanswered."""
         yield from (UNANSWERED for _ in self._calls.put(id, call))

@@ -1,7 +1,7 @@
 """SWE-agent (`*.traj`) and mini-swe-agent (`*.traj.json`): one JSON document per run.
 
-SWE-agent lists steps of thought, action and observation, without times. mini-swe-agent lists the model's messages, with
-times. `info.exit_status` describes how the run ended; `info.resolved`, which evaluations add, states whether it solved
+SWE-agent lists steps of thought, action and observation without times; mini-swe-agent lists the model's messages with
+times. `info.exit_status` describes how the run ended; `info.resolved`, added by evaluations, states whether it solved
 the issue.
 """
 
@@ -35,7 +35,7 @@ _MARKS = (
     *((f"<{tag}>", f"</{tag}>") for tag in ("pr_description", "issue", "task", "problem_statement")),
     ("ISSUE:\n", "\nINSTRUCTIONS:"),
 )
-"""Texts that enclose the issue in a prompt."""
+"""Matches the text around the issue in a prompt."""
 _LEAD = re.compile(r"\A(?:Consider the following|Please solve this|Solve this)[^\n]*:\s*\n", re.IGNORECASE)
 _OUTPUT = re.compile(r"</?(?:output|output_head|output_tail)>|<returncode>-?\d+</returncode>\n?")
 _RETURN_CODE = re.compile(r"<returncode>(-?\d+)</returncode>")
@@ -73,7 +73,7 @@ _messages = msgspec.json.Decoder(_Message)
 
 
 class SweAgentReader(Reader):
-    """Reads one run of either agent. The session is named after its file `<instance>.traj` and that file's folder."""
+    """Reads one run of either agent. The session is named after its file, `<instance>.traj`, and the file's folder."""
 
     def __init__(self, path: Path) -> None:
         name = path.name.removesuffix(".json").removesuffix(".traj")
@@ -86,7 +86,7 @@ class SweAgentReader(Reader):
         self._open: list[str] = []
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the run's issue and how the run ended. Raises `msgspec.DecodeError`."""
+        """Read the run's issue and its exit status. Raises `msgspec.DecodeError`."""
         if "info" in head:
             self._info = _infos.decode(head["info"])
         first = (_messages.decode(item) for name, item in head.items() if name.startswith("history["))
@@ -104,7 +104,7 @@ class SweAgentReader(Reader):
             yield BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
-        """Yield the end of the run."""
+        """Yield the run's end if its status is known."""
         yield from super().end()
         status = self._info.exit_status
         if not self._has_task or not status:
@@ -161,7 +161,7 @@ class SweAgentReader(Reader):
             yield from self._called(call_id, call)
 
     def _observed(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Found:
-        """Return the entry of a call and its result: the call that the message names, otherwise the first open call."""
+        """Return the entry of a result and its call: the call that the message names, or else the first open one."""
         call_id = message.tool_call_id or (self._open.pop(0) if self._open else "")
         call = self._calls.take(call_id)
         if call is None:

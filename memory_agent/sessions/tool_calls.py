@@ -1,6 +1,6 @@
 """Turn a tool call of any client into an entry: a command with its output, a changed file, or delegated work.
 
-The output of tools that read or search is skipped, since it can be read again from the files.
+The output of tools that read or search is skipped, since the files can be read again.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _MOST_COMMAND_CHARS = 4_000
 
 
 class Call(NamedTuple):
-    """A call of a tool with its arguments."""
+    """A tool call: the tool's name and the arguments."""
 
     name: str
     arguments: Mapping[str, Any] = {}
 
 
 class Result(NamedTuple):
-    """The result of a call. `failed` and `exit_code` are None if the log does not contain them."""
+    """The result of a tool call. `failed` and `exit_code` are None if the log does not contain them."""
 
     output: str = ""
     failed: bool | None = None
@@ -58,12 +58,12 @@ class Result(NamedTuple):
 
 
 def arguments_of(text: Any) -> Mapping[str, Any]:
-    """Return the arguments given as an object or as JSON text; any other text becomes the argument `input`."""
+    """Return a call's arguments from an object or JSON text; any other text becomes the argument `input`."""
     if isinstance(text, Mapping):
         return text
     if not isinstance(text, str):
         return {}
-    import msgspec  # imported late, because hooks get their arguments as objects
+    import msgspec  # imported here, because hooks get their arguments as objects
 
     try:
         decoded = msgspec.json.decode(text)
@@ -75,7 +75,7 @@ def arguments_of(text: Any) -> Mapping[str, Any]:
 def entry_of(
     call: Call, result: Result, id: str, at: datetime | None, *, run: str | None = None, agent: str | None = None
 ) -> Entry | Left:
-    """Return the entry of a call and its result, or the reason why it is skipped."""
+    """Return the entry of a call and its result, or the reason why they are skipped."""
     name = call.name.rpartition("__")[2].rpartition(".")[2].lower() if call.name != "container.exec" else call.name
     if name in _SHELLS and (command := _command(call.arguments)):
         if _OWN.search(command):
@@ -101,7 +101,7 @@ def entry_of(
 
 
 def exit_code_in(text: str) -> int | None:
-    """Return the exit code in a command's output as Gemini CLI formats it, or None for 0, which it does not print."""
+    """Return the exit code that Gemini CLI adds to a command's output; None for 0, which it does not print."""
     found = _EXIT_LINE.search(text)
     return None if found is None else int(found[1])
 

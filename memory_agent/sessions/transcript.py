@@ -1,4 +1,4 @@
-"""Read a session's file, or the files of one folder, and later continue where reading stopped.
+"""Read a session's file or the files of a folder, and resume later where reading stopped.
 
 An unreadable part is yielded as `Bad` with its place and does not affect the rest.
 """
@@ -25,7 +25,7 @@ _FIRST_ITEMS = 8
 _MOST_HEAD_BYTES = 4 << 20
 _CONVERSATIONS = "conversations.json"
 _TOO_LONG = Bad(f"is longer than {LONGEST_BYTES} bytes")
-_HALF = Bad("is half-written: it ends without a line end, and is not whole JSON")
+_HALF = Bad("is incomplete: it has no line ending and is not valid JSON")
 
 
 class Placed(NamedTuple):
@@ -39,7 +39,7 @@ class Transcript(ABC):
     """The file or folder of a session or an export. `read_bytes` of its `size_bytes` have been read."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
-        """`make` returns a new reader of the format."""
+        """`make` returns a new reader for the format."""
         self.path = path
         self.read_bytes = 0
         self._make = make
@@ -47,7 +47,7 @@ class Transcript(ABC):
 
     @property
     def session(self) -> Session:
-        """The session of the entry yielded last."""
+        """The session of the last entry yielded."""
         return self._reader.session
 
     @property
@@ -58,15 +58,15 @@ class Transcript(ABC):
     @property
     @abstractmethod
     def has_news(self) -> bool:
-        """Whether there is new content to read, or an entry held back."""
+        """Whether there is new content to read, or an entry is held back."""
 
     @abstractmethod
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the unread entries. If the file or folder `is_growing`, a half-written end is left for later."""
+        """Yield the unread entries. If the file or folder `is_growing`, an incomplete end is left to the next call."""
 
 
 class LineTranscript(Transcript):
-    """A growing file of JSON lines. The file is read from the beginning again if it became shorter."""
+    """A growing file of JSON lines. If the file became shorter, it is read from the start again."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)
@@ -75,13 +75,13 @@ class LineTranscript(Transcript):
 
     @property
     def has_news(self) -> bool:
-        """Whether there are lines to read, or messages held back."""
+        """Whether there are lines to read, or messages are held back."""
         return self._is_holding or self.size_bytes != self.read_bytes
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the entries of the new lines, and the messages held back if there are no new lines.
+        """Yield the entries of new lines; if there are none, yield the messages that were held back.
 
-        If the file `is_growing`, a half-written last line is left for later.
+        If the file `is_growing`, an incomplete last line is left to the next call.
         """
         if self.size_bytes < self.read_bytes:
             self.read_bytes = self._numbers = 0
@@ -122,11 +122,11 @@ class DocumentTranscript(Transcript):
 
     @property
     def has_news(self) -> bool:
-        """Whether the document changed since it was read."""
+        """Whether the document has changed since it was read."""
         return _state(self.path) != self._state
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield its entries. If the file `is_growing`, a document that ends early is left for later."""
+        """Yield all entries. If the file `is_growing`, a document that ends early is left to the next call."""
         state = _state(self.path)
         self._reader = self._make()
         try:
@@ -140,7 +140,7 @@ class DocumentTranscript(Transcript):
                 return  # the document is still being written
             yield Placed("", Bad(f"{error}"))
         except (OSError, zipfile.BadZipFile, KeyError) as error:
-            yield Placed("", Bad(f"cannot be read: {getattr(error, 'strerror', None) or 'not such an archive'}"))
+            yield Placed("", Bad(f"cannot be read: {getattr(error, 'strerror', None) or 'not a valid export'}"))
         else:
             yield from (Placed("", found) for found in self._reader.release())
             yield from (Placed("", found) for found in self._reader.end())
@@ -175,7 +175,7 @@ class FolderTranscript(Transcript):
         return any(file.name not in self._known for file in self.path.glob(self._pattern))
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the entries of the new files. If the folder `is_growing`, a half-written file is left for later."""
+        """Yield the entries of new files. If the folder `is_growing`, an incomplete file is left to the next call."""
         for number, file in enumerate(sorted(self.path.glob(self._pattern)), 1):
             if file.name not in self._known:
                 yield from self._file(number, file, is_growing)
@@ -201,11 +201,11 @@ class FolderTranscript(Transcript):
 
 
 def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Found]:
-    """Yield the entries that a reader finds in `data`; an error of the reader becomes `Bad`."""
+    """Yield the entries that a reader finds in `data`; an error in the reader becomes `Bad`."""
     try:
         yield from read(data)
     except msgspec.ValidationError as error:
-        yield Bad(f"is not as the format says: {error}")
+        yield Bad(f"does not match the format: {error}")
     except (msgspec.DecodeError, UnicodeDecodeError):
         whole = mended(data) if isinstance(data, bytes) else data
         if whole == data:
@@ -230,9 +230,9 @@ def open_document(path: Path) -> Iterator[BinaryIO]:
 
 
 def _head(stream: BinaryIO, *, is_whole: bool) -> dict[str, bytes]:
-    """Return the members of a document that are not lists, and the first items of its lists.
+    """Return the members of a document that are not lists, and the first items of those that are.
 
-    Raises `NotJsonError` for a damaged or incomplete document if `is_whole` is required.
+    If `is_whole` is true, raises `NotJsonError` for a damaged or incomplete document.
     """
     found: dict[str, bytes] = {}
     size = 0

@@ -1,7 +1,7 @@
-"""Turn events into records without a store: select events, extract their text, and read their reports about runs.
+"""Turn events into records without a store: select events, extract their text, and read what they report about runs.
 
-Read `table` first: it maps event types to memories. `reader` makes the record of an event, with text from `payloads`
-(`language` recognises text in unknown fields) and the outcome from `verdicts`; `runs` reads what an event reports about
+Read `table` first: it maps event types to memories. `reader` creates an event's record, with text from `payloads`
+(`language` recognises text in unknown fields) and the outcome from `verdicts`. `runs` reads what an event reports about
 a run.
 """
 

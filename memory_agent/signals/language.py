@@ -1,6 +1,6 @@
 """Distinguish natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-The heuristic is for payload fields that the table of signals does not list. It uses no dictionary, so it works for any
+The heuristic is for payload fields that the signal table does not list. It uses no dictionary, so it works for any
 language. A false negative loses a memory, and a false positive stores noise.
 """
 
@@ -15,23 +15,23 @@ LEAST_WORDS = 3
 
 _READ_CHARS = 10_000
 _LONGEST_WORD = 40  # characters
-_WORD_SHARE = 0.5  # share of the characters that are not white space
+_WORD_SHARE = 0.5  # of the characters that are not white space
 _MARKS_PER_WORD = 0.25
-_CHARS_PER_WORD = 2  # characters, in scripts without spaces between words
+_CHARS_PER_WORD = 2  # in scripts without spaces between words
 
 _AROUND = ".,;:!?…()[]\"'“”‘’«»„‚¡¿*_`~–—-#>。，、；：！？（）「」『』【】《》・"
 _INSIDE = "'’-\u00ad\u200c\u200d"
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+"""Matches letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 # Texts are untrusted, so no pattern may take quadratic time. Indents are `[^\S\n]*`: `\s*` would rescan all empty lines
 # from each of them (1.8 s for 10,000, measured). Repeats within a line are bounded.
 _SERIALISED = re.compile(
     r"""
-      ^[^\S\n]*[\[{]\s*(?:["'\[{\]}]|\\["']|-?\d[\d.]*\s*,)  # an object or list, also cut short or a Python literal
+      ^[^\S\n]*[\[{]\s*(?:["'\[{\]}]|\\["']|-?\d[\d.]*\s*,)  # an object or list, even truncated or as a Python literal
     | \A\s*(?:<[?!/a-zA-Z]|---\s*\n|data:\w+/)            # XML, HTML, YAML, a data URL
-    | \{\s*\\?["'] | (?P<quote>\\?["'])[^"'\n]{0,80}(?P=quote)\s*:  # a quoted key, after whatever words
+    | \{\s*\\?["'] | (?P<quote>\\?["'])[^"'\n]{0,80}(?P=quote)\s*:  # a quoted key, after any words
     """,
     re.VERBOSE | re.MULTILINE,
 )
@@ -50,11 +50,11 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
-    """Return whether the first 10,000 characters of `text` contain at least `least_words` words of some language.
+    """Return whether the first 10,000 characters of `text` contain at least `least_words` words of any language.
 
     Half of the characters must belong to words. A word has at most 40 letters, no digits, and no more inner capitals
     than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data
-    such as JSON, also when truncated, are not language.
+    such as JSON, even if truncated, are not language.
     """
     text = text[:_READ_CHARS]
     if _SERIALISED.search(text) or _STACK_TRACE.search(text):
@@ -74,7 +74,7 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
 
 
 def _is_word(token: str) -> bool:
-    """Return whether a token, stripped of punctuation, is a word of a script written with spaces."""
+    """Return whether a token without surrounding punctuation is a word in a script written with spaces."""
     if not 0 < len(token) <= _LONGEST_WORD or _UNSPACED.search(token):
         return False
     if not all(map(_is_of_word, token)):

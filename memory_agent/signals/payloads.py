@@ -2,7 +2,7 @@
 
 Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`) that is looked up in the payload
 and in the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. If no
-known place has text, the payload is searched for natural language (`language`).
+known place contains text, the payload is searched for natural language (`language`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NotTextError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a memory's text: its places, its label, and whether it is used only together with another part."""
+    """A part of a memory's text: its places, its label, and whether it is used only together with other parts."""
 
     places: tuple[Place, ...]
     label: str = ""
@@ -82,19 +82,19 @@ def _readable(text: str) -> str:
 
 
 def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Return the payload and the objects that it wraps, in lookup order."""
+    """Return the payload and the objects that it wraps, in the order in which they are searched."""
     wrapped = (payload.get(name) for name in _WRAPPERS)
     return (payload, *(inner for value in wrapped if isinstance(inner := _unfold(value), dict)))
 
 
 def with_reports(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return `objects` and the report, result and output objects in them."""
+    """Return `objects` and the objects in their fields `report`, `result` and `output`."""
     nested = (read_value(objects, name) for name in _REPORTS)
     return (*objects, *(value for value in nested if isinstance(value, dict)))
 
 
 def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
-    """Return the text at the first place of `part` that has text, or "". Raises `NotTextError`."""
+    """Return the text at the first place of `part` that contains any, or "". Raises `NotTextError`."""
     for place in part.places:
         for root in objects:
             values = list(_values_at(root, place))
@@ -105,10 +105,10 @@ def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
 
 
 def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> str:
-    """Return the text of a payload without known fields, or "".
+    """Return the text of a payload with no known fields, or "".
 
     Prefers the outermost field whose name ends in summary, message, text, error or result, in this order (such as
-    `result_summary`); otherwise takes the longest text at any depth that reads as language. Skips texts in `without`.
+    `result_summary`); otherwise returns the longest text at any depth that reads as language. Skips texts in `without`.
     Examines at most 2,000 values and 6 levels.
     """
     best, best_key = "", (_MAX_DEPTH + 1, 0)
@@ -127,7 +127,7 @@ def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> st
 
 
 def _ending_of(name: str) -> int | None:
-    """Return the rank of the field name's ending (0 is best), or None."""
+    """Return the rank of a field name's ending (0 is best), or None."""
     lowered = name.lower()
     if lowered.endswith(_MISLEADING):
         return None
@@ -135,7 +135,7 @@ def _ending_of(name: str) -> int | None:
 
 
 def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
-    """Yield (name, value, depth) of all values of a payload, outermost first. List items have their list's name."""
+    """Yield (name, value, depth) of all values of a payload, outermost first. List items have the list's name."""
     waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
     for _ in range(_MAX_VALUES):
         if not waiting:
@@ -166,7 +166,7 @@ def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX_FIELD_CHARS) -> str | None:
-    """Return the text or integer called `name` as text, truncated to `limit`, or None. Raises `NotTextError`."""
+    """Return the text or integer called `name` as text cut to `limit`, or None. Raises `NotTextError`."""
     value = read_value(objects, name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
         value = str(value)
@@ -174,7 +174,7 @@ def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX
 
 
 def small_fields(objects: Sequence[Mapping[str, Any]], without: frozenset[str]) -> dict[str, Any]:
-    """Return at most 32 fields that are short scalars or lists of short texts, without the texts in `without`."""
+    """Return at most 32 fields that are short scalars or lists of short texts, omitting the texts in `without`."""
     fields: dict[str, Any] = {}
     for root in objects:
         for name, value in root.items():

@@ -1,6 +1,6 @@
-"""Turn an event into a memory record, or drop it as noise with a reason. Pure.
+"""Turn an event into a memory record, or drop it as noise for a stated reason. Pure.
 
-Repeated events are recognised in `memory.ingest`, which has the store.
+`memory.ingest`, which has access to the store, recognises repeated events.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """An event dropped as noise, and the reason."""
+    """The reason why an event was dropped as noise."""
 
     reason: str
 
 
 class EventReader:
-    """Reads events according to a table of signals. Immutable and thread-safe."""
+    """Reads events according to a signal table. Immutable and thread-safe."""
 
     def __init__(self, table: SignalTable, settings: IngestSettings | None = None) -> None:
         self.table = table
@@ -61,7 +61,7 @@ class EventReader:
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory of `event` by the row `signal`, or the reason why it is dropped.
+        """Return the memory of `event` according to the row `signal`, or the reason why it is dropped.
 
         Raises `UnhandledEventError` (with the field's name) for an event that can never become a memory.
         """
@@ -140,7 +140,7 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        """Return text from other places if a payload has no text at the row's places, or ""."""
+        """Return text for a payload without text at the row's places, or ""."""
         words = read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
@@ -162,18 +162,18 @@ class EventReader:
 
 
 def _record_id(event: Event) -> str:
-    """Return a ULID made of the event's time and a hash of its id, so that a replay yields the same ULID."""
+    """Return a ULID derived from the event's time and a hash of its id, so that a replay yields the same ULID."""
     milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
 
 
 def utc(event: Event) -> datetime:
-    """Return the event's time in UTC. Raises `UnhandledEventError` if datetime cannot represent it."""
+    """Return the event's time in UTC. Raises `UnhandledEventError` if `datetime` cannot represent it."""
     try:
         return event.timestamp.astimezone(UTC)
     except OverflowError as error:
-        raise UnhandledEventError(event.event_id, "timestamp: outside the calendar") from error
+        raise UnhandledEventError(event.event_id, "timestamp: out of range") from error
 
 
 def truncate(text: str, limit: int) -> str:

@@ -1,6 +1,6 @@
-"""Read what an event reports about a run: start, step, end, feedback, used memories or related runs. Pure.
+"""Read what an event reports about a run: its start, a step, its end, feedback, used memories or related runs. Pure.
 
-The matching row of the signal table determines the event's role. Without a role, the event is a step if it names
+The matching row of the signal table determines the event's role. Without a role, an event is a step if it names
 memories or recalls.
 """
 
@@ -33,8 +33,8 @@ Objects = Sequence[Mapping[str, Any]]
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
     """What one event reports about a run. `run_id` is None only for feedback on a recall.
 
-    `words` is the first part of the event's text, which is the request if the event begins a run. The run continues
-    the runs `parents` and retries the runs `retries`.
+    `words` is the first part of the event's text, which is the request if the event begins a run. The run continues the
+    runs in `parents` and retries those in `retries`.
     """
 
     role: RunRole
@@ -53,7 +53,7 @@ class RunSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
-    """Return what the event reports about a run, or None. Never raises."""
+    """Return what `event` reports about a run, or None. Never raises."""
     if not isinstance(event.payload, dict) or is_own(event.event_type):
         return None
     try:
@@ -88,7 +88,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
-    """Return the verdict of the payload, or of the feedback type. A numeric rating counts for every type."""
+    """Return the verdict from the payload or the feedback type. A numeric rating counts for every event type."""
     stated = None if signal is None else verdict(objects, table.outcomes)
     if signal is None or signal.outcome or (stated is not None and stated.is_outright and stated.reason == "rated"):
         return stated or _verdict_of_type(signal)
@@ -115,7 +115,7 @@ def _outcome(signal: Signal | None, stated: Verdict | None) -> RunEnd:
 
 
 def _words(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
-    """Return the first non-empty part of the text that is not marked `+`, with its label; for feedback, the comment."""
+    """Return the first non-empty part of the text that is not marked `+`, with its label; for feedback, its comment."""
     parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
     parts = parts[:1] if signal is not None and signal.run == "feedback" else [*parts, table.fallback]
     found = ((part.label, read_part(objects, part)) for part in parts)

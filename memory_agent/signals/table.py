@@ -1,7 +1,7 @@
-"""The table of signals: which event types become which memories, where their text is, and what is noise.
+"""The signal table: which event types become which memories, where their text is, and what is noise.
 
-The table is data in `signals.toml` next to this file, overlaid by the user's own file (`LayeredTable`), so that
-operators can add rows without code. `triggers.table` reads its table in the same way.
+The table is `signals.toml` next to this file, overlaid by the user's own file (`LayeredTable`), so that operators can
+add rows without writing code. `triggers.table` reads its table in the same way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = TypeVar("Row", bound=_HasEvents)
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: the event types it matches, and the memory that they become. `signals.toml` documents the fields."""
+    """A row: the event types that it matches, and the memory that they become. `signals.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -88,7 +88,7 @@ class SignalTable:
 
     @classmethod
     def load(cls, own_file: str = "") -> Self:
-        """Return the package's table, merged with `own_file` if given.
+        """Return the built-in table, merged with `own_file` if provided.
 
         Raises `SettingsError` (with row, field and line) for an unknown field or an invalid value.
         """
@@ -96,7 +96,7 @@ class SignalTable:
         return cls(LayeredTable(default, own_file, setting="ingest.signals", rows="signal"))
 
     def match(self, event_type: str) -> Signal | None:
-        """Return the row of this event type, or None."""
+        """Return the row that matches `event_type`, or None."""
         return None if is_own(event_type) else row_of_type(self._by_type, event_type)
 
     @property
@@ -106,32 +106,32 @@ class SignalTable:
 
     @property
     def digest(self) -> str:
-        """A hash of the rows' names and event types."""
+        """A hash of the names and event types of all rows."""
         return sha256(msgspec.json.encode(sorted((name, row.events) for row, name in self._names.items()))).hexdigest()
 
     def name_of(self, event_type: str) -> str | None:
-        """Return the name of the row of this event type, or None."""
+        """Return the name of the row that matches `event_type`, or None."""
         row = self.match(event_type)
         return None if row is None else self._names[row]
 
     def noise_of_word(self, word: str) -> str | None:
-        """Return the reason why an event with this mark is noise, or None."""
+        """Return the reason why an event marked with `word` is noise, or None."""
         return self._noise_words.get(word.lower())
 
     def noise_of_text(self, text: str) -> str | None:
-        """Return the reason why this text is noise, or None."""
+        """Return the reason why `text` is noise, or None."""
         if len(text) > _NOISE_TEXT_CHARS:
             return None
         return next((reason for reason, form in self._noise_texts.items() if form.fullmatch(text)), None)
 
 
 def is_own(event_type: str) -> bool:
-    """Return whether the daemon publishes this event type. Such events never become memories or belong to runs."""
+    """Return whether the daemon publishes this event type. Its own events never become memories or belong to runs."""
     return event_type.startswith("memory.")
 
 
 def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row]:
-    """Return rows by event type. Raises `SettingsError` if two rows of one file have the same type."""
+    """Map event types to rows. Raises `SettingsError` if two rows of one file have the same type."""
     section, own_rows = layers.rows, layers.own_rows
     by_type: dict[str, Row] = {}
     for own in (False, True):
@@ -149,7 +149,7 @@ def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row
 
 
 def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
-    """Return the row of the type itself, otherwise of the longest matching `x.*`, otherwise of `*`, otherwise None."""
+    """Return the row for the type itself, or else for the longest matching `x.*`, or for `*`; None if there is none."""
     exact = by_type.get(event_type)
     if exact is not None:
         return exact
@@ -177,14 +177,14 @@ def _compile(layers: LayeredTable, setting: str, pattern: str) -> re.Pattern[str
 
 
 class LayeredTable:
-    """The package's TOML file overlaid by a user's file. Errors name the row, the field and the line.
+    """The built-in TOML file, overlaid by a user's file. Errors name the row, field and line.
 
     A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` in the user's file removes
     rows.
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """Read both files. `setting` is the setting of `own_file` ("" for none), and `rows` names the table of rows.
+        """Read both files. `setting` is the setting with `own_file` ("" for none), and `rows` names the table of rows.
 
         Raises `SettingsError`.
         """
@@ -211,7 +211,7 @@ class LayeredTable:
         return converted
 
     def tables(self, table_type: type[T]) -> T:
-        """Return the other tables. Raises `SettingsError`."""
+        """Return all tables except the table of rows. Raises `SettingsError`."""
         rest = {name: table for name, table in self.merged.items() if name != self.rows}
         try:
             return msgspec.convert(rest, table_type)
@@ -220,9 +220,9 @@ class LayeredTable:
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
 
     def require_tables(self) -> None:
-        """Raise `SettingsError` if there is a table besides the table of rows."""
+        """Raise `SettingsError` if there is any table besides the table of rows."""
         for name in self.merged.keys() - {self.rows}:
-            raise self.error(name, "there is no such table")
+            raise self.error(name, "is not a known table")
 
     def error(self, place: str, reason: str) -> SettingsError:
         """Return the error for a place such as `signal.NAME.field`, with the line in the user's file."""
@@ -234,7 +234,7 @@ class LayeredTable:
         return f"{self._own_file}: {reason}" if self._own_file else reason
 
     def _line_of(self, place: str) -> int | None:
-        """Return the line of the field, or the line of its table, or None."""
+        """Return the line of a field or else of its table; None if neither is in the user's file."""
         steps = [step.partition("[")[0] for step in place.split(".") if step]
         best, found, header = 0, None, ""
         for number, line in enumerate(self._lines, 1):

@@ -1,6 +1,7 @@
 """Read the outcome of a run or task from a payload, as a quality from 0 to 1. Pure.
 
-Sources are approvals, ratings, exit codes and statuses. `learning.outcomes` revises the values by later evidence.
+Sources are approvals, ratings, exit codes and statuses. `learning.outcomes` revises these qualities as later evidence
+arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality with its reason. `is_outright`: it comes from a number, rating or approval rather than a status."""
+    """A quality and its reason. `is_outright`: it comes from a number, rating or approval rather than a status."""
 
     quality: float
     reason: Reason
@@ -46,7 +47,7 @@ def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
 
 
 def reason_of(quality: float) -> Reason:
-    """Return the reason of a quality that was not stated as a number."""
+    """Return the reason for a quality that was not stated as a number."""
     return _REASONS.get(quality, "rated")
 
 
@@ -61,7 +62,7 @@ def _by_approval(objects: Objects) -> float | None:
 
 
 def _by_rating(objects: Objects) -> float | None:
-    """Return a rating in stars, 1 to `max_rating` (5), as a fraction; a value below 1 is returned unchanged."""
+    """Return a rating in stars, 1 to `max_rating` (default 5), as a fraction; a value below 1 is returned unchanged."""
     rating, best = read_value(objects, "rating"), read_value(objects, "max_rating")
     if isinstance(rating, bool):
         return float(rating)

@@ -1,10 +1,10 @@
 """Finds dates in a query, such as "last week" or "in March 2023", and converts them to spans, without a language model.
 
 Recall is about the past. So an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun,
-and "Monday" never means today. An explicit future ("next week") stays in the future. Days begin in the time zone of the
-reference time. A false positive is worse than a miss, so doubtful phrases are ignored. Supports English phrases and
+and "Monday" never means today. An explicit future ("next week") remains in the future. Days begin in the time zone of
+the reference time. A false positive is worse than a miss, so doubtful phrases are ignored. Supports English phrases and
 numeric dates. `readings` decides which `phrases` are times, and `windows` does the arithmetic. These modules are
-imported for the first query that has a time word.
+imported at the first query with a time word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 MOST_CHARS = 4_000
 """Maximum characters of a query that are searched for dates, to bound the time."""
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
-"""The pattern of a year."""
+"""Matches a year."""
 _DAY = timedelta(days=1)
 _ASKING_FOR_ANYTHING = """
     activity anything been chat conversation did discuss discussed do event everything going happen happened happening
@@ -32,7 +32,8 @@ _ASKING_FOR_ANYTHING = """
     went work d ll m re s t ve
 """
 _ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
-"""Stems of words in queries that ask for anything at all: "what happened", "recap what we talked about"."""
+"""Stems of words that ask for nothing specific: "what happened", "recap what we talked
+about"."""
 _TRIGGERS = frozenset(
     """
     yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade
@@ -42,11 +43,11 @@ _TRIGGERS = frozenset(
     jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""A text without one of these words, and without a year, has no dates."""
+"""A text with neither a year nor one of these words names no date."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 _FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
-"""Letters that case-insensitive patterns match as ASCII letters, but that are not in the tables of words."""
+"""Maps non-ASCII letters that case-insensitive patterns match to the ASCII letters used in the word tables."""
 _AGES = (
     ("year", timedelta(days=365), timedelta(days=730)),
     ("month", timedelta(days=365) / 12, timedelta(days=60)),
@@ -55,15 +56,15 @@ _AGES = (
     ("hour", timedelta(hours=1), timedelta(hours=1)),
     ("minute", timedelta(minutes=1), timedelta.min),
 )
-"""The units of an age, the length of each, and the minimum age that is expressed in the unit."""
+"""The units of an age, with their lengths and the minimum age that each unit expresses."""
 _ROUNDED = frozenset({"year", "month", "week"})
-"""Units that are rounded to the nearest; others are rounded down."""
+"""Units in which an age is rounded to the nearest whole number; in others it is rounded down."""
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time that a query names: `since` inclusive, `until` exclusive, in UTC. At most one is open (None).
+    """A span of time that a query names: `since` inclusive, `until` exclusive, in UTC. At most one is None (open).
 
-    `phrase` has the words as written, including the preposition: `query[start:end]`.
+    `phrase` is `query[start:end]`: the words as written, including the preposition.
     """
 
     phrase: str
@@ -76,12 +77,12 @@ class DateSpan(msgspec.Struct, frozen=True):
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
     """Return the spans of time that a query names, in text order.
 
-    A memory matches if its time is in any of them. They do not overlap in the text, except that an ambiguous phrase
+    A memory matches if its time is in any of the spans. Their phrases do not overlap, except that an ambiguous phrase
     ("05/07/2023") yields two spans with the same offsets. Raises `InvalidInputError` if the reference time has no time
     zone.
     """
     if reference_time.tzinfo is None:
-        raise InvalidInputError("reference_time", "must be a time with a time zone")
+        raise InvalidInputError("reference_time", "must have a time zone")
     text = query[:MOST_CHARS]
     if _TRIGGERS.isdisjoint(_WORDS.findall(text.lower())) and _YEARS.search(text) is None:
         return ()
@@ -96,12 +97,12 @@ def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ..
 
 
 def words_of(phrases: Iterable[str]) -> frozenset[str]:
-    """Return the words of the phrases of dates, as `query_words` returns them."""
+    """Return the words of date phrases, as `query_words` returns them."""
     return frozenset(word for phrase in phrases for word in query_words(phrase))
 
 
 def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
-    """Whether the `words` of a query ask for nothing but dates with these phrases: "what did we do last week?"."""
+    """Whether a query's `words` ask only for the dates with these phrases: "what did we do last week?"."""
     of_dates = words_of(phrases)
     others = [word for word in words if word not in STOP_WORDS and word not in of_dates]
     return bool(of_dates) and _ANYTHING.issuperset(stems(others))
@@ -110,7 +111,8 @@ def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
     """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`.
 
-    Whole days are shown as dates, including the last day; other times are shown to the minute. An open side is omitted.
+    Spans of whole days are shown as dates, including the last day; other spans are shown to the minute. An open bound
+    is omitted.
     """
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))
     in_days = all(time is None or (time.hour, time.minute, time.second) == (0, 0, 0) for time in (since, until))
@@ -122,12 +124,12 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
 
 
 def age_of(elapsed: timedelta) -> tuple[int, str]:
-    """Return an age in the largest unit that fits: 20 days give 3 weeks, and 11 days and 20 hours give 11 days."""
+    """Return an age as a number of the largest unit that fits: 20 days become 3 weeks, and 11.9 days become 11."""
     return next(((elapsed + _early(unit, length)) // length, unit) for unit, length, least in _AGES if elapsed >= least)
 
 
 def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
-    """Return the bounds of the ages that `age_of` returns as `number` units, the upper one exclusive, or None."""
+    """Return the range of ages that `age_of` returns as `number` units (the upper bound is exclusive), or None."""
     for known, length, least in _AGES:
         if known == unit and age_of(number * length) == (number, unit):
             begin = number * length - _early(unit, length)
@@ -141,7 +143,7 @@ def _early(unit: str, length: timedelta) -> timedelta:
 
 
 def _span(text: str, start: int, end: int, since: datetime | None, until: datetime | None) -> DateSpan | None:
-    """Return the span in UTC, or None if it is empty or outside the calendar."""
+    """Return the span in UTC, or None if it is empty or out of the calendar's range."""
     with suppress(OverflowError, ValueError):
         since, until = (None if time is None else time.astimezone(UTC) for time in (since, until))
         if since is None or until is None or since < until:

@@ -1,8 +1,8 @@
 """Finds English time phrases with their modifiers, such as "three days ago" or "since early March", and their spans.
 
 The rules are tuned for few false positives: "may" is a verb and "2000" a number unless the context shows otherwise. So
-a bare month, year, weekday, season, quarter or weekend is a weak phrase, which counts only in a suitable context
-(`readings`). Numeric dates are found in any language.
+a bare month, year, weekday, season, quarter or weekend is a weak phrase, which counts as a time only in a suitable
+context (`readings`). Numeric dates are found in any language.
 
 A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
 whitespace from being scanned twice.
@@ -22,7 +22,7 @@ Match = re.Match[str]
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of the text."""
+    """Split a text into a set of words."""
     return frozenset(text.split())
 
 
@@ -30,7 +30,7 @@ BEGIN = r"(?<!\w)"
 END = r"(?!\w)"
 NUMBER_BEGINS = r"(?<![\w.,:/$€£#=@+-])"
 NUMBER_ENDS = r"(?![\w/%°-]|[.,:][0-9])"
-"""Excludes characters that make the digits an identifier, version, path, price or part of a longer number."""
+"""Excludes characters that make the digits part of an identifier, version, path, price or longer number."""
 
 NUMBER = (
     r"(?:[0-9]{1,4}|an? couple(?: of)?|an? few|couple(?: of)?|few|several|an?|one|two|three|four|five|six|seven|eight|"
@@ -68,18 +68,18 @@ _NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty":
     )
 }
 _FEW = (2, 5)
-"""The minimum and maximum that "a few" and "several" mean."""
+"""The smallest and largest number that "a few" and "several" may mean."""
 _UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
 _WEEKDAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile the pattern, ignoring case, with its spaces widened."""
+    """Compile a case-insensitive pattern in which a space matches one to three whitespace characters."""
     return re.compile(pattern.replace(" ", r"\s{1,3}"), re.IGNORECASE)
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the minimum and maximum that a number in digits or words may mean."""
+    """Return the smallest and largest number that `text`, in digits or words, may mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -96,12 +96,12 @@ def unit_of(text: str) -> str:
 
 
 def weekday_of(text: str) -> int:
-    """Return 0 for Monday to 6 for Sunday."""
+    """Return the weekday's number, from 0 for Monday to 6 for Sunday."""
     return _WEEKDAY_NAMES.index(text[:3].lower())
 
 
 def which_of(text: str | None) -> str:
-    """Return the meaning of the words, `last`, `this` or `next`; empty without such a word."""
+    """Return what the words mean: `last`, `this` or `next`, or "" if none of these is among them."""
     word = text.lower().split()[-1] if text else ""
     return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)
 
@@ -128,11 +128,11 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 
 
 class Kind(NamedTuple):
-    """The contexts and modifiers that phrases of a kind allow.
+    """The contexts and modifiers that a kind of phrase allows.
 
-    `prepositions` make a bare phrase a time; a kind without prepositions is always a time. `floats`: a phrase without a
-    year takes the year of the range that it begins. `is_day`: the phrase may have a time of day. `is_long`: the phrase
-    may be reduced to a part ("early March").
+    `prepositions` are those that make a bare phrase a time; a kind without them is always a time. `floats`: a phrase
+    without a year takes the year of the range that it begins. `is_day`: the phrase may have a time of day. `is_long`: a
+    modifier may select a part ("early March").
     """
 
     prepositions: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ _KINDS = {
 
 
 class Rule(NamedTuple):
-    """One kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
+    """The pattern of one kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -169,13 +169,13 @@ class Rule(NamedTuple):
 
 
 def is_dated(match: Match) -> bool:
-    """Whether the phrase names its year or week: "May 2025", "Monday last week"."""
+    """Whether the phrase states its year or week: "May 2025", "Monday last week"."""
     groups = match.groupdict()
     return any(groups.get(name) for name in ("year", "of_week"))
 
 
 def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
-    """Return the time that is `number` units before (`sign` -1) or after the calendar's moment."""
+    """Return the time `number` units before (`sign` -1) or after the calendar's moment."""
     near, far = (calendar.shifted([(n, unit_of(unit))], sign) for n in count(number))
     return Span(min(near.since, far.since), max(near.until, far.until))
 
@@ -279,7 +279,7 @@ def _iso(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _figures(match: Match, calendar: Calendar) -> list[Span]:
-    """Return the distinct valid readings as day/month and month/day; past readings are preferred."""
+    """Return the distinct valid readings of a numeric date as day/month and month/day; past ones are preferred."""
     orders = (False, True) if match["separator"] else (True,)
     spans = sorted({calendar.date(match["text"], day_first) for day_first in orders})
     return [span for span in spans if span.since <= calendar.now] or spans
@@ -382,17 +382,17 @@ RULES = (
         "figures", rf"{NUMBER_BEGINS}(?<!version\s)(?<!release\s)(?P<text>{_FIGURES}){NUMBER_ENDS}(?!\.\w)", _figures
     ),
 )
-"""The rules, in order of precedence: if two match the same words, the earlier one is used."""
+"""The rules in order of precedence: if two match the same words, the earlier one applies."""
 
 
 REACH = 48
-"""Maximum characters of one word or group before a phrase."""
+"""Maximum characters of a word or modifier before a phrase."""
 MOST_PHRASES = 32
-"""Maximum phrases of a query, to bound the time."""
+"""Maximum phrases found in a query, to bound the time."""
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip
-"""The number of the part that a modifier selects, from 0, and the number of equal parts of the span."""
+"""The part that a modifier selects, from 0, and the number of equal parts into which it divides the span."""
 _SIGNS = {"before": -1, "of": 0, "after": 1}
 
 _BEFORE = compiled(
@@ -441,7 +441,7 @@ class Phrase(NamedTuple):
 
     @property
     def preposition(self) -> str:
-        """The lead in lower case with single spaces; empty if there is no lead."""
+        """The lead in lower case with single spaces; "" if there is none."""
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property
@@ -459,14 +459,14 @@ class Phrase(NamedTuple):
         return self.kind.floats and not _is_fixed(self.match)
 
     def spans(self, calendar: Calendar) -> list[Span]:
-        """Return the possible spans, with the groups applied. Raises `ValueError` for a date that does not exist."""
+        """Return the possible spans, with the modifiers applied. Raises `ValueError` for a date that does not exist."""
         spans = self.rule.read(self.match, calendar)
         for group in filter(None, (self.after, *self.groups)):
             spans = [_applied(group, span) for span in spans]
         return spans
 
     def windows(self, calendar: Calendar) -> tuple[Window, ...]:
-        """Return the spans, extended by the preposition to all time since or all time before."""
+        """Return the possible spans; a preposition such as "since" or "before" makes a span open."""
         return tuple(self._directed(span, calendar) for span in self.spans(calendar))
 
     def _directed(self, span: Span, calendar: Calendar) -> Window:
@@ -487,7 +487,7 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order. Of overlapping phrases, the first counts; with equal begins, the longest."""
+    """Return the phrases in text order. Of overlapping phrases, the first counts; of equal starts, the longest."""
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []
@@ -514,7 +514,7 @@ def _phrase(text: str, rule: Rule, match: Match) -> Phrase:
 
 
 def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
-    """Whether the modifier fits this kind of phrase: "early March", not "early yesterday"."""
+    """Whether the modifier can apply to this kind of phrase: "early March", not "early yesterday"."""
     if group["way"]:
         return True
     kind = _KINDS[rule.kind]
@@ -522,7 +522,7 @@ def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
 
 
 def _applied(group: Match, span: Span) -> Span:
-    """Return the part of the span, or the adjacent span, that a modifier selects."""
+    """Return the part of `span`, or the span beside it, that a modifier selects."""
     words = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
     if "part" in words:
         return windows.part_of_day(span, words["part"])
@@ -536,7 +536,7 @@ def _applied(group: Match, span: Span) -> Span:
 
 
 def _beside(words: dict[str, str], span: Span) -> Span:
-    """Return the span of "the week before", "two days after" or "the Sunday before" the given span."""
+    """Return "the week before", "two days after" or "the Sunday before" a span."""
     sign = _SIGNS[words["way"]]
     seen = Calendar(span.since if sign <= 0 else span.until - timedelta(days=1))
     if "number" in words:

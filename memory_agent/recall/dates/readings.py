@@ -2,7 +2,7 @@
 
 A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition, and a month only if the next words
 do not make it a verb, name or number. Phrases that are joined to a time by "and", "or" or a comma count too: "in March,
-April and May 2025". An excluded time ("not last week") is ignored, since the query is about all other times.
+April and May 2025". An excluded time ("not last week") is ignored, since the query asks about every other time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phra
 from memory_agent.recall.dates.windows import Calendar, Window
 
 _HOMONYMS = word_set("may march mar dec oct sep fall spring")
-"""Months and seasons that are also other words, if they do not begin with a capital letter."""
+"""Months and seasons that, in lower case, are also other words."""
 _FIGURES_FOLLOW = word_set("mar dec oct sep")
-"""Homonyms that a number may follow in their other sense: "oct 17" is 15."""
+"""Homonyms that a number may follow in their other sense: octal 17 ("oct 17") is 15."""
 _NAMES = word_set("april may june august")
 """Months that are also people's names: "before June left"."""
 _INSIDE = word_set("in during throughout")
@@ -34,7 +34,7 @@ _GOES_ON = compiled(
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _NAMES_A_DAY = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
-"""The text before a bare weekday that is a word for a day and not a time."""
+"""Matches the text before a bare weekday that is used as a name, not as a time."""
 _LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
 _AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
 _LEFT_OUT = compiled(
@@ -42,15 +42,16 @@ _LEFT_OUT = compiled(
     r"rather than|instead of|outside(?: of)?|besides|without|ignoring|ignore|skip(?:ping)?|"
     r"(?:all|any|everything|anything|every day|any day) but)|(?P<short>n['’]t)) \Z"
 )
-"""The text before an excluded time. The short form excludes only a time with a preposition, as in "weren't in March",
+"""Matches the text before an excluded time.
 
-but not "why didn't yesterday's build pass".
+The short form ("n't") excludes only a time with a preposition: "weren't in March", not "why didn't yesterday's build
+pass".
 """
 _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?:the )?")
 
 
 class Reading(NamedTuple):
-    """A time in the text, from `start` to `end`, with its possible windows."""
+    """A time that the text names from `start` to `end`, with its possible windows."""
 
     start: int
     end: int
@@ -70,14 +71,14 @@ def read(text: str, now: datetime) -> list[Reading]:
         phrases = phrases[taken:]
         if not found:
             continue
-        readings = [other for other in readings if other.end <= found[0].start]  # "the Sunday" before 7 May
+        readings = [other for other in readings if other.end <= found[0].start]  # as in "the Sunday before 7 May"
         left_out = found[-1] if _is_left_out(text, found[0], left_out) else None
         readings += [] if left_out else found
     return readings
 
 
 def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int, list[Reading]]:
-    """Return how many of the first phrases form one list or range, at least one, and their times."""
+    """Return how many of the first phrases form a list or range (at least 1), and the times that they name."""
     if reading := _range(text, phrases[:2], calendar):
         return 2, [reading]
     listed = _listed(text, phrases)
@@ -85,7 +86,7 @@ def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int
 
 
 def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
-    """Return the first phrase and the phrases that continue its list, which have the same kind and no modifiers."""
+    """Return the first phrase and those that continue its list: phrases of the same kind without modifiers."""
     lead, count = phrases[0].lead, 1
     if lead is not None and lead["direction"]:  # "since March and April" is not a list
         return phrases[:1]
@@ -107,9 +108,10 @@ def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
 
 
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
-    """Return the times of a list. A phrase after one that counts also counts, and a year at the end applies to all.
+    """Return the times of a list.
 
-    A year in the middle does not apply to all, since the year of the phrases after it is unknown.
+    A phrase after one that counts as a time also counts, and a year at the end applies
+    to all. A year in the middle does not, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -127,7 +129,7 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
 
 def _begin(reading: Reading) -> datetime:
     since = reading.windows[0].since
-    assert since is not None  # only a direction opens a window, and a list has no direction
+    assert since is not None  # only a direction leaves a window open, and a list has no direction
     return since
 
 
@@ -147,7 +149,7 @@ def _is_homonym(phrase: Phrase) -> bool:
 
 
 def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
-    """Whether the time is excluded ("not last week"), or joined to the excluded time `before` it."""
+    """Whether the time is excluded ("not last week"), or joined by "and" or "or" to the excluded time `before` it."""
     if before is not None and _AND.fullmatch(text, before.end, reading.start):
         return True
     words = _LEFT_OUT.search(text, max(0, reading.start - REACH), reading.start)
@@ -155,7 +157,7 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names. `counts`: its list makes the phrase a time even if it is weak."""
+    """Return the time that one phrase names. If `counts` is true, its list makes even a weak phrase a time."""
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
@@ -164,7 +166,7 @@ def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False)
 
 
 def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
-    """Return the range from one phrase to the other. A start without a year is the latest one before the end."""
+    """Return the range between two phrases. A start without a year is the latest one before the end."""
     if len(pair) < 2 or not _is_range(text, *pair) or _is_doubtful(text, pair[1]):
         return None
     first, last = pair
@@ -232,7 +234,7 @@ def _may_be_other(text: str, phrase: Phrase) -> bool:
 
 
 def _is_other(phrase: Phrase) -> bool:
-    """Whether the phrase is not a time, regardless of the next words: "this may", "dec 10"."""
+    """Whether the phrase is not a time, whatever follows it: "this may", "dec 10"."""
     groups = phrase.match.groupdict()
     if groups.get("year") or _word(phrase).lower() not in _HOMONYMS:
         return False

@@ -3,7 +3,7 @@
 `dateutil` parses and calculates. This module decides the width of a span, and which Monday or May is meant: the latest
 that has begun, since recall is about the past. Weeks begin on Monday, and seasons are those of the northern hemisphere.
 All methods raise `ValueError` or `OverflowError` for a date that does not exist. Rejected by measurement (decision
-0015): `dateparser`, which takes .25 s and 14 MB to load, and 1 ms per phrase.
+0015): `dateparser`, which needs .25 s and 14 MB to load, and 1 ms per phrase.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _LEEWAY = {
     "year": relativedelta(months=6),
     "decade": relativedelta(years=5),
 }
-"""Tolerance of "n units ago" in both directions: half a unit, counted from the moment, not from calendar borders.
+"""Tolerance of "n units ago" in both directions: half a unit, measured from that moment, not from calendar boundaries.
 
-"A week ago", said on a Monday, may mean the Saturday before last. Minutes are usually rounded to five.
+"A week ago", said on a Monday, may mean the Saturday before last. People usually round minutes to five.
 """
 _PARTS_OF_DAY = {
     "morning": (relativedelta(hour=4), relativedelta(hour=12)),
@@ -52,20 +52,20 @@ _PARTS_OF_DAY = {
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _DAYS_OF_MONTH = 30.4
 _MOST_MONTHS_IN_DAYS = 9
-"""Maximum months of a span that is divided by days; longer spans are divided at the borders of months."""
+"""Maximum months of a span that is divided by days; longer spans are divided at month boundaries."""
 _MOST_YEARS_BACK = 8
-"""Maximum years between two days of 29 February."""
+"""Maximum years between two leap days."""
 
 
 class Window(NamedTuple):
-    """A span of time: `since` inclusive, `until` exclusive, both with a time zone; None means open."""
+    """A span of time: `since` inclusive, `until` exclusive, both with a time zone; None if open."""
 
     since: datetime | None
     until: datetime | None
 
 
 class Span(NamedTuple):
-    """A window with both bounds."""
+    """A window that is bounded on both sides."""
 
     since: datetime
     until: datetime
@@ -94,7 +94,7 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the time that is these units before (`sign` -1) or after now, as wide as the smallest unit."""
+        """Return the time that many units before (`sign` -1) or after now, as wide as the smallest unit."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
@@ -116,7 +116,7 @@ class Calendar:
         return Span(min(self.today, end), max(self.today, end) + _DAY)
 
     def weekday(self, number: int, which: str | None) -> Span:
-        """Return a weekday (0: Monday): the latest before today, `this` calendar week's, or the `next` after today."""
+        """Return a weekday (0: Monday): the `last` before today, in `this` calendar week, or the `next` after today."""
         if which == "this":
             return _day_of(self._start("week") + number * _DAY)
         if which == "next":
@@ -128,9 +128,9 @@ class Calendar:
         return _day_of(self.unit("week", offset).since + number * _DAY)
 
     def recurring(self, in_year: Callable[[int], Span], year: int | None, which: str | None) -> Span:
-        """Return the occurrence of a yearly span in `year`, if given.
+        """Return a yearly span's occurrence in `year`, if provided.
 
-        Without a year, `which` selects the `last` that ended, `this` year's, or the `next` to begin; the default is the
+        Otherwise `which` selects the `last` that ended, `this` year's, or the `next` to begin; the default is the
         latest that has begun.
         """
         if year is not None or which == "this":
@@ -146,7 +146,7 @@ class Calendar:
         raise ValueError("no such date")
 
     def date(self, text: str, day_first: bool = False) -> Span:
-        """Return the day of a full date."""
+        """Return the day that a full date names."""
         return _day_of(parse(text, dayfirst=day_first, default=self.today))
 
     def month(self, text: str) -> Span:
@@ -159,7 +159,7 @@ class Calendar:
         return self._months(year, 3 * number - 2)
 
     def season(self, name: str, year: int) -> Span:
-        """Return the three months of a season; winter begins in December of the given year."""
+        """Return the three months of a season; winter begins in December of `year`."""
         return self._months(year, _SEASONS[name])
 
     def year(self, year: int) -> Span:
@@ -198,9 +198,9 @@ def part_of_day(day: Span, name: str) -> Span:
 
 
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
-    """Return the hour of a day ("3pm"), or 15 minutes either side of a time with minutes ("15:30").
+    """Return the hour that begins at a clock time ("3pm"), or, if it has minutes ("15:30"), 15 minutes on either side.
 
-    With `begin`, return the span from that time to the clock time.
+    With `begin`, return the span from `begin` to the clock time.
     """
     moment = parse(clock, default=day.since)
     if begin is not None:
@@ -222,7 +222,7 @@ def week_of(span: Span, number: int) -> Span:
 
 
 def next_to(span: Span, unit: str, sign: int) -> Span:
-    """Return the unit directly before (`sign` -1) or after a span; 0: the calendar unit in which the span begins."""
+    """Return the unit directly before (`sign` -1) or after a span; for 0, the unit in which the span begins."""
     if not sign:
         return Calendar(span.since).unit(unit)
     if unit == "weekend":

@@ -1,4 +1,4 @@
-"""A few short runs of a software-engineering agent, whose items and questions are all listed in the tests."""
+"""A few short runs of a software-engineering agent; the tests list all their items and questions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def steps(cause: str = CAUSE) -> list[dict[str, Any]]:
 
 
 def write_runs(file: Path) -> Path:
-    """Write three runs: two of the same issue with different conclusions, and one of another issue."""
+    """Write three runs: two for one issue with different conclusions, and one for another issue."""
     other = [step("I look at the menu.", "cat menu.txt", "soup and bread"), step("Done.", "submit", None)]
     file.parent.mkdir(parents=True, exist_ok=True)
     task = "The menu lacks a soup\n\nLunch has none."

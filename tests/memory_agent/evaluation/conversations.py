@@ -1,4 +1,4 @@
-"""A LoCoMo file that is small enough to verify every answer by hand."""
+"""A LoCoMo file small enough to verify every answer by hand."""
 
 from __future__ import annotations
 

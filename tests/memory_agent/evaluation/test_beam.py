@@ -100,7 +100,7 @@ def test_an_ambiguous_message_id_is_not_evidence(tmp_path: Path) -> None:
     history = read(tmp_path, [{"plan-1": [BATCHES[0]]}, {"plan-2": [BATCHES[0]]}])
     assert len({item.id for item in history.items}) == len(history.items) == 8
     assert [question.relevant for question in history.questions] == [{}, {}, {}]
-    assert history.unmatched == 4  # 0 and 2 are ambiguous, 4 and 77 absent
+    assert history.unmatched == 4  # 0 and 2 are ambiguous, and 4 and 77 are absent
 
 
 def test_the_truncated_chat_takes_precedence(tmp_path: Path) -> None:
@@ -124,30 +124,30 @@ def test_questions_of_another_format_are_refused_by_file(tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_chat_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="holds no BEAM chat"):
+    with pytest.raises(InvalidInputError, match="contains no BEAM chat"):
         read_beam(tmp_path)
     chat = write_chat(tmp_path / "7", BATCHES)
     (chat / "chat.json").unlink()
-    with pytest.raises(InvalidInputError, match=r"7: has neither chat_trunecated.json nor chat.json"):
+    with pytest.raises(InvalidInputError, match=r"7: contains neither chat_trunecated.json nor chat.json"):
         read_beam(tmp_path)
 
 
 @pytest.mark.parametrize("chat", [[], [{"batch_number": 1, "turns": []}], {"plan-1": []}])
 def test_a_chat_without_messages_is_refused_by_file(tmp_path: Path, chat: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"chat.json: holds no messages"):
+    with pytest.raises(InvalidInputError, match=r"chat.json: contains no messages"):
         read(tmp_path, chat)
 
 
 @pytest.mark.parametrize("probes", [{}, {"abstention": []}])
 def test_a_chat_without_questions_is_refused_by_file(tmp_path: Path, probes: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"probing_questions.json: holds no questions"):
+    with pytest.raises(InvalidInputError, match=r"probing_questions.json: contains no questions"):
         read(tmp_path, BATCHES, probes=probes)
 
 
 def test_two_folders_that_would_be_one_user_are_refused(tmp_path: Path) -> None:
     write_chat(tmp_path / "a b", BATCHES)
     write_chat(tmp_path / "a_b", BATCHES)
-    with pytest.raises(InvalidInputError, match="several chats would be the user a_b"):
+    with pytest.raises(InvalidInputError, match="several chats map to the user a_b"):
         read_beam(tmp_path)
 
 

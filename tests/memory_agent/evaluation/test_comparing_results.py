@@ -31,7 +31,7 @@ def results(
     first: int = 0,
     top_k: int = 10,
 ) -> Results:
-    """Results with one metric, `recall@1`, of questions numbered from `first`."""
+    """Return results with one metric, `recall@1`, for questions numbered from `first`."""
     header = Header(
         format=FORMAT,
         dataset="own",
@@ -75,7 +75,7 @@ def test_the_bootstrap_agrees_with_every_resample_there_is() -> None:
 def test_conversations_are_resampled_as_a_whole() -> None:
     values = np.array([[1.0], [1.0], [1.0], [0.0]])
     drawn = bootstrap(values, np.array([0, 0, 0, 1]), 20_000, seed=1)[:, 0]
-    # Two conversations (3 questions and 1 question) are drawn twice: the first twice, each once, or the second twice.
+    # Two draws from two conversations (of 3 questions and 1): the first twice, each once, or the second twice.
     assert set(drawn) == {1.0, 0.75, 0.0}
     assert (drawn == 0.75).mean() == pytest.approx(0.5, abs=0.02)
 
@@ -179,7 +179,7 @@ def test_differences_between_the_settings_are_reported() -> None:
 
 
 def test_runs_over_other_questions_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="is over other questions than results: digest e is not d"):
+    with pytest.raises(InvalidInputError, match="covers different questions than results: digest is e, not d"):
         compare(results([0.0]), results([0.0], digest="e"))
-    with pytest.raises(InvalidInputError, match="shares no question"):
+    with pytest.raises(InvalidInputError, match="has no question in common"):
         compare(results([0.0]), results([0.0], first=1))

@@ -1,4 +1,4 @@
-"""The `eval` commands on small inputs with the real model: figures, output, saved results and rejected inputs."""
+"""The `eval` commands on small inputs with the real model: metrics, output, saved results and rejected inputs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_two_runs_are_compared_by_the_trial_and_by_the_compare_command(tmp_path:
     row = next(line.split() for line in whole.stdout.splitlines() if line.startswith("recall@1 "))
     assert row[-5:-2] == ["-", "-", "-"]
     assert "too few for an interval" in whole.stdout
-    assert "shown_" not in whole.stdout  # omitted as equal: nothing was folded
+    assert "shown_" not in whole.stdout  # omitted because it is equal: nothing was folded
 
 
 @pytest.mark.parametrize(

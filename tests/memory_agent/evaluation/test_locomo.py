@@ -140,7 +140,7 @@ def test_chosen_conversations_keep_their_place_in_the_file(tmp_path: Path) -> No
 
 
 def test_an_unknown_conversation_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="conversations: there is no 2, 11; the file has 0 to 1"):
+    with pytest.raises(InvalidInputError, match="conversations: not found: 2, 11; the file contains 0 to 1"):
         choose_conversations(many(tmp_path, 2), [11, 0, 2])
 
 
@@ -149,7 +149,7 @@ def test_different_content_has_a_different_digest(tmp_path: Path) -> None:
     assert many(tmp_path, 1).digest == many(tmp_path, 1).digest
 
 
-@pytest.mark.skipif(not DEV_FILE.exists(), reason="the evaluation data is not on this machine")
+@pytest.mark.skipif(not DEV_FILE.exists(), reason="the evaluation data is not available")
 def test_the_real_file_is_read_completely() -> None:
     histories = read_locomo(DEV_FILE).histories
     assert [len(history.items) for history in histories] == [419, 369, 663, 629, 680]

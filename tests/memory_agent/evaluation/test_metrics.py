@@ -1,4 +1,4 @@
-"""The metrics agree with manual calculations, and have their general properties for every ranking."""
+"""The metrics agree with manual calculations, and their general properties hold for every ranking."""
 
 from __future__ import annotations
 

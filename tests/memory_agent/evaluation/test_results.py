@@ -1,4 +1,4 @@
-"""Saved results: they are read back unchanged, and other files are rejected."""
+"""Saved results are read back unchanged, and other files are rejected."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_a_place_that_cannot_be_written_is_named_at_once(tmp_path: Path, name: s
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "kept.jsonl:1: is not a line of results"),
-        ('{"conversation": {}}', "kept.jsonl:1: is not a line of results"),
+        ("", "kept.jsonl:1: is not a line of a results file"),
+        ('{"conversation": {}}', "kept.jsonl:1: is not a line of a results file"),
         ("\xff", "kept.jsonl:1"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_cut_line_and_another_version_are_refused(tmp_path: Path) -> None:
     write_results(run_of(), file)
     whole = file.read_text()
     file.write_text(whole[:-20])
-    with pytest.raises(InvalidInputError, match=r"kept.jsonl:2: is not a line of results"):
+    with pytest.raises(InvalidInputError, match=r"kept.jsonl:2: is not a line of a results file"):
         read_results(file)
     file.write_text(whole.replace("memory-agent-results/1", "memory-agent-results/9"))
     with pytest.raises(InvalidInputError, match="format: expected memory-agent-results/1"):

@@ -167,7 +167,7 @@ def test_a_file_that_is_absent_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
         read_swe(tmp_path / "runs.json")
     (tmp_path / "runs.json").write_text("[]")
-    with pytest.raises(InvalidInputError, match="holds no runs"):
+    with pytest.raises(InvalidInputError, match="contains no runs"):
         read_swe(tmp_path / "runs.json")
 
 

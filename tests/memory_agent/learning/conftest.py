@@ -1,4 +1,4 @@
-"""A real embedder, and stores of a company with recurring requests, made once."""
+"""A real embedder, and a company's stores with recurring requests, created once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def untaught(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Pa
 
 @pytest.fixture(scope="session")
 def taught(tmp_path_factory: pytest.TempPathFactory, untaught: Path, embedder: Embedder) -> Path:
-    """A store that learned from 40 runs whose notes were used, with the usual ranking."""
+    """A store that learned from 40 recalls with the usual ranking, whose notes were used."""
     folder = copied(untaught, tmp_path_factory.mktemp("company") / "taught")
     company = open_company(folder, embedder, LearningSettings(mode="auto"))
     company.learn(range(40))

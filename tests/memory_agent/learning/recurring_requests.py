@@ -1,6 +1,6 @@
-"""A small company whose requests recur in other words. One kind of memory answers them, and another only looks similar.
+"""A small company whose requests recur in different words. Some memories answer them; others only look similar.
 
-Each thing has a note that a run used, and a ticket that is closer to every request.
+Each thing has a note that runs used, and a ticket that is closer to every request.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ REQUESTS = (
 
 @dataclass
 class Company:
-    """The memory of the company. `notes` and `tickets` are records by thing."""
+    """The company's memory. `notes` and `tickets` map things to records."""
 
     memory: Memory
     notes: dict[str, MemoryRecord]
     tickets: dict[str, MemoryRecord]
 
     def request(self, number: int) -> tuple[str, str]:
-        """Return the thing and the words of request `number`."""
+        """Return the thing and the wording of request `number`."""
         things = list(THINGS)
         return things[number % len(things)], REQUESTS[number // len(things) % len(REQUESTS)]
 
@@ -66,7 +66,7 @@ class Company:
             self.judge(number, result, [self.notes[thing]])
 
     def run(self, number: int, session: str) -> None:
-        """Recall in a conductor's run that reports the used note and stores no memory."""
+        """Recall in a conductor's run that reports the note as used and stores no memory."""
         run_id, (thing, words) = f"run-{number}", self.request(number)
         now = START + timedelta(days=1, minutes=10 * number)
         self.memory.recall(words.format(thing), 3, by_run=run_id, now=now, deadline_ms=60_000)
@@ -90,7 +90,7 @@ class Company:
 
 
 def open_company(folder: Path, embedder: Embedder, settings: LearningSettings) -> Company:
-    """Open the memory of a company after `set_up`."""
+    """Open a company's memory after `set_up`."""
     memory = Memory.open(folder, embedder=embedder, settings=Settings(store=SMALL, learning=settings))
     with memory._archive.store.snapshot() as snapshot:
         records = [record for _, record in snapshot.scan()]
@@ -100,7 +100,7 @@ def open_company(folder: Path, embedder: Embedder, settings: LearningSettings) -
 
 
 def set_up(folder: Path, embedder: Embedder) -> None:
-    """Store the memories of a company, before any recall."""
+    """Store a company's memories, before any recall."""
     with Memory.open(folder, embedder=embedder, store_settings=SMALL) as memory:
         for thing, note in THINGS.items():
             memory.remember(note, now=START)
@@ -113,5 +113,5 @@ def copied(source: Path, target: Path) -> Path:
 
 
 def ticket(thing: str) -> str:
-    """Return the text of a ticket, which is most similar to the requests."""
+    """Return the text of a thing's ticket, which is most similar to the requests."""
     return f"{thing} does not work, a customer complains: please have a look at it today"

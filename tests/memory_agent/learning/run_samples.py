@@ -1,4 +1,4 @@
-"""Events of runs as sent by conductors, workers and people, and memories that need no model."""
+"""Events of runs as conductors, workers and people send them, and memories that need no model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OBJECTIVE = "Fix the race in the auth module"
 
 
 def at(minute: float) -> datetime:
-    """Return the time this many minutes after the start."""
+    """Return the time `minute` minutes after the start."""
     return START + timedelta(minutes=minute)
 
 
 def event(event_id: str, event_type: str, minute: float, run_id: str | None = None, **payload: Any) -> dict[str, Any]:
-    """An event of a run; `session_id` in the payload is moved to the event."""
+    """Return an event of a run; moves `session_id` from the payload to the event."""
     own = {"run_id": run_id} if run_id is not None else {}
     return {
         "event_id": event_id,
@@ -59,13 +59,13 @@ def approval(run_id: str, minute: float, **payload: Any) -> dict[str, Any]:
 
 
 def whole(run_id: str, minute: float, objective: str = OBJECTIVE, **payload: Any) -> list[dict[str, Any]]:
-    """A completed run of five minutes; its begin event has the payload."""
+    """Return the events of a completed run of five minutes; the begin event has the payload."""
     return [begin(run_id, minute, objective, **payload), end(run_id, minute + 5)]
 
 
 @contextmanager
 def without_model(folder: Path, **settings: Any) -> Iterator[Memory]:
-    """A memory on a machine without a model."""
+    """Yield a memory on a machine without a model."""
     nowhere = EmbedderSettings(folder=str(folder.parent / "no-such-model"), allow_download=False)
     learning = LearningSettings(**settings)
     with Memory.open(folder, settings=Settings(embedder=nowhere, store=SMALL, learning=learning)) as memory:
@@ -73,7 +73,7 @@ def without_model(folder: Path, **settings: Any) -> Iterator[Memory]:
 
 
 def things_to_use(memory: Memory, count: int = 5) -> list[str]:
-    """Store some memories that runs can use; return their ids, which are always the same."""
+    """Store some memories that runs can use; return their ids, which are the same every time."""
     events = [
         event(f"thing-{number}", "chat.user_msg", -60 + number, text=f"Thing {number} that somebody said")
         for number in range(count)
@@ -84,7 +84,7 @@ def things_to_use(memory: Memory, count: int = 5) -> list[str]:
 
 
 def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], query: str = "", **fields: Any) -> None:
-    """Store the note of a recall, as recalls do."""
+    """Store a recall's note as a recall does."""
     store = memory._archive.store
     rows = [store.row_of_id(record_id) for record_id in shown]
     store.note_recall(
@@ -100,5 +100,5 @@ def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], qu
 
 
 def qualities(memory: Memory) -> dict[str, float | None]:
-    """The quality of every memory, by event id, or by memory id if it has no event."""
+    """Return every memory's quality, by event id, or by memory id if it has no event."""
     return {record.event_id or record.id: record.quality_score for _, record in memory._archive.store.scan()}

@@ -116,7 +116,7 @@ def test_relations_of_a_forgotten_run_are_withdrawn(memory: Memory) -> None:
     assert memory.runs.get("one").quality == 0.4  # type: ignore[union-attr]
     assert memory.forget_session("s-3") == 2
     assert memory.runs.get("two").quality == 0.8  # type: ignore[union-attr]
-    assert memory.forget_session("s-2") == 2  # the run's end event has no session, but belongs to s-2
+    assert memory.forget_session("s-2") == 2  # the end event has no session, but its run belongs to s-2
     assert memory.runs.get("one").quality == 0.8  # type: ignore[union-attr]
     assert verified(memory._archive.store)
 
@@ -159,7 +159,7 @@ def fill(memory: Memory) -> None:
 
 def test_forgetting_works_on_a_full_disk(tmp_path: Path) -> None:
     if os.geteuid():
-        pytest.skip("mounting a small disk needs root")
+        pytest.skip("mounting a small disk requires root")
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=False).returncode:

@@ -1,4 +1,4 @@
-"""Folders of versions with implicit feedback can be opened, and upkeep removes what these versions inferred."""
+"""Folders from versions with implicit feedback can be opened, and upkeep removes what those versions inferred."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def former_entries(memory: Memory) -> int:
 
 
 def infer_as_before(memory: Memory) -> None:
-    """Store a sign and a watch of the run `one` as a version with implicit feedback did."""
+    """Store a sign and a watch for the run `one`, as a version with implicit feedback did."""
     with memory._archive.batch() as batch:
         run = batch.trajectory("one")
         assert run is not None
@@ -37,7 +37,7 @@ def infer_as_before(memory: Memory) -> None:
 
 
 def with_inferred_quality(snapshot: Snapshot, row: int) -> bytes:
-    """Return a record as a version with implicit feedback stored it: with one field more."""
+    """Return a record as a version with implicit feedback stored it: with an additional field."""
     value = snapshot._transaction.get(RECORDS, codec.row_key(row))
     assert value is not None
     stored = msgspec.msgpack.decode(codec._inflate(row, codec.without_checksum(row, value, "record")))
@@ -85,7 +85,7 @@ def test_forgetting_a_memory_removes_the_signs_that_cite_it(tmp_path: Path, embe
         assert not memory.ingest(whole("one", 0, OBJECTIVE), now=LATER).rejected
         infer_as_before(memory)
         memory.forget([thing])
-        assert former_entries(memory) == 2  # they are left to upkeep
+        assert former_entries(memory) == 2  # upkeep removes them
         cited = memory.list(MemoryFilter(run_id="one")).records
         memory.forget([record.id for record in cited])
         assert former_entries(memory) == 0

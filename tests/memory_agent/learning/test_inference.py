@@ -1,4 +1,4 @@
-"""Uses inferred by a real memory from the text of runs that name no ids."""
+"""Uses that a real memory infers from the text of runs that name no ids."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOILERPLATE = "Task completed successfully. Everything is done. Please let me kn
 
 
 def fill(memory: Memory) -> None:
-    """Store the facts, and a year of other memories so that the facts' words are rare."""
+    """Store the facts, and a year of other memories, so that the facts' words are rare."""
     days = [f"Day {day}: looked at build {day}, wrote tests and read logs of service {day % 7}" for day in range(60)]
     texts = (*FACTS, *days)
     memory.ingest([event(f"said-{n}", "chat.user_msg", -600 + n, text=text) for n, text in enumerate(texts)], now=LATER)
@@ -57,7 +57,7 @@ def id_of(memory: Memory, text: str) -> str:
 
 
 def asked(memory: Memory, run_id: str, minute: float, query: str = QUESTION) -> RecallResult:
-    """Begin a run and recall for it; the answer has all four facts."""
+    """Begin a run and recall for it; the answer contains all four facts."""
     memory.ingest([begin(run_id, minute, query)], now=LATER)
     answer = memory.recall(query, 4, SAID, by_run=run_id, now=at(minute + 1), deadline_ms=60_000)
     assert {found.record.text for found in answer.memories} == set(FACTS)
@@ -97,10 +97,10 @@ def test_a_run_that_repeats_the_facts_of_a_memory_used_it_at_half_credit(memory:
 
 
 def test_runs_wait_while_the_columns_are_rebuilt(memory: Memory) -> None:
-    """During a rebuild, words are counted in only some memories, so common words would look rare."""
+    """During a rebuild, words are counted in only some memories, so common words would seem rare."""
     ran(memory, "r", 0, USED)
     archive = memory._archive
-    with archive._writing:  # the rebuild waits for the end of this block
+    with archive._writing:  # the rebuild cannot start before the end of this block
         archive._start_rebuild(from_records=True)
         memory.sona.consolidate(LATER)
         assert (used(memory), unread(memory)) == ([], 1)

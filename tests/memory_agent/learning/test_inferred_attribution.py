@@ -1,4 +1,4 @@
-"""Inferring what a run used from its text: facts count, but the request and common words do not."""
+"""Inferring from a run's text what it used: facts count, but the request and common words do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILLER = [f"Day {day}: looked at the build, wrote tests, and read the logs of se
 
 
 class CountedTexts:
-    """Word counts of some texts, as in a store of these texts."""
+    """Word counts for some texts, as in a store that contains them."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.memories = len(texts)

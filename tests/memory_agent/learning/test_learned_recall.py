@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def without_times(result: RecallResult) -> bytes:
-    """An answer without the parts that differ between calls."""
+    """Return an answer without the parts that differ between calls."""
     memories = [
         msgspec.structs.replace(found, record=msgspec.structs.replace(found.record, last_recalled_at=None))
         for found in result.memories
@@ -31,7 +31,7 @@ def without_times(result: RecallResult) -> bytes:
 
 
 def arms(result: RecallResult) -> set[str]:
-    """The rankings that contributed memories to the answer."""
+    """Return the rankings that contributed memories to the answer."""
     return {found.explanation["arm"] for found in result.memories if found.explanation["arm"]}
 
 
@@ -122,7 +122,7 @@ def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers
     assert status.gain is None
     answers = [company.ask(asked) for asked in range(number, number + 60)]
     learned = [(thing, result) for thing, result in answers if arms(result) == {"learned"}]
-    assert len(learned) >= 36  # a tenth is held out, a tenth interleaved: fails 1 time in 10,000
+    assert len(learned) >= 36  # a tenth is held out and a tenth interleaved; fails 1 time in 10,000
     leading = sum(result.memories[0].record.id == company.notes[thing].id for thing, result in learned)
     assert leading >= 0.6 * len(learned)  # with the usual ranking, 1 of 60
     company.memory.close()

@@ -1,5 +1,5 @@
-"""The learner file of a real memory: lost, outdated, reset, exported, imported, and after a session was forgotten; and
-what the gate may count.
+"""A real memory's learner file: lost, outdated, reset, exported, imported, and after a session was forgotten; also what
+the gate may count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The quality of a run: the rules, their order, and the cause of each revision."""
+"""A run's quality: the rules, their order, and the cause of each revision."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_of_two_ends_the_later_one_counts() -> None:
 
 def test_a_completed_run_that_was_retried_is_worth_half() -> None:
     assert told([DONE], Echo("again", 0, 20))[1:] == [(0.4, "retried", 20, "again")]
-    assert told([DONE], Echo("again", 0, 4))[1:] == [(0.4, "retried", 9, "again")]  # effective when the run ends
+    assert told([DONE], Echo("again", 0, 4))[1:] == [(0.4, "retried", 9, "again")]  # takes effect when the run ends
 
 
 def test_a_failed_run_stays_failed_whatever_later_runs_do() -> None:

@@ -23,7 +23,7 @@ FENCE = "Paint the garden fence green"
 
 
 class CountingEmbedder(Embedder):
-    """The real embedder, recording the texts that it embeds."""
+    """The real embedder; records the texts that it embeds."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -73,7 +73,7 @@ def opened(folder: Path, embedder: Embedder, **settings: Any) -> Memory:
 def run(
     number: int, objective: str = EXPORT, session: str | None = None, *, fails: bool = False
 ) -> list[dict[str, Any]]:
-    """A run on a separate day, in a separate session by default."""
+    """Return the events of a run on its own day and, by default, in its own session."""
     name, minute = f"run-{number}", number * DAY
     session = session or f"s-{number}"
     told = step(name, 1, minute + 1, summary="Set encoding to utf-8 in export.toml", session_id=session)
@@ -175,7 +175,7 @@ def test_a_pattern_belongs_to_no_run_and_its_runs_did_not_use_it(memory: Memory)
     run_4 = memory.runs.get("run-4")
     assert run_4 is not None
     credited = [(use.record_id, use.how) for use in run_4.used]
-    assert credited == [(pattern.id, "overlap")]  # the run repeats what the pattern says of other runs
+    assert credited == [(pattern.id, "overlap")]  # the run repeats what the pattern quotes from other runs
     memory.ingest([step("run-4", 9, 4 * DAY + 3, summary="Nothing else")], now=LATER)
     memory.sona.consolidate(LATER)
     run_4 = memory.runs.get("run-4")

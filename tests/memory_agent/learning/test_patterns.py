@@ -27,7 +27,7 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
 def near(
     topic: np.ndarray[tuple[int], np.dtype[np.float64]], number: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The vector of a request about `topic`, with a cosine of about .9 to others about it."""
+    """Return the vector of a request about `topic`, with a cosine of about .9 to others about it."""
     vector = topic + 0.3 * np.random.default_rng([number, int(abs(topic[0]) * 1e6)]).standard_normal(NDIM)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
@@ -63,7 +63,7 @@ def only(runs: Sequence[PastRun]) -> MemoryRecord:
 
 
 def many() -> list[PastRun]:
-    """Thirty runs that alternate between three topics: enough for centring the vectors."""
+    """Thirty runs that alternate between three topics, enough to centre the vectors."""
     topics = {"fix the login": LOGIN, "send the invoices": INVOICES, "clear the cache": CACHE}
     names = list(topics)
     return [run(n, topics[names[n % 3]], objective=names[n % 3]) for n in range(30)]
@@ -141,7 +141,7 @@ def test_steps_that_successful_runs_share_are_quoted_in_their_order_with_the_run
     record = only(runs)
     shared = "create the structure! (3 of 3); Add the dependencies (2 of 3); Write the tests (3 of 3)"
     assert f"What successful runs did, in this order: {shared}" in record.text
-    assert "What failed runs did and no other: Copy it all (2 of 2)" in record.text
+    assert "What only failed runs did: Copy it all (2 of 2)" in record.text
     assert [step["run_ids"] for step in record.metadata["steps"]] == [
         ["run-3", "run-2", "run-1"],
         ["run-3", "run-1"],
@@ -187,7 +187,7 @@ def test_steps_common_to_failed_runs_only_are_listed() -> None:
         run(n, outcome="failed", quality=0.0, steps=["read the log", "deleted the table", f"x{n}"]) for n in (1, 2)
     ]
     done = [run(n, steps=["read the log", "copied the table"]) for n in (3, 4)]
-    assert "What failed runs did and no other: deleted the table (2 of 2)" in only(failed + done).text
+    assert "What only failed runs did: deleted the table (2 of 2)" in only(failed + done).text
     assert "no other" not in only([*failed[:1], *done]).text
     assert "no other" not in only([*failed, run(5, steps=["Read the log.", "Deleted the table!"])]).text
 

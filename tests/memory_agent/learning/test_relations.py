@@ -101,7 +101,7 @@ def test_a_success_that_is_revised_is_withdrawn_from_earlier_runs(memory: Memory
     take(memory, whole("one", 0), whole("two", 100, "Go on", previous_run_id="one"))
     assert quality(memory, "one") == (0.9, "later_success")
     take(memory, whole("other", 101, "Bake", previous_run_id="only-named"))
-    take(memory, begin("three", 110, "On, go!"), approval("other", 111, approved=False))  # a retry of the second
+    take(memory, begin("three", 110, "On, go!"), approval("other", 111, approved=False))  # "three" retries "two"
     assert quality(memory, "two") == (0.4, "retried")
     assert quality(memory, "one") == (0.8, "completed")
     with memory._archive.store.snapshot() as snapshot:

@@ -1,4 +1,4 @@
-"""A run id that is used again after its run ended names another run, in any order of the events."""
+"""A run id that is reused after its run ended names a new run, whatever the order of events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def again(run_id: str, minute: float) -> str:
 
 
 def story(things: list[str]) -> list[dict[str, Any]]:
-    """Three runs with one id, with repeats, late reports, recalls and feedback, and a run with another id."""
+    """Return events of three runs with one id, with repeats, late reports, recalls and feedback, and of another run."""
     return [
         begin("one", 0, recall_id=RECALLS[0], session_id="s-1"),
         step("one", 1, 2, memory_ids=things[:1]),

@@ -1,4 +1,4 @@
-"""Runs through `Memory.runs`: begun, continued, ended, listed, and expired after inactivity."""
+"""Runs through `Memory.runs`: they begin, continue, end, are listed, and expire after inactivity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a process is killed while ingesting events of runs, a replay yields the same runs byte for byte."""
+"""After a process is killed while ingesting run events, a replay yields the same runs byte for byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with without_model(Path({folder!r})) as memory:
 
 
 def take_in(memory: Memory):  # type: ignore[no-untyped-def]
-    """Ingest everything in journal order; yield the number of each batch once it is on disk."""
+    """Ingest everything in journal order; yield each batch's number once it is on disk."""
     things = things_to_use(memory, 3)
     note(memory, _RECALL, 1, things)
     events = []
@@ -69,7 +69,7 @@ def test_a_replay_after_a_crash_gives_the_same_runs_byte_for_byte(tmp_path: Path
     with without_model(tmp_path / "whole") as memory:
         assert list(take_in(memory))
         expected = contents(memory)
-    assert len(expected[RUNS]) >= 12  # the first three continue runs that are only named
+    assert len(expected[RUNS]) >= 12  # the first three continue runs of which only the name is known
     seeded = random.Random(20260216)
     for attempt in range(2):
         folder = tmp_path / f"crashed-{attempt}"

@@ -32,7 +32,7 @@ def memory(tmp_path: Path, embedder: Embedder) -> Iterator[Memory]:
 def run_events(
     run_id: str, minute: float, objective: str, steps: list[str], last: dict[str, Any], **payload: Any
 ) -> list[dict[str, Any]]:
-    """A run with a step every two minutes, assigned and accepted as by a conductor."""
+    """Return the events of a run with a step every two minutes, assigned and accepted as a conductor would."""
     events = [begin(run_id, minute, objective, session_id=f"s-{run_id}", **payload)]
     for number, text in enumerate(steps):
         said = {"objective": text, "worker_id": "w-1", "session_id": f"s-{run_id}"}
@@ -119,7 +119,7 @@ def test_a_run_is_also_found_by_the_users_message_before_it(memory: Memory) -> N
 
 
 def attempts(last: dict[str, Any]) -> list[dict[str, Any]]:
-    """A successful run, a failed run with a similar request, and a retry of it that ends with `last`."""
+    """Return a successful run, a failed run with a similar request, and its retry, which ends with `last`."""
     return [
         *run_events("other", 0, OBJECTIVE, ["Add a lock"], end("other", 9)),
         *run_events("first", DAY, "Remove a race in auth", ["Add a delay"], failure("first", DAY + 9)),
@@ -147,7 +147,7 @@ def test_a_failed_run_is_shown_with_its_successful_retry(memory: Memory) -> None
 
 
 def test_the_retry_that_worked_comes_before_the_run_that_was_sent_back(memory: Memory) -> None:
-    """The rejected run is nearer, but a small block has room for one run and shows the successful one."""
+    """The rejected run is nearer, but a small block has room for only one run and shows the successful one."""
     memory.ingest(run_events("first", 0, OBJECTIVE, ["Retry in the client"], end("first", 9)), now=LATER)
     memory.ingest([event("sent-back", "feedback.retry", 10, "first", comment="Fix the race, not the symptom")])
     again = run_events("second", 20, "Once more, and properly", ["Add a mutex"], end("second", 29), retry_of="first")
@@ -183,7 +183,7 @@ def test_forgotten_parts_of_a_run_are_not_shown(memory: Memory) -> None:
     memory.ingest(run_events("r", 0, OBJECTIVE, ["Read the log", "Add a lock"], end("r", 9)), now=LATER)
     run = only(memory, OBJECTIVE)
     memory.forget([run.steps[0].record_id])
-    memory.forget([only(memory, OBJECTIVE).steps[0].record_id])  # the memory of the approval
+    memory.forget([only(memory, OBJECTIVE).steps[0].record_id])  # this is the memory of the approval
     assert [line.text for line in only(memory, OBJECTIVE).steps] == ["Add a lock"]
     memory.erasure.erase([run.request.record_id])
     assert memory.runs.similar(OBJECTIVE, min_relevance=0.0) == []

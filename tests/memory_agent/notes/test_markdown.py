@@ -1,4 +1,4 @@
-"""Markdown sections: split at headings of any kind, never within code, with ids that survive changes elsewhere."""
+"""Markdown sections: they split at headings of any kind, never within code, and their ids survive changes elsewhere."""
 
 from __future__ import annotations
 

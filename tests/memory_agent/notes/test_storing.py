@@ -1,4 +1,4 @@
-"""Notes in a store are added, replaced, kept and forgotten as their files change; invalid notes are reported."""
+"""Notes in a store are added, replaced, retained and forgotten as their files change; invalid notes are reported."""
 
 from __future__ import annotations
 

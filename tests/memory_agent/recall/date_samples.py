@@ -1,4 +1,4 @@
-"""Queries that name a time, with the time that they mean, and queries that only seem to.
+"""Queries that name a time, with that time, and queries that only seem to name one.
 
 The reference time is a Wednesday afternoon in UTC. `since` is inclusive, `until` is exclusive, and None is open.
 """

@@ -1,4 +1,4 @@
-"""Archives of synthetic memories and vectors, with brute-force results of filters."""
+"""Archives of synthetic memories and vectors, with brute-force filter results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BATCH = 10_000
 
 
 class World:
-    """An archive with its records and vectors (rows, NDIM) by row; a missing vector is NaN."""
+    """An archive with its records and its vectors (rows, NDIM), both by row; a missing vector is NaN."""
 
     def __init__(self, archive: Archive, count: int) -> None:
         self.archive = archive
@@ -44,7 +44,7 @@ class World:
         return self._masks[key]
 
     def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
-        """Return the cosine of each row with `vector`; NaN if the row has no vector."""
+        """Return the cosine of `vector` with each row's vector; NaN for a row without one."""
         unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
         return self.vectors @ unit
 
@@ -72,7 +72,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
 
 @contextmanager
 def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1) -> Iterator[World]:
-    """Yield a world of `count` memories, some of them changed or deleted after insertion."""
+    """Yield a world of `count` memories, of which some were changed or deleted after insertion."""
     settings = StoreSettings(exact_search_limit=exact_search_limit)
     archive = Archive.open(folder, settings, "library")
     try:
@@ -107,9 +107,7 @@ def clustered(count: int, rng: np.random.Generator) -> Embedding:
 
 
 def made(number: int, chances: list[float]) -> MemoryRecord:
-    """Return a memory with fields chosen by CHANCES numbers from 0 to 1, so that filters keep from three to nearly
-    all.
-    """
+    """Return a memory with fields derived from CHANCES numbers from 0 to 1; filters pass from three to nearly all."""
     kind, source, half, tenth, hundredth, channel, run, has_quality, quality, minute = chances
     shares = {"half": half < 0.5, "tenth": tenth < 0.1, "hundredth": hundredth < 0.01, "three": number in (3, 33, 77)}
     return MemoryRecord(
@@ -129,7 +127,7 @@ def made(number: int, chances: list[float]) -> MemoryRecord:
 
 
 def _change(world: World, rng: np.random.Generator) -> None:
-    """Delete some memories, change every column of others, and set or replace some vectors."""
+    """Delete some memories, change all columns of others, and set or replace some vectors."""
     chosen = rng.permutation(np.array(list(world.records)))[: max(12, len(world.records) // 25)]
     gone, changed, given = np.array_split(chosen, 3)
     with world.archive.batch() as batch:
@@ -149,7 +147,7 @@ def _change(world: World, rng: np.random.Generator) -> None:
 
 
 def _keep(world: World, row: int, vector: Embedding | None) -> None:
-    """Record a vector as stored: of unit length, in float16."""
+    """Record a vector as the store does: of unit length, in float16."""
     if vector is not None:
         stored = unit_vector(vector, NDIM).astype(np.float16).astype(np.float64)
         world.vectors[row] = stored / np.linalg.norm(stored)

@@ -1,6 +1,6 @@
 """Archives of conversations whose words have synthetic vectors, so that scores can be computed by hand.
 
-The components of a word's vector are 0 or differ only in sign, so that int8 represents it exactly.
+The non-zero components of a word's vector differ only in sign, so that int8 represents the vector exactly.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SHOWN = MemoryFilter(agent_id="shown")
 
 
 class Turn(NamedTuple):
-    """The content of one memory. `length` is in tokens. `is_known`: its words have vectors.
+    """The content of one memory. `length` is in tokens. `is_known`: the words have vectors.
 
-    `padding` is the number of further words, which no query has.
+    `padding` is the number of additional words, which occur in no query.
     """
 
     session: int | None
@@ -67,7 +67,7 @@ class Talk(NamedTuple):
     turns: list[Turn]
 
     def around(self, slot: int, reach: int, passing: set[int]) -> list[int]:
-        """Return the slots of `passing` at most `reach` places before and after `slot` in its session."""
+        """Return the slots in `passing` that are at most `reach` places before or after `slot` in its session."""
         turn = self.turns[slot]
         if turn.session is None:
             return [slot]
@@ -91,7 +91,7 @@ turns = st.builds(
 
 
 def word_vector(word: str, variant: int = 0) -> npt.NDArray[np.float16]:
-    """Return the vector of a word of the vocabulary in float16."""
+    """Return the float16 vector of a word in the vocabulary."""
     rng = np.random.default_rng([VOCABULARY.index(word), variant])
     vector = rng.choice([-1, -1, 0, 1, 1], NDIM).astype(np.float64)
     vector[0] = 1.0
@@ -105,7 +105,7 @@ def signs_of(turn: Turn, variant: int = 0) -> npt.NDArray[np.bool_]:
 
 
 def text_vector(said: Sequence[str], number: int) -> Embedding:
-    """Return the unit vector of a text: the sum of its words' vectors and a random vector."""
+    """Return the unit vector of a text: the normalised sum of its words' vectors and a random vector."""
     own = np.random.default_rng(1_000 + number).normal(size=NDIM)
     vector = 0.3 * own + np.sum([word_vector(word) for word in said] or [np.zeros(NDIM)], axis=0)
     unit: Embedding = (vector / np.linalg.norm(vector)).astype(np.float32)
@@ -138,7 +138,7 @@ def asked_of(
     settings: RecallSettings | None = None,
     deadline: Deadline | None = None,
 ) -> Search:
-    """Search an archive for these words of the vocabulary."""
+    """Search an archive for words from the vocabulary."""
     settings = settings or RecallSettings()
     options: Any = {"dates": "ignore"}
     text = " ".join(said) + ("?" if asks else "")
@@ -147,14 +147,14 @@ def asked_of(
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
-    """Return the vectors of a query as from a model, without word vectors if `info.words` is empty."""
+    """Return a query's vectors as a model would, without word vectors if `info.words` is empty."""
     distinct = tuple(dict.fromkeys(said)) if info.words else ()
     vectors = np.array([word_vector(word) for word in distinct], dtype=np.float16).reshape(-1, NDIM)
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)
 
 
 class GivenVector(Searcher):
-    """Searches with a given vector instead of a model."""
+    """Searches with a fixed vector instead of a model."""
 
     def __init__(self, archive: Archive, vector: QueryVector | None, settings: RecallSettings | None = None) -> None:
         no_embedder: Any = None

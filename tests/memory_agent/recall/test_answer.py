@@ -41,7 +41,7 @@ def test_a_text_replaced_during_a_recall_is_shown_in_its_new_version(tmp_path: P
         shorter = msgspec.structs.replace(stored, text=FILLER[: len(FILLER) // 4])
         (made,) = embedder.begin_passages([shorter.text]).result()
         assert 1 < len(made.vectors) < len(embedder.begin_passages([stored.text]).result()[0].vectors) // 2
-        with memory._archive.store.batch() as batch:  # the columns have not applied it yet
+        with memory._archive.store.batch() as batch:  # the columns do not contain this change yet
             batch.set_words_stamp(embedder.info.words_stamp)
             batch.upsert(shorter, made)
         found = memory.recall("Which key opens the fire door of the archive?", 1, min_relevance=0.0, deadline_ms=60_000)
@@ -50,7 +50,7 @@ def test_a_text_replaced_during_a_recall_is_shown_in_its_new_version(tmp_path: P
 
 
 class Interrupted(MadeVectors):
-    """Calls a function once while a query is embedded: after the filter was applied, before memories are read."""
+    """Calls a function once while a query is embedded: after the filter is applied, before memories are read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Properties of the fusion: a missing ranking does not count, scores are monotonic, and the order is total."""
+"""Properties of the fusion: a missing ranking is ignored, scores are monotonic, and the order is total."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ triples = st.lists(st.tuples(cosine, words, bm25), min_size=1, max_size=30)
 
 
 def columns(candidates: list[tuple[float, float, float]]) -> tuple[Scores, Scores, Scores]:
-    """Return cosines, late interaction scores and BM25 as shares."""
+    """Return cosines, late interaction scores and BM25 shares."""
     cosines, met, lexical = (np.array(part, dtype=np.float64) for part in zip(*candidates, strict=True))
     return cosines, met, lexical_share(lexical, float(lexical.max()))
 

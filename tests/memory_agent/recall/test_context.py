@@ -1,4 +1,4 @@
-"""The context block is readable, fits its token budget, and stays data whatever a memory contains."""
+"""The context block is readable, fits its token budget, and remains data whatever a memory contains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def memory(
 
 
 def seen(days: float, quality: float | None, others: list[tuple[float, float | None]]) -> RetrievedMemory:
-    """Return a memory of `days` ago; `others` are further occurrences as days ago and outcome."""
+    """Return a memory from `days` ago; `others` lists its other occurrences as (days ago, outcome)."""
     origins = tuple(
         Origin(id=str(days), timestamp=NOW - timedelta(days=days), source="conductor_plan", quality_score=quality)
         for days, quality in others
@@ -64,7 +64,7 @@ def seen(days: float, quality: float | None, others: list[tuple[float, float | N
 def shared(
     text: str = "Connect the VPN", author: str = "Ann", version: str = "2", title: str | None = None, **metrics: float
 ) -> RetrievedMemory:
-    """Return a memory that another user published a day ago, with these figures."""
+    """Return a memory that another user published a day ago, with these metrics."""
     origin = SharedOrigin(
         author=author,
         version=version,
@@ -427,7 +427,7 @@ said_by_a_run = st.lists(prose(20), min_size=1, max_size=6)
 def test_at_every_budget_the_fence_closes_around_whole_entries(
     name: str, row: Trigger, told: list[str], ran: list[list[str]], data: st.DataObject
 ) -> None:
-    """With any budget, each entry has its text, and the shown and omitted memories are all memories."""
+    """With any budget, each entry contains its text, and shown and omitted memories add up to all."""
     budget = data.draw(st.sampled_from([row.max_tokens]) | st.integers(0, 2 * row.max_tokens))
     result = msgspec.structs.replace(
         recalled(*(memory(text) for text in told)), runs=tuple(run(number, said) for number, said in enumerate(ran))

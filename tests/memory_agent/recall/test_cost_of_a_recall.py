@@ -1,4 +1,4 @@
-"""The cost of a recall, independent of the machine: it calls few Python functions and no SQL."""
+"""The cost of a recall, independent of the machine: few Python function calls, and no SQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connections() -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connections: list[str]) -> Iterator[Memory]:
-    """Passages in sessions of 30, after enough recalls to complete imports and fill caches. Read-only."""
+    """A memory with passages in sessions of 30, after enough recalls to complete imports and fill caches. Read-only."""
     connections.clear()
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         memory.ingest(events(passages(MEMORIES, seed=1), "alice", "fill"), now=NOW)
@@ -48,7 +48,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connect
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
 def test_a_recall_calls_no_more_than_three_thousand_python_functions(filled: Memory, mode: Mode) -> None:
-    """Counts calls in the calling thread, without C functions; the embedder works in other threads."""
+    """Counts calls in the calling thread, except those of C functions. The embedder works in other threads."""
     calls = [
         python_calls(lambda query=query: filled.recall(query, 10, mode=mode, now=NOW)) for query in queries(ASKED, 3)
     ]

@@ -1,4 +1,4 @@
-"""Dates in a query: spans are exact to the second, and phrases that only resemble dates are ignored."""
+"""Dates in queries: spans are exact to the second, and phrases that only resemble dates are ignored."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_a_phrase_over_two_lines_is_described_in_one() -> None:
     assert describe(span) == "last week = 2023-11-06 … 2023-11-12"
 
 
-@pytest.mark.skipif(not LOCOMO.exists(), reason="LoCoMo is not here")
+@pytest.mark.skipif(not LOCOMO.exists(), reason="the LoCoMo data is not available")
 def test_every_real_question_that_names_a_year_is_understood_and_none_that_names_no_time() -> None:
     entries = json.loads(LOCOMO.read_text(encoding="utf-8"))
     questions = {item["question"] for entry in entries for item in entry["qa"]}

@@ -31,7 +31,7 @@ OTHER_SCHEME = msgspec.structs.replace(INFO, scheme="float32")
 
 
 def similarity(word: str, turn: Turn, *, compared: bool) -> float:
-    """Return the similarity of `word` to the nearest word of a turn, which may be the same word."""
+    """Return the similarity of `word` to a turn's nearest word, which may be the same word."""
     has_word = word in turn.words
     signs = signs_of(turn)
     if not compared or not turn.has_words or not len(signs):
@@ -47,18 +47,18 @@ def met(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def likeness(word: str, turn: Turn) -> float:
-    """Return the similarity of `word` to the nearest word of a turn, by vectors only."""
+    """Return the similarity of `word` to a turn's nearest word, by vectors only."""
     return float((np.where(signs_of(turn), 1.0, -1.0) @ word_vector(word).astype(np.float64)).max() / np.sqrt(NDIM))
 
 
 def nearness(word: str, turn: Turn, *, compared: bool) -> float:
-    """Return the similarity of `word` to the nearest word of a turn; without vectors, 1 if the turn has it, else 0."""
+    """Return the similarity of `word` to a turn's nearest word; without vectors, 1 if the turn contains it, else 0."""
     is_known = compared and turn.has_words and len(signs_of(turn))
     return likeness(word, turn) if is_known else float(word in turn.words)
 
 
 def is_known(turn: Turn) -> bool:
-    """Whether a turn's words can be compared. A turn without words is similar to nothing."""
+    """Whether a turn's words can be compared. A turn without words is similar to no word."""
     return not (turn.words or turn.padding) or (turn.has_words and len(signs_of(turn)) > 0)
 
 
@@ -75,10 +75,9 @@ def expected(
     *,
     compared: bool = True,
 ) -> Met:
-    """Return the scores of `slots`, computed word by word and neighbour by neighbour. Only `shown` slots are
-    neighbours.
+    """Return the scores of `slots`, computed word by word and neighbour by neighbour.
 
-    `credits` are 1 by default.
+    Only `shown` slots are neighbours. `credits` are 1 by default.
     """
     counts = [sum(word in turn.words for turn in talk.turns) for word in words]
     live = len(talk.turns)
@@ -148,7 +147,7 @@ def test_without_comparable_word_vectors_the_words_of_the_texts_count(
 @given(talks, queries)
 @settings(deadline=None, max_examples=10)
 def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
-    """Word vectors stay valid if memories move from a machine with VNNI to a machine without."""
+    """Word vectors remain valid if memories move from a machine with VNNI to one without it."""
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = asked_of(talk.archive, words, info=OTHER_SCHEME)
         check(score(found), expected(talk, words, every(found), every(found)))
@@ -157,7 +156,7 @@ def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: l
 @given(talks, queries, st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_memories_outside_the_filter_do_not_affect_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
-    """Their vectors, words and questions do not matter, except that the rarity of words counts all memories."""
+    """Their vectors, words and questions do not matter, except that they count towards the rarity of words."""
     other = [
         turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
         for turn in said
@@ -252,7 +251,7 @@ drawn_parts = st.fixed_dictionaries(
 
 
 def one(**drawn: float) -> float:
-    """Return the evidence for one memory."""
+    """Return the evidence of one memory."""
     return float(
         evidence(
             Met(
@@ -273,7 +272,7 @@ def one(**drawn: float) -> float:
 
 
 def relevance_of(own: float, share: float, best: float) -> float:
-    """Return the relevance of one memory with this evidence and credit."""
+    """Return the relevance of one memory, from its evidence and credit."""
     return float(relevance(np.array([own]), np.array([share]), best)[0])
 
 

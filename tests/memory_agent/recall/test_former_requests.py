@@ -1,4 +1,4 @@
-"""Only one of the former requests that repeat the query is in the answer; informative memories are never folded."""
+"""An answer contains only one of the former requests that repeat the query; informative memories are never folded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FINDINGS = (
 
 
 def request(number: int, text: str, event_type: str = "conductor.run.started", **payload: Any) -> dict[str, Any]:
-    """Return the event that begins a run, or the preceding message of the user."""
+    """Return the event that begins a run, or the user's message before it."""
     name = "objective" if event_type.startswith("conductor") else "text"
     run = {"run_id": f"run-{number}"} if event_type.startswith("conductor") else {}
     event_id = f"{event_type}-{number}"
@@ -35,7 +35,7 @@ def request(number: int, text: str, event_type: str = "conductor.run.started", *
 
 
 def ingest_runs(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
-    """Ingest requests with their runs and outcomes."""
+    """Ingest requests with their runs and the runs' outcomes."""
     for number, text in enumerate(requests):
         memory.ingest([request(number, text, "chat.user_msg"), request(number, text)])
     for number, quality in enumerate(qualities):
@@ -48,7 +48,7 @@ def is_request(found: RetrievedMemory) -> bool:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Five runs of one request, each in other words, and four findings that answer it."""
+    """A memory with five runs for one request, each worded differently, and four findings that answer it."""
     with Memory.open(tmp_path_factory.mktemp("asked") / "alice", embedder=embedder) as memory:
         ingest_runs(memory, REQUESTS, QUALITIES)
         for finding in FINDINGS:

@@ -17,7 +17,7 @@ from memory_agent.storage.terms import query_words, text_words
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r"\w*(bly|ble|logy|logies|logical|kked)\b", re.IGNORECASE)
-"""Words that the Porter stemmers of Snowball and FTS5 stem differently."""
+"""Words for which the Porter stemmers of Snowball and FTS5 differ."""
 
 said = st.sampled_from(
     [
@@ -70,7 +70,7 @@ def test_passages_are_those_of_fts5(words: list[str], title: str, text: str, tag
     assert [highlights(words, title, text, tags)] == snippets(words, [(title, text, " ".join(tags))])
 
 
-@pytest.mark.skipif(not LOCOMO.exists(), reason="the real dialogues are not beside this checkout")
+@pytest.mark.skipif(not LOCOMO.exists(), reason="the LoCoMo data is not available")
 def test_passages_of_real_dialogues_are_those_of_fts5() -> None:
     dialogue = json.loads(LOCOMO.read_text(encoding="utf-8"))[0]
     sessions = [part for part in dialogue["conversation"].values() if isinstance(part, list)]

@@ -1,7 +1,7 @@
 """Memories and questions in other languages: shared words are found, and unanswerable questions get no answer.
 
-`languages.json` has stores by language, each with questions that share words with a memory, and questions that no
-memory answers. The second store of each language was written after the constants were chosen.
+`languages.json` contains stores by language, each with questions that share words with a memory and questions that no
+memory answers. Each language's second store was written after the constants were chosen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 
 READ = ("en", "de", "es", "fr", "pt")
-"""Languages whose letters are in the model's vocabulary."""
+"""The languages whose letters the model's vocabulary contains."""
 
 
 class Store(msgspec.Struct):

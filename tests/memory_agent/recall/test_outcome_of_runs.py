@@ -1,4 +1,4 @@
-"""Outcomes count from the first run: among memories of about equal score, those of successful runs come first."""
+"""Outcomes count from the first run on: among memories with about equal scores, those of successful runs come first."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ CASES = {
         Work("deploy it with kubectl", ("Applied it",), "Deploy of the billing service to staging broke", failed=True),
     ),
 }
-"""By request: a successful run, and a failed run that shares more words with the request."""
+"""For each request, a successful run, and a failed run that shares more words with it."""
 
 
 def events(run_id: str, work: Work, at: datetime, session: str | None = None) -> list[dict[str, Any]]:
-    """Return the events of a run as a conductor reports them, with the user's message that began it."""
+    """Return a run's events as a conductor reports them, preceded by the user's message that began it."""
     last = ("conductor.run.failed", "error") if work.failed else ("conductor.run.completed", "summary")
     payloads = [
         ("chat.user_msg", {"message": work.request}),
@@ -109,7 +109,7 @@ def test_an_approved_run_is_before_a_failed_one_that_shares_more_words_with_the_
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[tuple[Memory, Memory]]:
-    """Two memories with the runs of all cases: with outcomes off, and with the default settings."""
+    """Two memories with the runs of all cases: one with outcomes off, and one with the default settings."""
     folder = tmp_path_factory.mktemp("cases")
     with opened(folder / "off", embedder, OFF) as off, opened(folder / "on", embedder, RecallSettings()) as on:
         for memory in (off, on):
@@ -311,7 +311,7 @@ def test_one_failure_is_not_repeated(tmp_path: Path, embedder: Embedder) -> None
 
 
 def without_outcomes(name: str) -> tuple[list[dict[str, Any]], Sequence[str]]:
-    """Return the first memories of a conversation and the questions about it."""
+    """Return a conversation's first memories, and the questions about it."""
     read = read_locomo(DATA / "locomo_dev.json") if name == "locomo" else read_beam(DATA / "beam_dev")
     history = read.histories[0]
     items = 120 if name == "locomo" else 24  # BEAM items are long
@@ -323,7 +323,7 @@ def test_without_outcomes_the_ranking_is_identical_to_that_without_the_stage(
     tmp_path: Path, embedder: Embedder, name: str
 ) -> None:
     if not DATA.is_dir():
-        pytest.skip("../shared/data is not here")
+        pytest.skip("../shared/data is not available")
     told, questions = without_outcomes(name)
     with opened(tmp_path / "alice", embedder, OFF) as memory:
         for start in range(0, len(told), 60):

@@ -1,4 +1,4 @@
-"""Profiles: the defaults for each occasion of a recall, and the block of the answer."""
+"""Profiles: their defaults for each occasion of a recall, and the answer's block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recall of evidence on a real conversation: the fusion must help, and so must each of its parts."""
+"""Recall of evidence in a real conversation: the fusion must help, and so must each of its parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not LOCOMO.exists(), reason="the real dialogues are not beside this checkout"),
+    pytest.mark.skipif(not LOCOMO.exists(), reason="the LoCoMo data is not available"),
 ]
 
 

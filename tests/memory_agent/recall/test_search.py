@@ -29,7 +29,7 @@ from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, Mem
 from memory_agent.settings import RecallSettings
 
 LIMIT = 20
-TOLERANCE = 4e-5  # two int8 planes of 16 dimensions against float64; float16 is no more precise
+TOLERANCE = 4e-5  # between two int8 planes of 16 dimensions and float64; float16 is no more precise
 FLAT, GRAPH = 1_000_000, 500
 
 ONE_FIELD_EACH: list[dict[str, Any]] = [
@@ -76,7 +76,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @st.composite
 def filters(draw: st.DrawFn) -> MemoryFilter:
-    """Any combination of fields, with values that occur in the worlds and values that do not."""
+    """Draw a combination of fields, with values that occur in the worlds and values that do not."""
     fields: dict[str, Any] = {}
     for one in draw(st.lists(st.sampled_from(ONE_FIELD_EACH), min_size=1, max_size=3)):
         fields |= one
@@ -129,7 +129,7 @@ def check_filter(world: World, chosen: MemoryFilter, seed: int, floor: float | N
     near_floor = np.zeros(len(allowed), dtype=np.bool_)
     if floor is not None:
         raw = world.cosines(vector_of(seed))
-        near_floor = np.abs(raw - floor) < TOLERANCE  # rounding decides for these
+        near_floor = np.abs(raw - floor) < TOLERANCE  # rounding decides whether these pass
         allowed = allowed & (raw >= floor)
     unsure = set(np.flatnonzero(near_floor).tolist())
     assert rows_in(found) - unsure == set(np.flatnonzero(allowed).tolist()) - unsure
@@ -142,7 +142,7 @@ def as_fields(chosen: MemoryFilter) -> dict[str, Any]:
 def by_hand(
     world: World, found: Search, chosen: MemoryFilter | None, seed: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the cosine (NaN if filtered out) of each slot by brute force, and its BM25 by the word index."""
+    """Return each slot's cosine by brute force (NaN if filtered out), and its BM25 by the word index."""
     view = found.view
     cosines = np.where(view.alive, world.cosines(vector_of(seed))[view.rows], np.nan)
     bm25 = np.where(view.alive, view.words.scores(found.words), 0.0)
@@ -188,7 +188,7 @@ def test_in_vector_mode_the_shortlist_has_the_best_memories_by_exact_scores(
     world: World, chosen: MemoryFilter | None, limit: int
 ) -> None:
     if chosen is None and world.archive.view.vectors.is_approximate:
-        pytest.skip("a graph may miss one without a filter; its recall is tested with it")
+        pytest.skip("without a filter, the graph may miss a memory; its recall is tested elsewhere")
     for seed in range(5):
         found = searched(world, chosen, seed, mode="vector")
         short = shortlist(found, limit, sure=limit)
@@ -199,7 +199,7 @@ def test_in_vector_mode_the_shortlist_has_the_best_memories_by_exact_scores(
 
 
 def least_of(values: npt.NDArray[np.float64], limit: int, texts: npt.NDArray[np.int64] | None = None) -> float:
-    """Return the least of the `limit` best finite values, one per text if `texts` is given; -inf if there are fewer."""
+    """Return the lowest of the `limit` best finite values, one per text if `texts` is passed; -inf if too few."""
     best = values[np.isfinite(values)]
     if texts is not None:
         highest: dict[int, float] = {}
@@ -220,12 +220,12 @@ def test_the_shortlist_has_the_best_by_vector_and_by_words_and_their_neighbours(
         assert found.cosines is not None
         short = set(shortlist(found, limit, sure=limit).slots.tolist())
         cosines, bm25 = by_hand(world, found, chosen, seed)
-        if found.cosines.unseen > -np.inf:  # a graph returns only some slots, the best it found
+        if found.cosines.unseen > -np.inf:  # a graph returns only the best slots that it found
             cosines = np.where(np.isnan(found.cosines.values), np.nan, cosines)
         error = 2 * found.cosines.error + TOLERANCE
         cosines, bm25 = np.nan_to_num(cosines, nan=-np.inf), np.where(bm25 > 0, bm25, -np.inf)
         above = (cosines > least_of(cosines, limit) + error) | (bm25 > least_of(bm25, limit))
-        texts = found.view.fingerprints  # one copy per text suffices, which leaves room for other texts
+        texts = found.view.fingerprints  # one copy per text suffices
         reaching = (cosines >= least_of(cosines, limit, texts) - error) | (bm25 >= least_of(bm25, limit, texts))
         certain = np.flatnonzero(above)
         possible = np.flatnonzero(reaching & (np.isfinite(cosines) | np.isfinite(bm25)))
@@ -325,7 +325,7 @@ def test_a_shortlist_is_marked_complete_exactly_when_it_has_everything_that_can_
         is_all = short.is_all
         has_all = bool(np.isin(np.flatnonzero(can_answer), short.slots).all())
         assert np.isin(view.fingerprints[can_answer], view.fingerprints[short.slots]).all() or not is_all
-        assert is_all or not has_all or mode == "hybrid"  # whose neighbours may be all other slots
+        assert is_all or not has_all or mode == "hybrid"  # the neighbours may be all other slots
         limit *= 8
     assert shortlist(given, view.count, sure=1).is_all == (found is given)
 

@@ -1,4 +1,4 @@
-"""Duplicates become one memory of the answer, with count, times and origins; merely similar texts are not folded."""
+"""Duplicates become one memory in the answer, with count, times and origins; merely similar texts are not folded."""
 
 from __future__ import annotations
 
@@ -208,9 +208,7 @@ def test_an_answer_is_filled_behind_more_duplicates_than_a_graph_returns(tmp_pat
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with 5,000 copies of one text, 1,000 texts that differ in a number, and 40 other texts on the
-    subject.
-    """
+    """A memory with 5,000 copies of a text, 1,000 texts that differ in a number, and 40 other texts on the subject."""
     copies = [message(number, FIX) for number in range(5_000)]
     numbered = [message(number, f"Backup {number} of the wiki is done") for number in range(5_000, 6_000)]
     others = [message(number, f"Worker {number} drained the billing queue") for number in range(6_000, 6_040)]

@@ -21,7 +21,7 @@ from memory_agent.records.shared import QualityMetrics, SharedOrigin
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 CUT_OFF = 0.6
 LOCAL, PROVEN, LOCAL_BELOW, UNPROVEN, UNKNOWN = range(1, 6)
-"""The classes in the table of `memory_agent.recall.shared`."""
+"""The classes listed in `memory_agent.recall.shared`."""
 
 
 def own(
@@ -83,7 +83,7 @@ def merge(
 
 
 class World(NamedTuple):
-    """Two ranked lists, with some equal texts."""
+    """The ranked memories of two tiers, with some equal texts."""
 
     local: tuple[RetrievedMemory, ...]
     shared: list[RetrievedMemory]

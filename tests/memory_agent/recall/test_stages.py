@@ -1,4 +1,5 @@
-"""Stages: scores for context and answers equal a manual computation, within session and filter; learning is scaled."""
+"""Stages: gains from context and as answers equal a manual computation, within session and filter; learning is
+scaled."""
 
 from __future__ import annotations
 

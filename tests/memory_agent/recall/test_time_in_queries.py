@@ -31,7 +31,7 @@ def at(moment: datetime) -> int:
 
 @pytest.fixture(scope="module")
 def diary(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with the same statement every third day for half a year. Read-only."""
+    """A memory with the same statement on every third day for half a year. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("diary") / "u", embedder=embedder) as memory:
         events = [
             message(
@@ -145,7 +145,7 @@ YESTERDAY = ("Ann glazed twelve bowls in celadon", "The invoice of the printer i
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Three different memories of yesterday, and one memory of every other day. Read-only."""
+    """A memory with three different texts from yesterday, and one from each other day. Read-only."""
     said = [
         *((f"Walnut number {days} fell from the tree", NOW - days * DAY) for days in (0, *range(2, 40))),
         *((text, NOW - DAY) for text in YESTERDAY),

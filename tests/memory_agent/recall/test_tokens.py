@@ -1,4 +1,4 @@
-"""Tokens of a block: the upper bound holds for the real tokenizer, and a recall counts within its deadline."""
+"""Counting a block's tokens: the upper bound holds for the real tokenizer, and a recall counts within its deadline."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
 
 
 class Failing(Embedder):
-    """The real embedder with a tokenizer that answers `answers` times and then times out."""
+    """The real embedder, with a tokenizer that counts `answers` texts and then times out."""
 
     def __init__(self, embedder: Embedder, answers: int) -> None:
         self._embedder = embedder
@@ -121,7 +121,7 @@ class Failing(Embedder):
         return self._embedder.count_tokens(text)
 
     def close(self) -> None:
-        """Do nothing: the real embedder stays open."""
+        """Do nothing: the real embedder remains open."""
 
 
 def late(embedder: object) -> LazyEmbedder:
@@ -163,7 +163,7 @@ def test_an_answer_with_estimated_tokens_is_degraded(tmp_path: Path, embedder: E
 
 
 class Dawdling(Failing):
-    """The real embedder with a slow tokenizer."""
+    """The real embedder, with a slow tokenizer."""
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         assert timeout_s is not None

@@ -1,4 +1,4 @@
-"""An agent's intermediate messages rank below other memories with about the same score, and nothing else changes."""
+"""An agent's intermediate messages rank below other memories with similar scores, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
 
 BLOCK = f"{OPEN}\n1. 2 weeks ago · finding (user_input)\n| A mutex fixed it\n{CLOSE}"
-"""A block of recalled memories as in a prompt."""
+"""A block of recalled memories, as it appears in a prompt."""
 
 PROMPT = "Users get signed out at random, please fix it"
 Events = list[dict[str, Any]]
@@ -22,18 +22,18 @@ Events = list[dict[str, Any]]
 def read(
     *paths: Path, since: datetime | None = None, project: str | None = None, clients: tuple[str, ...] = NAMES
 ) -> tuple[Events, ImportCounts]:
-    """Return the events in these files or folders, and the counts."""
+    """Import these files or folders; return the events and the counts."""
     imported = SessionImport(Places(paths, clients=clients), Scope("alice", since, project), lambda *_: None)
     return list(imported.events()), imported.counts
 
 
 def stream(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file."""
+    """Yield the events imported from a file."""
     yield from SessionImport(Places((path,)), Scope("alice"), lambda *_: None).events()
 
 
 def said(events: Events) -> list[tuple[str, str]]:
-    """Return the kind and the text of each event."""
+    """Return each event's kind and text."""
     return [(event["event_type"].removeprefix("history."), text_of(event)) for event in events]
 
 
@@ -118,7 +118,7 @@ def codex_line(number: int, kind: str, /, **payload: Any) -> dict[str, Any]:
 
 
 def codex_message(number: int, role: str, *parts: tuple[str, str]) -> dict[str, Any]:
-    """Return a message of parts, each with a kind ("" for old versions of the client) and a text."""
+    """Return a message with parts, each a kind ("" for old versions of the client) and a text."""
     kinds = [kind for kind, _ in parts]
     noted = {"content_item_kinds": kinds} if any(kinds) else {}
     content = [{"type": "input_text", "text": text} for _, text in parts]

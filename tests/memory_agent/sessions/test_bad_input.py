@@ -1,4 +1,4 @@
-"""Bad input is counted and reported with its place, raises no error, and loses no other input."""
+"""Bad input is counted and reported with its place. It raises no error and loses no other input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_incomplete_last_line_is_reported_and_a_complete_one_without_newline_
     events, counts = read(path)
     assert (len(events), places(counts)) == (
         2,
-        [("line 2", "is half-written: it ends without a line end, and is not whole JSON")],
+        [("line 2", "is incomplete: it has no line ending and is not valid JSON")],
     )
 
 
@@ -66,8 +66,8 @@ def test_a_line_that_is_too_long_is_reported_and_the_next_one_read(
     [
         ("a.jsonl", b"\x00\x01\x02" * 100, "binary"),
         ("b.jsonl", b"", "empty"),
-        ("c.jsonl", b'{"some": "lines"}\n', "no known format"),
-        ("d.json", b'{"some": "document"}', "no known format"),
+        ("c.jsonl", b'{"some": "lines"}\n', "unknown format"),
+        ("d.json", b'{"some": "document"}', "unknown format"),
         ("e.json", b"no JSON at all", "not JSON: ends early"),
         ("f.zip", b"PK\x03\x04 no archive", "damaged archive"),
         ("g.traj", b"[" * 100_000, "not JSON: ends early"),
@@ -86,7 +86,7 @@ def test_an_archive_without_conversations_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "photos.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "text")
-    assert places(read(path)[1]) == [("", "no export of a chat")]
+    assert places(read(path)[1]) == [("", "not a chat export")]
 
 
 def test_a_document_that_ends_early_is_read_up_to_its_fault(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Session events become memories and runs of the right project, and trigger no recall."""
+"""Session events become memories and runs in the right project, and trigger no recall."""
 
 from __future__ import annotations
 

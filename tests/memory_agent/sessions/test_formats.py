@@ -1,4 +1,4 @@
-"""The entries that each format's reader finds in a small session, in order, and the parts that it omits."""
+"""The entries that each format's reader yields for a small session, in order, and the parts that it skips."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_session_of_claude_code(tmp_path: Path) -> None:
         "bookkeeping": 1,
         "injected context": 1,
         "reasoning": 1,
-        "output of a tool that looks up or reads": 1,
+        "output of a lookup or read tool": 1,
         "written by the client": 2,
     }
 
@@ -186,7 +186,7 @@ def test_an_export_of_chatgpt_is_read_along_the_visible_branch(tmp_path: Path) -
     assert events[0]["timestamp"] == "2026-03-05T10:00:00.250000+00:00"
     assert counts.left == {
         "another branch of the conversation": 1,
-        "output of a tool that looks up or reads": 2,
+        "output of a lookup or read tool": 2,
     }
 
 
@@ -196,7 +196,7 @@ def test_an_export_of_claude_ai(tmp_path: Path) -> None:
         ("user_msg", "How do I stop two tabs from racing?"),
         ("assistant_msg", "Use a mutex per session."),
     ]
-    assert counts.left == {"reasoning": 1, "output of a tool that looks up or reads": 1}
+    assert counts.left == {"reasoning": 1, "output of a lookup or read tool": 1}
 
 
 def test_an_export_is_read_from_its_archive(tmp_path: Path) -> None:
@@ -244,6 +244,6 @@ def test_an_import_can_be_limited_to_a_project_or_a_client(tmp_path: Path) -> No
     write_lines(tmp_path / "t.jsonl", samples.gemini_session())
     assert len(read(tmp_path, project="/home/ann")[0]) == 16
     nothing, counts = read(tmp_path, project="/home/ann/other")
-    assert (nothing, counts.left["of another project"]) == ([], 16)
+    assert (nothing, counts.left["from a different project"]) == ([], 16)
     only, counts = read(tmp_path, clients=("gemini",))
-    assert (len(only), counts.skipped_files) == (4, {"of another client": 1})
+    assert (len(only), counts.skipped_files) == (4, {"from a different client": 1})

@@ -15,7 +15,7 @@ SHARED = next((folder for base in Path(__file__).parents if (folder := base.pare
 TRANSCRIPTS = SHARED and SHARED / "transcripts"
 RUNS = SHARED and SHARED / "swe_runs_dev.json"
 
-needs_data = pytest.mark.skipif(SHARED is None, reason="no folder ../shared/data with sessions of real clients")
+needs_data = pytest.mark.skipif(SHARED is None, reason="../shared/data is not available")
 
 
 @needs_data
@@ -80,7 +80,7 @@ def test_real_runs_of_a_software_engineering_agent_become_runs_with_their_outcom
 
 
 def _as_written(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a run in the agent's format; the data set has the thought, command and output of each step."""
+    """Return a run in the agent's format. The data set contains each step's thought, command and output."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a helpful assistant."},
         {"role": "user", "content": f"<pr_description>\n{run['task']}\n</pr_description>\nRules."},

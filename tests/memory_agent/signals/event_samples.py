@@ -1,4 +1,4 @@
-"""Events as sent by emitters, read with the default table."""
+"""Events as emitters send them, read with the default table."""
 
 from __future__ import annotations
 
