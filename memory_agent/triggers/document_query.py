@@ -1,6 +1,6 @@
-"""Makes the query of a document without a language model.
+"""Builds a document's query without a language model.
 
-The query has the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
+The query contains the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
 summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who
 adds a section wants memories about that section. The work is bounded for any length: for a megabyte, about 50 sentences
 spread over the text are embedded.
@@ -45,7 +45,7 @@ _SPACE = re.compile(r"\s+")
 class Revisions:
     """The sentences of the last revision of each of the 16 documents that changed last. Thread-safe.
 
-    Keeps a hash of 8 bytes per sentence, for at most 20,000 sentences of a document.
+    Stores an 8-byte hash per sentence, for at most 20,000 sentences of a document.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Revisions:
         self._guard = threading.Lock()
 
     def changed(self, document: str, sentences: Sequence[str]) -> list[int]:
-        """Return the positions of sentences that the last revision lacked, and store this revision.
+        """Return the positions of sentences that the last revision did not contain, and store this revision.
 
         Returns an empty list for the first revision.
         """
@@ -70,7 +70,7 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
     """Return the query of a document's text, at most 1,500 characters; "" if the text has no usable sentence.
 
     `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model,
-    the first sentences replace the central ones.
+    the first sentences are used instead of the central ones.
     """
     text = text[:_MOST_CHARS]
     headings = _headings(text)

@@ -1,4 +1,4 @@
-"""Reacts to events with blocks: makes a query from an event, recalls, and renders the block."""
+"""Turns events into blocks: builds a query from an event, recalls, and renders the block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from relay import Event, read_event
 
 
 class Triggers:
-    """Reacts to events with blocks, for one user. Thread-safe."""
+    """Turns one user's events into blocks. Thread-safe."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Triggers:
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
         """Return the vectors of a document's sentences; None without a model or while another document is embedded.
 
-        So at most one thread of the host waits for a hanging embedder.
+        A hanging embedder therefore blocks at most one of the host's threads.
         """
         if not self._embedding.acquire(blocking=False):
             return None

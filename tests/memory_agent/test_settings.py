@@ -81,7 +81,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_former_name_is_read_with_a_warning(
     tmp_path: Path, text: str, environment: dict[str, str], overrides: dict[str, float]
 ) -> None:
-    with pytest.warns(FutureWarning, match=r"recall\.alpha was renamed recall\.vector_weight") as caught:
+    with pytest.warns(FutureWarning, match=r"recall\.alpha was renamed to recall\.vector_weight") as caught:
         recall = load_settings(written(tmp_path, text), environment, overrides).recall
     assert recall.vector_weight == 0.25
     assert [Path(warning.filename) for warning in caught] == [Path(__file__)]

@@ -130,7 +130,7 @@ def test_an_invalid_file_is_a_failure_with_its_place(run: Run, home: Path) -> No
     assert result.exit_code == 1
     error = json.loads(result.stderr)["error"]
     assert error["code"] == "client_settings"
-    assert "mcp.json is left as it is: line 1" in error["message"]
+    assert "mcp.json was not changed: line 1" in error["message"]
 
 
 def test_user_and_project_exclude_each_other(run: Run) -> None:

@@ -64,7 +64,7 @@ FULL_DEVICE = Path("/dev/full")
         (["publish", "absent.jsonl"], 2, "absent.jsonl"),
         (["publish"], 1, "start one with: memory-agent serve --data-dir"),
         (["publish", "--wait"], 1, "start one with: memory-agent serve --data-dir"),
-        (["quarantine", "retry", "--all"], 1, "start it with: memory-agent serve --data-dir"),
+        (["quarantine", "retry", "--all"], 1, "start one with: memory-agent serve --data-dir"),
         (["quarantine", "drop"], 2, "--all"),
         (["quarantine", "drop", "3", "--all"], 2, "--all"),
         (["quarantine", "drop", "three"], 2, "three"),

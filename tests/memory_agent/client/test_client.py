@@ -53,7 +53,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
     def answer(data: bytes) -> bytes:
         version = msgspec.msgpack.decode(data).get("version", 1)
         if version != 1:
-            return encode_fault(ProtocolError(f"protocol version {version}, this daemon speaks 1"))
+            return encode_fault(ProtocolError(f"protocol version {version} is not supported; this daemon supports 1"))
         return encode_result(RecallResult(recall_id="first", memories=()))
 
     with served(tmp_path, answer) as endpoint:

@@ -90,7 +90,7 @@ def test_a_key_for_one_user_refuses_any_other_name(served: Served) -> None:
     with MemoryClient(**own, key_file=fayes) as client:  # type: ignore[arg-type]
         assert (client.user_id, client.stats().user_id) == ("faye", "faye")
     assert whose(MemoryClient(**own)) == "default"  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="is empty"):
+    with pytest.raises(InvalidInputError, match="must not be empty"):
         MemoryClient("", **own)  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ def test_a_lone_surrogate_is_refused_and_named_before_anything_is_embedded(embed
 
 
 def test_input_that_is_not_text_is_refused(embedder: Embedder) -> None:
-    with pytest.raises(InvalidInputError, match="must be text, is bytes"):
+    with pytest.raises(InvalidInputError, match="must be text, not bytes"):
         embedder.embed_query(b"bytes")  # type: ignore[arg-type]
 
 
