@@ -18,7 +18,7 @@ def wait_until(fact: Callable[[], object], timeout_s: float = 120.0) -> None:
 
 
 async def until(fact: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """As `wait_until`, without blocking the event loop."""
+    """Like `wait_until`, without blocking the event loop."""
     async with asyncio.timeout(timeout_s):
         while not fact():
             await asyncio.sleep(PAUSE_S)

@@ -101,9 +101,7 @@ def embedded_text(record: MemoryRecord) -> str:
 
 
 def span_in_text(record: MemoryRecord, begin: int, end: int) -> tuple[int, int]:
-    """Return the (possibly empty) span of `record.text` that lies within characters `begin` to `end` of
-    `embedded_text`.
-    """
+    """Return the (possibly empty) span of `record.text` within characters `begin` to `end` of `embedded_text`."""
     title = _added_title(record)
     shift = len(title) + 1 if title else 0
     first, last = (min(max(place - shift, 0), len(record.text)) for place in (begin, end))

@@ -267,9 +267,7 @@ AnySharedRequest = (
 
 
 PendingItems = Callable[[float], list[FoundItem]]
-"""Returns the items of a search in progress; blocks for at most the given number of seconds. Raises
-`MemoryAgentError`.
-"""
+"""Returns the items of a search in progress; blocks for at most this many seconds. Raises `MemoryAgentError`."""
 
 
 class SharedStore(Protocol):

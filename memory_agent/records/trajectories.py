@@ -112,9 +112,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that several runs share, in the words of one run, and the ids of these runs. `record_ids` identify the
-    memories with these words.
-    """
+    """A step of several runs, in one run's words (those of the memories `record_ids`), and the ids of these runs."""
 
     text: str
     run_ids: tuple[str, ...]

@@ -510,9 +510,7 @@ def _list_fields(params: type[Params]) -> tuple[str, ...]:
 
 
 def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the values. Raises `InvalidInputError` for a single string, which would otherwise be split into
-    letters.
-    """
+    """Return the values. Raises `InvalidInputError` for a single string, which would be split into letters."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInputError(field, "must be a list of texts")
     return tuple(values)

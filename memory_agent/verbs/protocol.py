@@ -25,9 +25,7 @@ PROTOCOL_VERSION = 1
 OPTIONS_VERSION = 2
 """Adds the profile, dates, reference time, context tokens and run of a recall. A version 1 daemon would ignore them."""
 MEMORY_VERSION = 3
-"""Adds the id and further fields of `remember`, and the session, event and runs of a recall. Older daemons ignore
-them.
-"""
+"""Adds more fields of `remember`, and the session, event and runs of a recall. Older daemons ignore them."""
 NEWEST_VERSION = MEMORY_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0

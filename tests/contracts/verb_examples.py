@@ -1,7 +1,7 @@
-"""A story of one user that uses every verb at least once, and the mistakes that each verb refuses.
+"""A one-user story that uses every verb at least once, and the invalid calls that each verb rejects.
 
-`asks` is a memory or a client. The results of two stories are equal once `normal` has replaced what depends on the
-store and the time.
+`asks` is a memory or a client. Two stories' results are equal once `normal` has replaced what depends on the store and
+the time.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 class Story:
-    """Calls methods, and keeps the results."""
+    """Calls methods, and records the results."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -237,7 +237,7 @@ class Story:
         self.ask("stats")
 
     def tell_of_daemon(self, user_id: str) -> None:
-        """Use every verb that only a daemon answers."""
+        """Use every verb that only a daemon handles."""
         self.ask("status")
         self.ask("address")
         self.ask("wait", {user_id: 0}, 30.0)

@@ -3,7 +3,7 @@
     python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
-Every second round of kills, faults, power cuts and damages uses encrypted data. Each round derives its seed from the
+Every second round of kills, faults, power cuts and damage uses encrypted data. Each round derives its seed from the
 first seed and its own number, and prints it on failure. The remaining rounds still run. Exits with 1 if any promise was
 violated.
 """

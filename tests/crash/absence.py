@@ -19,8 +19,8 @@ def relay_away(folder: Path, away_s: float, figures: Figures) -> list[Finding]:
         (world.notes / "unbounded").touch()
         world.relay.kill()
         spooled, plain = world.acked_by(world.spooling), world.acked_by(world.plain)
-        time.sleep(away_s)  # the test is about the length of the outage
-        assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is gone"
+        time.sleep(away_s)  # the length of the outage is what is tested
+        assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is down"
         figures.totals["events into the spool while the relay was away"] += world.acked_by(world.spooling) - spooled
         world.relay.start()
         world.finish()

@@ -73,7 +73,7 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
 
 
 def _teach(data_dir: Path) -> None:
-    """End runs successfully that used the second memory shown."""
+    """Successfully end runs that used the second memory shown."""
     with open_memory(data_dir, LEARNT) as memory:
         for number in range(12):
             now, run_id = NOW + timedelta(hours=1, minutes=number), f"taught-{number}"

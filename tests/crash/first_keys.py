@@ -24,7 +24,7 @@ WHILE_FAILING = ("eio", "kill", "enospc", "kill", "short", "kill", "eio", "kill"
 
 
 class Met(NamedTuple):
-    """How often the relay was killed while creating a key, and which faults it met."""
+    """How often the relay was killed while creating a key, and which faults it encountered."""
 
     kills: int
     faults: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Power cuts: the copied disk has everything acknowledged, except in the control, where nothing is flushed."""
+"""Power cuts: the copied disk contains everything acknowledged, except in the control, where nothing is flushed."""
 
 from __future__ import annotations
 

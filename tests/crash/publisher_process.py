@@ -1,4 +1,4 @@
-"""A publisher of the laboratory: publishes numbered events without end, and records each promise.
+"""A publisher of the laboratory: publishes numbered events endlessly, and records each promise.
 
     python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
 

@@ -31,10 +31,10 @@ PUBLISHER = ("-m", "tests.crash.publisher_process")
 
 
 def wait_until(fact: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Poll until `fact` holds; fail when it does not in time."""
+    """Poll until `fact` holds; fail if it does not hold in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < deadline_s, f"this did not happen in time: {what}"
+        assert time.monotonic() < deadline_s, f"did not happen in time: {what}"
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Test `forget` while the daemon runs: no byte is left in the data folder, and nothing returns."""
+"""Test `forget` while the daemon runs: no byte is left in the data folder, and nothing reappears."""
 
 from __future__ import annotations
 

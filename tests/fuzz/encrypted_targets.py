@@ -59,7 +59,7 @@ def key_path(folder: Path) -> Path:
 
 
 def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
-    """Return a function that runs with its input, and with the input changed by each of `made`."""
+    """Return a function that calls `run` with its input, and with the input changed by each function in `made`."""
 
     def all_of(data: bytes) -> None:
         run(data)
@@ -91,7 +91,7 @@ def _key_file(folder: Path) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """Return the message of our error, or "" without an error."""
+    """Return our error's message, or "" if there is no error."""
     try:
         read()
     except OURS as error:

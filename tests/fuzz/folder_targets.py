@@ -48,7 +48,8 @@ RULES = (
 
 
 def _columns(key: UserKey | None, data: bytes) -> None:
-    """Edit the file: four bytes of input are a position (three) and a value (one), and the first byte may cut it.
+    """Edit the file: four bytes of input are a position (three) and a value (one), and the first byte may truncate the
+    file.
 
     Changed bytes are detected, so queries get the right answers.
     """

@@ -153,7 +153,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
 
 
 def any_request(seed: int, token: str, replayed: bytes) -> bytes:
-    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
+    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's with a different token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:
@@ -172,7 +172,7 @@ def any_request(seed: int, token: str, replayed: bytes) -> bytes:
 
 
 def test_a_gateway_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
-    """Also with a peer that replays bob's request with alice's token, an unknown token or a revoked token."""
+    """Includes a peer that replays bob's request with alice's token, an unknown token or a revoked token."""
     with absent_embedder(folder) as embedder, gateway_without_ray(folder / "d", embedder) as served:
         tokens = {name: create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("alice", "bob", "gone")}
         revoke_key(served.data_dir, "gone")

@@ -1,4 +1,4 @@
-"""Settings come from defaults, TOML, environment and flags, in rising precedence; errors name the setting."""
+"""Settings come from defaults, TOML, environment and flags, in increasing precedence; errors name the setting."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_every_renamed_setting_leads_to_one_that_exists() -> None:
         ("[recall]\ncentering = false\nvector_weight = 0.25\n", {}, {}),
         ("[recall]\nvector_weight = 0.25\n", {"MEMORY_AGENT_RECALL__CENTERING": "false"}, {}),
         ("", {"MEMORY_AGENT_RECALL": "{centering = true, vector_weight = 0.25}"}, {}),
-        ("[recall]\nvector_weight = 0.25\n", {}, {"recall.centering": "no value that it ever had"}),
+        ("[recall]\nvector_weight = 0.25\n", {}, {"recall.centering": "never a valid value"}),
         ("[recall]\ncentering = 1\n", {"MEMORY_AGENT_RECALL__CENTERING": "1"}, {"recall.vector_weight": 0.25}),
     ],
 )

@@ -67,7 +67,7 @@ from relay.net import RequestSocket
 INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.is_inner}
 METHODS = BY_NAME.keys() - INNER_METHODS
 USER_METHODS = {name for name in METHODS if BY_NAME[name].answered_by == "memory"}
-NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is another test
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is a different test
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 

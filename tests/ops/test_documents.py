@@ -208,7 +208,7 @@ def test_the_tools_that_the_reference_names_have_these_verbs_and_parameters() ->
         assert set(parameters) - set(get_args(ToolScope)) == fields, name
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="the reference names the folders of Linux")
+@pytest.mark.skipif(sys.platform == "darwin", reason="the reference names Linux's folders")
 def test_the_files_that_the_reference_names_are_those_that_connect_writes() -> None:
     rows = section_rows("Connecting coding agents")
     assert rows.keys() == CLIENTS.keys()

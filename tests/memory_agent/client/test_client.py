@@ -48,7 +48,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def first_daemon(tmp_path: Path) -> Iterator[str]:
-    """Answer as the first daemon, which supported only version 1 and ignored unknown fields."""
+    """Answer like the first daemon, which supported only version 1 and ignored unknown fields."""
 
     def answer(data: bytes) -> bytes:
         version = msgspec.msgpack.decode(data).get("version", 1)
@@ -62,7 +62,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
-    """Answer an unknown method as daemons without runs did: with only its name."""
+    """Answer an unknown method like daemons without runs: with only its name."""
 
     def answer(data: bytes) -> bytes:
         method = msgspec.msgpack.decode(data)["method"]

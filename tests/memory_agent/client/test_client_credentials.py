@@ -131,7 +131,7 @@ def test_a_refusal_names_the_key_and_never_its_token(served: Served) -> None:
     refusals = []
     with MemoryClient("dora", endpoint=served.gateway, token=made.token) as dora:
         with pytest.raises(ScopeMissingError) as scope:
-            dora.remember("a key that reads does not write")
+            dora.remember("a key for reading cannot write")
         refusals.append(scope.value)
     with MemoryClient("erin", endpoint=served.gateway, token=made.token) as other:
         with pytest.raises(UserNotAllowedError) as user:

@@ -401,7 +401,7 @@ def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, 
     assert failure(lost)["retryable"]
     ids = {record.id for record in served.host._memories[user].list().records}
     assert ids == {one["result"]["structuredContent"]["id"] for one in (again, later)}
-    assert len(ids) == 2, "the third call is another one: the second was answered"
+    assert len(ids) == 2, "the third call is not a repeat, because the second was answered"
 
 
 def test_a_cancelled_request_is_dropped_without_an_answer() -> None:

@@ -104,7 +104,7 @@ DOORS = ("memory", "zmq", "http", "mcp", "command", "files")
 def shared(
     request: pytest.FixtureRequest, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shared]:
-    """The items, and a function that returns the reader of a caller, for each interface."""
+    """For each interface, the items and a function that returns a caller's reader."""
     door = str(request.param)
     with ExitStack() as stack:
         if door in ("memory", "files"):
@@ -362,7 +362,7 @@ def test_shared_text_stays_in_its_fence_marked_as_written_by_another_user(
 
 
 def test_shared_text_controls_no_terminal(doors: Doors, hostile: GlobalRecord) -> None:
-    """Check text for a terminal: only printable characters, and no line that looks like our own."""
+    """Check text for a terminal: only printable characters, and no line that looks like one of ours."""
     user_id = f"seen-{doors.door}"
     token, where = key_of(doors.served.data_dir, user_id, "other"), ("--endpoint", doors.served.gateway)
     asked = [f"{QUESTION} of the quagga", "--top-k", "1", "--min-relevance", "0"]

@@ -30,7 +30,7 @@ WAIT_S = 60.0
 def poll(fact: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not fact():
-        assert time.monotonic() < deadline, "the fact did not come about"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         threading.Event().wait(0.02)
 
 

@@ -1,4 +1,4 @@
-"""The real model, with a recorder of the order in which texts begin and end."""
+"""The real model, with a recorder of the order in which texts start and finish."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ QUARTERS = 4
 
 @dataclass
 class Part:
-    """The contribution of one user to a version: counts, and sums in thousandths."""
+    """One user's contribution to a version: counts, and sums in thousandths."""
 
     retrievals: int = 0
     uses: int = 0

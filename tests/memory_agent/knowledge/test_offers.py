@@ -61,7 +61,7 @@ def test_no_offer_is_seen_until_the_fifth_user_offers_the_same(world: World) -> 
     assert all(one.proposed_as is None for user in FIVE[:4] for one in world.user(user).shared.offered())
     assert not any(world.user(user).shared.published() for user in USERS)
     offer(world, FIVE[4])
-    assert world.found("reader", QUESTION) == {}, "it appears in upkeep, and not with the last offer"
+    assert world.found("reader", QUESTION) == {}, "it appears during upkeep, not with the last offer"
     [item] = shown(world)
     assert (item.title, item.summary, item.content_type) == (TITLE, WORDS, "pattern")
     assert (item.author, item.offered_by) == ("5 users", 5)
