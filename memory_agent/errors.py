@@ -136,7 +136,7 @@ class StoreDamagedError(StoreError):
 
 
 class EncryptionKeyMissingError(errors.EncryptionKeyMissingError, StoreError):
-    """The key of a user's encrypted data is missing: it was destroyed, or is in another keys folder."""
+    """The key of a user's encrypted data is missing: it was destroyed, or is in a different keys folder."""
 
     code = "encryption_key_missing"
     retryable = False

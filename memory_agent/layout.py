@@ -199,7 +199,7 @@ class Layout:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock until the file is closed; False if a daemon holds the lock. Retries, since clients' checks hold it briefly."""
+    """Lock until the file is closed; False if a daemon holds the lock. Retries: clients' checks hold it briefly."""
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

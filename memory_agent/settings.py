@@ -124,7 +124,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories that expire at the age of `age_s`; 0 keeps them forever.
+    """Memories that expire at the age of `age_s`; 0 retains them forever.
 
     All conditions must hold. `events` lists patterns of event types as in the signal table, and `signals` lists names
     of its rows. Neither matches a memory that does not come from an event.
@@ -140,7 +140,7 @@ class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long memories are retained. The first matching rule decides; memories that match no rule are kept.
+    """How long memories are retained. The first matching rule decides; memories that match no rule are retained.
 
     Each user is checked at most once per `interval_s`, and only if a memory has expired.
     """

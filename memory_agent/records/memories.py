@@ -166,8 +166,8 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
     `relevance` is the probability, 0 to 1, that the memory is relevant to the query, on the same scale in every mode.
-    It is None if unknown: the model has no calibration, or there is no vector and there are no words to judge by.
-    `learned` is the part of `sona_score` that learning added; it is 0 if learning did not find the memory.
+    It is None if unknown: the model is not calibrated, or there are neither a vector nor words to judge by. `learned`
+    is the part of `sona_score` that learning added; it is 0 if learning did not find the memory.
 
     Duplicates with the same kind and title are merged: `count` of these pass the filter, from `first_seen` to
     `last_seen`. `origins` are the newest duplicates, at most eight, excluding `record` itself. `failed` counts the

@@ -82,8 +82,7 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_proven`: enough different users used it, and their runs succeeded more often than usual. `is_worse`: the
     released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item` and
-    `shared.attachment`. If the answer contains the user's own memory with the same text, this is the id of the shared
-    item.
+    `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
     """
 
     author: str

@@ -65,7 +65,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Selects the blocks to follow by role, run and session; None matches any."""
+    """Selects the blocks to follow by role, run and session; None matches all."""
 
     role: str | None = None
     run: str | None = None

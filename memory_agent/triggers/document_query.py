@@ -2,8 +2,8 @@
 
 The query contains the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
 summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who
-adds a section wants memories about that section. The work is bounded for any length: for a megabyte, about 50 sentences
-spread over the text are embedded.
+adds a section wants memories about that section. The work is bounded for any document length: for a megabyte, about 50
+sentences spread over the text are embedded.
 
 Shapes: n sentences, d dimensions.
 """
@@ -35,7 +35,7 @@ _LEAST_CHARS = 20
 _SENTENCE_CHARS = 300
 _HEADING_CHARS = 120
 _QUERY_CHARS = 1_500
-"""Maximum characters of a query, about as many as the model reads: 256 tokens of 4 to 6 characters."""
+"""Maximum query length in characters, about what the model reads: 256 tokens of 4 to 6 characters."""
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")

@@ -19,7 +19,7 @@ from relay import Publisher, PublisherSettings, SpoolFullError, relay_endpoints
 from .events import event
 
 CHUNK = 8
-AHEAD = 200  # most events not yet ingested; a run ends when all are
+AHEAD = 200  # maximum events not yet ingested; a run ends when all are
 UNBOUNDED = ("stop", "unbounded")  # files that lift the bound, at the end or during an outage of the relay
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
 

@@ -168,7 +168,7 @@ class World:
 
     @property
     def acked(self) -> int:
-        """The number of promises made to publishers so far."""
+        """The number of promises made to publishers."""
         return sum(count_lines(file) for file in self.notes.glob("*.acked"))
 
     @property

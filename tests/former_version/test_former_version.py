@@ -1,8 +1,8 @@
 """Test that files of the former version can be opened and give the same answers.
 
 The fixture is a data folder, an encrypted data folder with its key ring, a backup, an export, exported learning, a
-spool with unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
-`answers.json` contains that version's answers. Intended differences:
+spool with unsent events and key files, created by `make.py` with that version's daemon, command line and Python
+interface. `answers.json` contains that version's answers. Intended differences:
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the questions), `ADDED` (new since then);
 - hybrid recalls have a different ranking (`differences_of_recalls`); recalls only by words or vectors keep their order;

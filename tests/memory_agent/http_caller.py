@@ -65,7 +65,7 @@ class StreamEvent(NamedTuple):
 
 
 class Listener:
-    """Reads one event stream. Iterating waits for the next frame and ends with the stream."""
+    """Reads one event stream. Iteration blocks until the next frame, and stops when the stream ends."""
 
     def __init__(self, url: str, token: str, path: str, after: int | None = None) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)

@@ -1,4 +1,4 @@
-"""Runs, feedback and learning work the same embedded and through the daemon, and a repeat takes effect once."""
+"""Runs, feedback and learning work the same embedded as through the daemon, and a repeat takes effect once."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure
 
 @contextmanager
 def a_memory(folder: Path, embedder: Embedder) -> Iterator[Names]:
-    """An empty memory of `alice`, the store of shared items, a journal of her events, and a file of settings."""
+    """An empty memory of `alice`, the store of shared items, a journal of her events, and a settings file."""
     (folder / "memory-agent.toml").write_text('[recall]\nmode = "hybrid"\n', encoding="utf-8")
     with (
         Knowledge.open(folder / "shared", embedder=embedder) as shared,
@@ -179,7 +179,7 @@ def a_masker(_: Path, __: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_lesson(_: Path, __: Embedder) -> Iterator[Names]:
-    """The lesson of a run whose query has one direction, and which used memory 7 in another direction."""
+    """The lesson of a run whose query has one direction, and that used memory 7 in a different direction."""
     query, memory = np.eye(4, dtype=np.float32)[[0, 1]]
     yield {"lesson": Lesson(1, query, used=(7,), vectors=memory[None], credits=(1.0,), quality=1.0)}
 
@@ -283,7 +283,7 @@ def test_the_example_runs_as_printed(name: str, embedder: Embedder, monkeypatch:
 
 @pytest.mark.parametrize("name", list(WITH))
 def test_every_public_method_has_an_example(name: str) -> None:
-    assert ">>> " in (WITH[name][1].__doc__ or ""), f"{name} has no example: its docstring ends in one"
+    assert ">>> " in (WITH[name][1].__doc__ or ""), f"{name} has no example; its docstring must end with one"
 
 
 def test_every_verb_of_a_user_has_an_example() -> None:

@@ -423,7 +423,7 @@ def test_unread_responses_are_limited_per_user() -> None:
             assert callers[0].post("list", {"limit": 1}).status == 200
             assert callers[1].post("list", {"limit": 40}).status == 200
         while callers[0].post("list", {"limit": 40}).status != 200:
-            pass  # the server notices that the client has gone
+            pass  # the server notices that the client has disconnected
         for caller in callers:
             caller.close()
 

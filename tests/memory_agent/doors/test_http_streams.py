@@ -271,7 +271,7 @@ def test_one_user_cannot_take_all_streams(world: World) -> None:
         assert other.status == 200
     streams[0].close()
     while (again := world.listen("events", token)).status != 200:
-        pass  # the server notices that the client has gone
+        pass  # the server notices that the client has disconnected
     for stream in (*streams[1:], again):
         stream.close()
 

@@ -354,7 +354,7 @@ def test_shared_text_stays_in_its_fence_marked_as_written_by_another_user(
         heading = next(line for line in fenced.splitlines() if line.startswith("1. "))
         assert "shared by" in heading
         assert CLOSE not in fenced + after
-        assert heading.count(OBEY) <= 1  # in the quoted name of the author
+        assert heading.count(OBEY) <= 1  # in the author's quoted name
         assert any(OBEY in line for line in fenced.splitlines() if line.startswith("| "))
         assert OBEY not in after
         assert all(line.isprintable() for line in text.splitlines())

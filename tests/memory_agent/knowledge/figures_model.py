@@ -62,7 +62,9 @@ class Released:
 
 @dataclass
 class Tally:
-    """The contributions to one version and their releases. `key` is the store's key, which keeps levels secret."""
+    """The contributions to one version and their releases. `key` is the store's key, which makes levels
+    unpredictable.
+    """
 
     author: str
     key: bytes

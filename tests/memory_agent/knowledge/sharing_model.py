@@ -267,7 +267,7 @@ class Model:
             self.journal = saved.journal
             if erased:  # the restore erases these users again, and then announces what the restored log contains
                 self.announce()
-        else:  # the journal keeps events of removed items, and recognises repeats from the restored log
+        else:  # the journal retains events of removed items, and recognises repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
         self.is_purged = True
