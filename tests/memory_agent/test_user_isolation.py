@@ -153,9 +153,7 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
     if operation.verb or operation.op not in ("", "publish"):
         fault = msgspec.msgpack.decode(answer).get("fault") or {"code": "", "message": ""}
         assert fault["code"] not in ("protocol", "internal", "malformed_event"), fault
-        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], (
-            fault
-        )  # an id of a different kind
+        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # a wrong kind of id
 
 
 def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:

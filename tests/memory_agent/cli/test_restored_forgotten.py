@@ -208,8 +208,6 @@ def test_a_forgotten_id_that_returned_is_restored_only_from_later_backups(
     assert restored_from("after") == ["the new plan"]
     assert restored_from("before") == []
     remember("the last plan")
-    run(
-        "forget", "--id", "plan", "--user", "alice", "--yes"
-    )  # exits with 1, because the files moved aside still contain it
+    run("forget", "--id", "plan", "--user", "alice", "--yes")  # exits with 1: the files moved aside still contain it
     assert texts(data_dir, "alice") == []
     assert restored_from("after") == []
