@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def gateway(self) -> str:
-        """The endpoint of the daemon for clients."""
+        """The daemon's endpoint for clients."""
         from relay.access import ipc_endpoint
 
         return ipc_endpoint(self.run / "gateway.sock")
@@ -107,7 +107,7 @@ class Layout:
 
     @property
     def embedder(self) -> str:
-        """The endpoint of the embedder for hosts."""
+        """The embedder's endpoint for hosts."""
         from relay.access import ipc_endpoint
 
         return ipc_endpoint(self.run / "embedder.sock")
@@ -177,7 +177,7 @@ class Layout:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Finish an interrupted restore, then hold the lock of this folder as its only daemon.
+        """Finish an interrupted restore, then hold this folder's lock as its only daemon.
 
         Raises `DaemonRunningError` (with the process that holds the lock).
         """

@@ -1,8 +1,8 @@
 """All settings: one struct with bounds per part, read from defaults, then TOML, environment variables and flags.
 
-Settings are read once, in an entry point, and each part receives only its own struct. An unknown name or a value out of
-bounds is an error that names the setting. Sizes are in bytes; durations are in seconds or milliseconds, according to
-the field's suffix.
+Settings are read once, in an entry point, and each part receives only its own struct. An unknown name or an
+out-of-range value raises an error that names the setting. Sizes are in bytes; durations are in seconds or milliseconds,
+according to the field's suffix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Auto = Literal["auto"]
-"""The value is chosen for the machine."""
+"""The value is chosen to suit the machine."""
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,9 +152,10 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`).
 
-    `table` is a TOML file that changes the default table of triggers. `off_for` lists users without such recalls. At
-    most `at_once` recalls run concurrently and at most `waiting` triggers are queued; beyond that, the oldest are
-    dropped. No recall starts while more than `lag_events` events await ingestion, counting at most 200 per user.
+    `table` is a TOML file that changes the default table of triggers. `off_for` lists users for whom no recall is
+    triggered. At most `at_once` recalls run concurrently and at most `waiting` triggers are queued; beyond that, the
+    oldest are dropped. No recall starts while more than `lag_events` events await ingestion, counting at most 200 per
+    user.
     """
 
     enabled: bool = True
@@ -282,11 +283,11 @@ ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
 """Maps former names, which are still accepted with a warning, to present names."""
 REMOVED = {
-    "recall.centering": "queries are no longer centred, because it helped on no data set",
-    "recall.diversity": "answers are no longer diversified, because it helped on no data set",
-    "learning.implicit": "quality is no longer inferred from the events after a run, because it helped no answers",
+    "recall.centering": "queries are no longer centred, because this helped on no data set",
+    "recall.diversity": "answers are no longer diversified, because this helped on no data set",
+    "learning.implicit": "quality is no longer inferred from events after a run, because this did not help answers",
 }
-"""Maps settings without effect, which are ignored with a warning, to the reason."""
+"""Maps settings without effect to the reason. They are ignored, with a warning."""
 
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(

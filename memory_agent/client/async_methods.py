@@ -359,7 +359,7 @@ class AsyncErasureMethods:
     async def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests block during the erasure. They then see an empty memory, which receives the events published in the
+        Requests block during the erasure, and then see an empty memory, which receives the events published in the
         meantime.
         """
         return await self._ask("erasure.erase_user", dry_run=dry_run)

@@ -355,7 +355,7 @@ class ErasureMethods:
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests block during the erasure. They then see an empty memory, which receives the events published in the
+        Requests block during the erasure, and then see an empty memory, which receives the events published in the
         meantime.
 
         >>> record = memory.remember("Staging needs the VPN")

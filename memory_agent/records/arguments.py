@@ -177,7 +177,7 @@ def located(message: str, wanted: Any) -> tuple[str, str]:
         there = f"; must be one of: {', '.join(fields)}" if fields else ""
         return ".".join(part for part in (field, unknown) if part), f"no such field{there}"
     if fields and reason.startswith("Expected `object"):
-        reason += f", with the fields {', '.join(fields)}"
+        reason += f"; its fields are {', '.join(fields)}"
     if words and reason.startswith("Invalid enum value"):
         reason = f"must be one of {', '.join(words)}"
     return field, reason

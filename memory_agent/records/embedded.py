@@ -21,7 +21,7 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
     """The vectors of one text.
 
     `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. The first passage is the beginning
-    of the text, or the whole text if that fits the model's window. `spans` (p, 2) int32: the start and end offsets of
+    of the text, or the whole text if it fits the model's window. `spans` (p, 2) int32: the start and end offsets of
     each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w is 0 if
     the embedder produces none. `length`: the tokens of the text before truncation, 0 if unknown.
     """
@@ -33,7 +33,7 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def nbytes(self) -> int:
-        """The size of the arrays in memory."""
+        """The arrays' size in memory, in bytes."""
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
     def is_sound(self, ndim: int, word_bytes: int | None) -> bool:
@@ -64,7 +64,7 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def nbytes(self) -> int:
-        """The size of the arrays in memory."""
+        """The arrays' size in memory, in bytes."""
         return self.vector.nbytes + self.word_vectors.nbytes
 
     def is_sound(self, ndim: int) -> bool:

@@ -200,7 +200,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
     `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
     the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
-    with a request that resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
+    whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
     several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
     took.
     """

@@ -55,7 +55,7 @@ def _below(prefix: str, members: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 def number_of(path: str, value: MetadataValue) -> int:
     """Return the 64-bit XXH3 hash of path and value as a signed integer. Equal values have equal hashes.
 
-    With a million values, about one filter in 10 ** 13 matches another value by a collision.
+    With a million values, about one filter in 10 ** 13 matches a wrong value because of a collision.
     """
     if isinstance(value, bool) or value is None:
         text = f"={value}"

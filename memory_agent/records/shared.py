@@ -28,8 +28,8 @@ class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The released figures of one version of an item. They are empty until enough users contribute.
 
     `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
-    retrievals, `used_count` uses, and `distinct_users` the users who used it. `user_rating` is the mean of explicit
-    ratings.
+    retrievals, `used_count` counts uses, and `distinct_users` counts the users who used it. `user_rating` is the mean
+    of explicit ratings.
     """
 
     avg_trajectory_score: float | None = None

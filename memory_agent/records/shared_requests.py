@@ -278,5 +278,5 @@ class SharedStore(Protocol):
         ...
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Begin a search that runs while the caller searches its own memory."""
+        """Start a search that runs while the caller searches its own memory."""
         ...

@@ -84,7 +84,7 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended run with a request that resembles a text.
+    """An ended run whose request resembles a text.
 
     `score` (the raw cosine) and `relevance` (as in `RetrievedMemory`) refer to the request, to the user's message
     before it, or to the run that it retried. `steps` are at most 32, in order: the first and the last ones, with
@@ -129,7 +129,7 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence on which the gate decides.
+    """The evidence behind the gate's decision.
 
     `won` and `lost` count comparisons of the learned arm with the baseline; in the state `on` these are interleaved
     recalls. `evidence` and `harm` are the wealth of the bets for and against the learned arm. `evidence` >= `threshold`

@@ -43,7 +43,7 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The sentences of the last revision of each of the 16 documents that changed last. Thread-safe.
+    """The last revision's sentences of each of the 16 most recently changed documents. Thread-safe.
 
     Stores an 8-byte hash per sentence, for at most 20,000 sentences of a document.
     """

@@ -81,7 +81,7 @@ class Triggers:
         return TriggerTable.load(self._settings.table)
 
     def _text(self, cause: Event, trigger: str, row: Trigger) -> str:
-        """Return the text of the query, "" if the event has no usable text."""
+        """Return the text of the query, or "" if the event has no usable text."""
         title, parts = self._reader.words(cause)
         if not parts or row.query == "text":
             return "".join(parts[:1])[: self._recall.max_query_chars]
@@ -143,7 +143,7 @@ def _block(cause: Event, trigger: str, row: Trigger, query: Query, result: Recal
 
 
 def _quotes(result: RecallResult) -> Iterator[str]:
-    """Yield the ids of all memories whose text or time the block of an answer may show."""
+    """Yield the ids of all memories whose text or time an answer's block may show."""
     for found in result.memories:
         yield found.record.id
         yield from (other.id for other in found.origins)

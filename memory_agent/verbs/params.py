@@ -83,7 +83,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """Build from the fields that are not implied, and the deadline of the request."""
+        """Build from the fields that are not implied, and the request's deadline."""
         return cls.of(**fields)
 
     @classmethod
@@ -145,7 +145,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "Default: the setting recall.dates."
         ),
     ] = None
-    reference_time: Annotated[datetime | None, means('What "last week" is relative to. Default: now.')] = None
+    reference_time: Annotated[datetime | None, means('The time that "last week" is relative to. Default: now.')] = None
     context_tokens: int | None = None
     usual_deadline: bool = False
     reference_offset_s: float | None = None
@@ -195,7 +195,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
-        """Return the deadline of the recall."""
+        """Return the recall's deadline in milliseconds, or None for the verb's default."""
         deadline_ms = arguments.get("deadline_ms")
         return None if deadline_ms is None else check_deadline_ms(deadline_ms)
 
@@ -207,7 +207,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def local_reference_time(self) -> datetime | None:
-        """The reference time in the caller's zone. Raises `InvalidInputError` for an impossible zone."""
+        """The reference time in the caller's zone. Raises `InvalidInputError` for an invalid zone."""
         if self.reference_time is None or self.reference_offset_s is None or self.reference_time.tzinfo is None:
             return self.reference_time
         try:
@@ -268,7 +268,7 @@ class RememberParams(Params, frozen=True, kw_only=True):
 
 
 class ListParams(Params, frozen=True, kw_only=True):
-    """Parameters of `list`: at most `limit` memories from the cursor `after` on."""
+    """Parameters of `list`: at most `limit` memories, starting at the cursor `after`."""
 
     filter: MemoryFilter | None = None
     order: Annotated[Order, means("Which memories come first.")] = "newest"
@@ -498,7 +498,7 @@ class QuarantineParams(Params, frozen=True, kw_only=True):
 
 
 class QuarantineIdsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `quarantine_retry` and `quarantine_drop`. Empty `ids` mean every entry."""
+    """Parameters of `quarantine_retry` and `quarantine_drop`. Empty `ids` means every entry."""
 
     ids: tuple[int, ...] = ()
 

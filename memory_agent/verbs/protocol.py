@@ -21,7 +21,7 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
-"""The version of a request without a version."""
+"""The version of a request that does not state one."""
 OPTIONS_VERSION = 2
 """Adds the profile, dates, reference time, context tokens and run of a recall. A version 1 daemon would ignore them."""
 MEMORY_VERSION = 3
@@ -29,7 +29,7 @@ MEMORY_VERSION = 3
 NEWEST_VERSION = MEMORY_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
-"""The longest deadline of a request, which occupies a request slot while it waits."""
+"""The longest deadline of a request. A request occupies a request slot while it waits."""
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process of the daemon."""
+    """One of the daemon's processes."""
 
     name: str
     state: Literal["running", "restarting", "stopped"]

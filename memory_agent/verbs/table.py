@@ -212,7 +212,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("shared_item", "shared.item", ItemParams, GlobalRecord,
          "Return a shared item by its id.", scope=Scope.RECALL, repeat="read"),
     Verb("shared_attachment", "shared.attachment", ItemParams, SharedFile,
-         "Return the file of a shared item.", scope=Scope.RECALL, repeat="read"),
+         "Return a shared item's file.", scope=Scope.RECALL, repeat="read"),
     Verb("own_name", "shared.name", NoParams, str | None,
          "Return the author name that others see.", scope=Scope.RECALL, repeat="read"),
     Verb("shared_name", "shared.set_name", NameParams, str,

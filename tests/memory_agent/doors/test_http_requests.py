@@ -216,7 +216,7 @@ def test_an_unknown_field_is_refused_by_name(caller: HttpCaller, verb: str) -> N
         ("recall", {"query": "x", "profile": "plan"}, "profile: must be one of before_planning, document, trajectory"),
         ("list", {"order": "best"}, "order: must be one of newest, oldest, updated"),
         ("events", {"event_type": "chat.user_msg"}, "event_type: no such field; must be one of: events, user_id,"),
-        ("events", [], "body: Expected `object`, got `array`, with the fields events, user_id, deadline_ms"),
+        ("events", [], "body: Expected `object`, got `array`; its fields are events, user_id, deadline_ms"),
     ],
 )
 def test_a_refusal_lists_what_fits(caller: HttpCaller, path: str, body: Any, detail: str) -> None:

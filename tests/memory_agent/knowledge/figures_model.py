@@ -62,9 +62,7 @@ class Released:
 
 @dataclass
 class Tally:
-    """The contributions to one version and their releases. `key` is the store's key, which makes levels
-    unpredictable.
-    """
+    """The contributions to one version and their releases. The store's `key` makes levels unpredictable."""
 
     author: str
     key: bytes
