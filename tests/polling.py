@@ -13,7 +13,7 @@ def wait_until(fact: Callable[[], object], timeout_s: float = 120.0) -> None:
     """Poll until `fact` holds; fail after `timeout_s`."""
     until_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < until_s, "it did not become true"
+        assert time.monotonic() < until_s, "the condition did not become true"
         time.sleep(PAUSE_S)
 
 

@@ -56,7 +56,7 @@ def served(embedder: RemoteEmbedder) -> Iterator[Served]:
 def asks(
     served: Served, embedder: RemoteEmbedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ask]]:
-    """Functions that call one interface each, by the id of the interface's user."""
+    """Functions that call a method, each through a different interface, by the interface's user id."""
 
     def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)

@@ -21,7 +21,7 @@ Ask = Callable[..., Any]
 RACE = "the auth race needed a mutex"
 LUNCH = "lunch is at noon in the canteen"
 _ULID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b")
-_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # derived from the secret of the store
+_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # derived from the store's secret
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _VARIES = (
     "consolidated_at",  # set by upkeep at an arbitrary time
@@ -36,7 +36,7 @@ _VARIES = (
     "cursor",
     "digest",  # depends on the id
     "memory_state",
-    "author",  # derived from the secret of the store
+    "author",  # derived from the store's secret
     "author_id",
 )
 _FIRST = "f1rst-run"

@@ -170,7 +170,7 @@ def _away(figures: Figures, tell: Tell) -> None:
 
 
 def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
-    """Write the results; called after each round, so that an interrupted run loses none."""
+    """Write the results; called after each round, so that an interrupted run loses nothing."""
     figures.totals["rounds that failed"] = failures
     if options.json:
         figures.write(options.json)
@@ -179,7 +179,7 @@ def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory, its long form.")
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory in its long form.")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of all faults")
     parser.add_argument("--only", default=PARTS, help="parts to run, comma-separated")
     parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: instead of the default number")

@@ -47,7 +47,8 @@ NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
     """Create a journal, consumers, a quarantined event, a spool, every user's memories with derived and learned files,
-    an unfinished erasure, run owners, and keys; with encryption also its keys."""
+    an unfinished erasure, run owners, and keys; with encryption, also the encryption keys.
+    """
     data_dir = folder / "data"
     if is_encrypted:
         (folder / KEYS).mkdir(parents=True)
@@ -111,7 +112,7 @@ def _make_keys(data_dir: Path) -> None:
 
 
 def open_memory(data_dir: Path, user_id: str) -> Memory:
-    """Open one user's memory with the settings of the laboratory."""
+    """Open one user's memory with the laboratory's settings."""
     return Memory.open(
         user_folder(data_dir, user_id),
         user_id=user_id,

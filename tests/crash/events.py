@@ -1,4 +1,4 @@
-"""The numbered events of the laboratory, each with a unique word and the name of its user."""
+"""The laboratory's numbered events, each with a unique word and the name of its user."""
 
 from __future__ import annotations
 

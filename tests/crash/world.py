@@ -79,7 +79,7 @@ class Part:
         return self._process is not None
 
     def log(self, *, whole: bool = False) -> str:
-        """Return the end of the standard error, or all of it."""
+        """Return the end of the process's standard error, or all of it."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text if whole else text[-3_000:]
 
@@ -163,7 +163,7 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """The part of a path that orders match for encryption key files, but not for `keys.json`."""
+        """The part of a path by which orders match encryption key files, but not `keys.json`."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property

@@ -1,4 +1,4 @@
-"""A real daemon (relay, embedder, Ray, gateway) for the tests that need one, started as a user does."""
+"""A real daemon (relay, embedder, Ray, gateway) for the tests that need one, started as a user would."""
 
 from __future__ import annotations
 

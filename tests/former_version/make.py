@@ -1,6 +1,6 @@
 """Creates the fixture with the former version. Run it in a checkout of that version, with its virtual environment.
 
-    git worktree add ../former 71b6c66 && cd ../former    # with a virtual environment of its own
+    git worktree add ../former 71b6c66 && cd ../former    # with its own virtual environment
     .venv/bin/python PATH/TO/tests/former_version/make.py     # writes former.tar.xz and answers.json beside this file
 
 A daemon receives events, answers recalls, follows runs, erases, exports, is backed up, and stops cleanly. A second

@@ -98,11 +98,11 @@ UNLIKE = frozenset({
     "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
     "disk_bytes", "state_bytes", "erased_at", "unbuilt", "plan", "gate",
 })  # fmt: skip
-"""Fields that are not compared: ids and times of the questions, sizes of files, and fields changed on purpose.
+"""Fields that are not compared: ids and times of the questions, file sizes, and fields changed on purpose.
 
-`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was the
-way in which a filter was applied, and only one way is left. The `gate` of learning now counts from the second run on,
-not from the fiftieth, and needs more evidence.
+`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was how
+a filter was applied, and only one way is left. The learning `gate` now counts from the second run, not from the
+fiftieth, and requires more evidence.
 """
 
 ADDED = frozenset({
@@ -129,7 +129,7 @@ _TEXT = ("context",)
 def unpack(root: Path) -> None:
     """Unpack the fixture into `root`, with the modes that the former version gave its files."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # Python has filters since 3.11.4
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # filters were added in Python 3.11.4
         archive.extractall(root)
 
 

@@ -77,7 +77,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The answers of the present command line to all questions, in order, on one copy of the fixture."""
+    """The current command line's answers to all questions, in order, on one copy of the fixture."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
     return answers(folder, *ANY_RELEVANCE, own=NO_RUNS) | {

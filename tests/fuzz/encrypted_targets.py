@@ -1,7 +1,7 @@
 """Fuzz targets that are encrypted: key files and credentials, caches and names under a user's key, markers.
 
 A cipher hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again with a checksum and
-encrypted with the right key, as a faulty version of this program would have written it.
+encrypted with the right key, as a faulty version of this program could have written it.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def _backup() -> Path:
 
 
 def _manifest() -> tuple[bytes, ...]:
-    """Return the manifest unchanged, with a repeated part, and with a time without zone."""
+    """Return the manifest unchanged, with a repeated part, and with a time without a zone."""
     written = (_backup() / MANIFEST_FILE).read_bytes()
     told = msgspec.json.decode(written)
     twice = {**told, "parts": told["parts"][:1] * 2, "left_out": ["bob"]}

@@ -1,5 +1,6 @@
 """Send junk and half-valid messages to a real relay, gateway and host. All must continue to answer, stay below a memory
-bound, and reveal nothing of other users."""
+bound, and reveal nothing about other users.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[byte
 
 
 def frames_of(seed: int, token: bytes) -> list[bytes]:
-    """Return a correlation, a body and a token; sometimes too few or too many frames, or another user's."""
+    """Return a correlation, a body and a token, or sometimes too few or too many frames, or another user's token."""
     random = Random(seed)
     frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
     change = random.randrange(12)
@@ -114,7 +115,7 @@ def test_a_relay_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alic
 
 
 def test_no_producer_can_end_the_relay_by_exhausting_its_numbers(folder: Path) -> None:
-    """Regression: refusing a number beyond 64 bits could not be encoded, and ended the relay."""
+    """Regression: the refusal of a number beyond 64 bits could not be encoded, and stopped the relay."""
     with RelayProcess(folder / "data") as relay, connected(relay.endpoints.ingest) as asker:
         token = create_key(folder / "data", "a", "alice", frozenset({Scope.PUBLISH})).token.encode()
         publish = {"op": "publish", "producer_id": "q", "attempt": 1, "events": [PACKED[0], PACKED[1]]}

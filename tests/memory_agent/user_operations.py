@@ -83,7 +83,7 @@ class User:
             self.ids.append(id_)
 
     def await_events(self, publisher: Publisher, *others: str) -> bytes:
-        """Wait until the published events are in the memories; return the publisher's report."""
+        """Wait until the published events are ingested; return the publisher's report."""
         report = publisher.flush()
         assert not report.pending
         for seq in report.acked_through.values():

@@ -146,7 +146,7 @@ def a_relay(folder: Path, _: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_full_relay(folder: Path, _: Embedder) -> Iterator[Names]:
-    """A subscriber of a relay whose journal has the events."""
+    """A subscriber to a relay whose journal contains the events."""
     with Broker(folder / "data") as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             for event in EVENTS:
@@ -174,7 +174,7 @@ def nothing(_: Path, __: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_masker(_: Path, __: Embedder) -> Iterator[Names]:
-    yield {"masker": Masker(), "word": "kq7xW2pz"}  # a made-up password
+    yield {"masker": Masker(), "word": "kq7xW2pz"}  # a fake password
 
 
 @contextmanager

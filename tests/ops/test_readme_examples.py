@@ -1,4 +1,4 @@
-"""Test that the examples of README and reference run as printed, against a daemon except for the library."""
+"""Test that the examples in the README and the reference run as printed, all but the library's against a daemon."""
 
 from __future__ import annotations
 

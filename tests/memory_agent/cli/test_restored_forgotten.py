@@ -29,7 +29,7 @@ def open_user(data_dir: Path, user_id: str) -> Memory:
 
 
 def take_in(data_dir: Path) -> None:
-    """Ingest each user's journal events after the cursor, as a daemon does at its start."""
+    """Ingest each user's journal events after the cursor, as a daemon does when it starts."""
     with Journal.open(journal_folder(data_dir)) as journal:
         for user_id in ("alice", "bob"):
             entries = journal.read(journal.cursor(CONSUMER), 100, user_id=user_id)

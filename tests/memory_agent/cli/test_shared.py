@@ -541,6 +541,6 @@ def test_on_files_what_was_taken_away_leaves_no_byte(offline: Run, runbook: Path
     assert kept() == [marks[2]]
     shown = offline("forget", "--user", "tom", "--user-all", "--yes")
     assert shown.exit_code == 0
-    assert "shared items" not in shown.stdout, "none any more"
+    assert "shared items" not in shown.stdout, "no shared items remain"
     assert kept() == []
     assert not user_folder(data_dir, "tom").exists()

@@ -308,7 +308,7 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sent(serv
 
 @pytest.mark.parametrize("token", ["right", "wrong"])
 def test_an_endless_body_is_cut_off(served: Served, token: str) -> None:
-    """With a wrong key the body is not read."""
+    """With a wrong key, the body is not read."""
     with RawConnection(served) as raw:
         head = raw.head("recall", "Transfer-Encoding: chunked")
         raw.send(head if token == "right" else head.replace(b"Bearer ", b"Bearer x"))
@@ -356,7 +356,7 @@ def test_a_client_that_reads_no_response_loses_its_connection(served: Served, ca
         raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 30)
         events = select.poll()
         events.register(raw.socket, select.POLLERR | select.POLLHUP)
-        assert events.poll(PATIENCE_S * 1000), "the server still waits for a client that does not read"
+        assert events.poll(PATIENCE_S * 1000), "the server is blocked by a client that does not read"
     assert caller.post("stats").status == 200
 
 

@@ -63,7 +63,7 @@ def line(message: object) -> bytes:
 
 
 def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str]:
-    """Return the answers of a process to these lines, by id, and its standard error."""
+    """Return a process's answers to these lines, by id, and its standard error."""
     done = subprocess.run(
         command(*options), input=lines, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
     )

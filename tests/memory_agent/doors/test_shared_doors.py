@@ -147,13 +147,13 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
     reader = readers(name)
     ids = {item.id: policy for policy, item in items.items()}
     assert {ids[one] for one in reader.found() if one in ids} == SEES[name]
-    others = set() if name == "author" else SEES[name]  # a recall does not return own items
+    others = set() if name == "author" else SEES[name]  # a recall does not return the caller's own items
     for seen in (reader.recalled("global"), reader.recalled(*BOTH)):
         assert {ids[one] for one in seen if one in ids} == others
     assert not reader.recalled("local")
     assert reader.own() in (None, set(ids) if name == "author" else set())
     for policy, item in items.items():
-        assert not reader.got(item.id)  # it is not a memory of the caller
+        assert not reader.got(item.id)  # it is not the caller's memory
         if policy in SEES[name]:
             assert reader.fetched(item.id) in (None, f"for {policy}".encode())
             if name != "author":
@@ -166,7 +166,7 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
 
 
 def refusal(ask: Callable[[str], object], item_id: str) -> str:
-    """Return the message of a refusal with the id replaced, or "" without a refusal."""
+    """Return the message of a refusal with the id replaced, or "" if there was no refusal."""
     try:
         ask(item_id)
     except RefusedError as error:

@@ -85,7 +85,7 @@ class Tally:
             self.quality.change(user, contributes=True)
 
     def count_numbered(self, user: str, number: int, retrievals: int, qualities: list[float]) -> None:
-        """Count a user's report, unless a report with this number or a higher number was already counted."""
+        """Count a user's report, unless a report with this or a higher number was already counted."""
         if user != self.author and number > self.numbers.get(user, 0):
             self.numbers[user] = number
             self.count(user, retrievals, qualities)

@@ -6,8 +6,8 @@ a user's memory to the store, the relay's journal, and logs. It checks words, ta
 names.
 
 The journal may contain the id, version, type, policy and time of an announced item. It never contains a word, author,
-vector or figure, or anything about unpublished content, including offers. Once a removal was announced and the journal
-was compacted, only the item's fingerprint remains.
+vector or figure, or anything about unpublished content, including offers. Once a removal has been announced and the
+journal compacted, only the item's fingerprint remains.
 
 `--hypothesis-profile deep` (`make fuzz`) runs ten times as many examples, with a new random seed each time.
 """
