@@ -130,7 +130,7 @@ def is_pseudonym(name: str) -> bool:
 
 
 def _marks(text: str) -> str:
-    """Return the text with M for each combining mark and a full stop for each other character."""
+    """Return the text with each combining mark replaced by M, and every other character by a full stop."""
     return "".join("M" if unicodedata.category(one).startswith("M") else "." for one in text)
 
 

@@ -173,7 +173,7 @@ def _journal_values(data: bytes) -> None:
 
 
 def _told_apart(read: Callable[[bytes, Any], object], stored: object) -> None:
-    """Check that damage gives None, a missing key raises our error, and nothing else is raised."""
+    """Check that damage yields None, a missing key raises our error, and nothing else is raised."""
     with suppress(EncryptionKeyMissingError):
         read(KEY, stored)
 
