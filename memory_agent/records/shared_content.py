@@ -105,7 +105,7 @@ def check_name(name: object) -> str:
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "must not look like a pseudonym")
     if _LIKE_MANY_USERS.fullmatch(seen.casefold()):
-        raise InvalidInputError("name", 'must not look like "5 users"')
+        raise InvalidInputError("name", 'must not name several users, as in "5 users"')
     return seen
 
 
