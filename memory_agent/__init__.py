@@ -104,12 +104,12 @@ __all__ = [
 
 
 def _load_cxx_locale() -> None:
-    """Create the C++ locale of the system's libstdc++ before an extension module loads another copy.
+    """Create the C++ locale of the system's libstdc++ before an extension module loads another copy of it.
 
-    Otherwise importing ONNX Runtime after usearch ends in SIGSEGV (usearch 2.26.6, onnxruntime 1.31.1; decision 0011).
-    Likely cause: usearch bundles a C++ library whose locale ids are unique process-wide (STB_GNU_UNIQUE), and ONNX
-    Runtime, which uses the system's libstdc++, treats them as its own. Rejected: importing ONNX Runtime first, which
-    takes 35 MB in a process that only searches.
+    Otherwise importing ONNX Runtime after usearch crashes with SIGSEGV (usearch 2.26.6, onnxruntime 1.31.1; decision
+    0011). Likely cause: usearch bundles a C++ library whose locale ids are unique process-wide (STB_GNU_UNIQUE), and
+    ONNX Runtime, which uses the system's libstdc++, treats them as its own. Rejected: importing ONNX Runtime first,
+    which takes 35 MB in a process that only searches.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # without libstdc++ there is nothing to do

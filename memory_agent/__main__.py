@@ -11,7 +11,7 @@ _MISUSED = 2
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it with exit code 130."""
+    """Run the command line; Ctrl-C exits with code 130."""
     try:
         if sys.argv[1:2] == [_HOOK]:
             return _hook()
@@ -45,7 +45,7 @@ def _hook() -> None:
     try:
         cli(prog_name="memory-agent")
     except SystemExit as exit:
-        # Exit code 2 of a hook tells the client to stop, so invalid arguments must not cause it.
+        # A hook's exit code 2 tells the client to stop, so invalid arguments must not cause it.
         sys.exit(1 if exit.code == _MISUSED else exit.code)
 
 

@@ -73,7 +73,7 @@ class RateLimitedError(MemoryAgentError):
 
     code = "rate_limited"
     retryable = True
-    template = "too many searches of shared items: ask again in {retry_after_ms} ms"
+    template = "too many searches of shared items; retry in {retry_after_ms} ms"
 
     retry_after_ms: int
 
@@ -83,17 +83,17 @@ class RunUnknownError(MemoryAgentError):
     """The run has not begun, or was forgotten."""
 
     code = "run_unknown"
-    template = "run {run_id} is not known: mistyped, never begun, or forgotten"
+    template = "no such run: {run_id} (mistyped, never begun, or forgotten)"
 
     run_id: str
 
 
 @dataclass(eq=False, repr=False)
 class RunBegunError(MemoryAgentError):
-    """The run has already begun, with another objective or session."""
+    """The run has already begun with a different objective or session."""
 
     code = "run_begun"
-    template = "run {run_id} was begun at {began_at} with another objective or session: begin this one under a new id"
+    template = "run {run_id} began at {began_at} with a different objective or session; begin this one with a new id"
 
     run_id: str
     began_at: str
@@ -101,10 +101,10 @@ class RunBegunError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class RunEndedError(MemoryAgentError):
-    """The run has ended: it accepts no further step or ending, and cannot begin again."""
+    """The run has ended, so it accepts no further steps and cannot end or begin again."""
 
     code = "run_ended"
-    template = "run {run_id} ended at {ended_at}: feedback revises its quality; another run needs a new id"
+    template = "run {run_id} ended at {ended_at}; revise its quality with feedback, or begin a run with a new id"
 
     run_id: str
     ended_at: str
@@ -122,7 +122,7 @@ class StoreFullError(StoreError):
     """The disk or the memory map is full. Acknowledged records are intact, and deleting still works."""
 
     code = "store_full"
-    template = "no room left in {path} (limit {limit_bytes} bytes)"
+    template = "no space left in {path} (limit {limit_bytes} bytes)"
 
     path: str
     limit_bytes: int
@@ -136,7 +136,7 @@ class StoreDamagedError(StoreError):
 
 
 class EncryptionKeyMissingError(errors.EncryptionKeyMissingError, StoreError):
-    """The key of a user's encrypted data is missing: it was destroyed, or is in another keys folder."""
+    """The key of a user's encrypted data is missing: it was destroyed, or is in a different keys folder."""
 
     code = "encryption_key_missing"
     retryable = False
@@ -159,7 +159,9 @@ class StoreNotEncryptedError(StoreError):
 
     code = "store_not_encrypted"
     retryable = False
-    template = "{path} is not encrypted, and encryption.keys_folder is set: run memory-agent encrypt, without daemon"
+    template = (
+        "{path} is not encrypted, but encryption.keys_folder is set; stop the daemon and run memory-agent encrypt"
+    )
 
     path: str
 
@@ -202,10 +204,10 @@ class BackupDamagedError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class ClientSettingsError(MemoryAgentError):
-    """A settings file of a coding agent cannot be edited; it was not changed."""
+    """A coding agent's settings file cannot be edited, so it was not changed."""
 
     code = "client_settings"
-    template = "{path} is left as it is: {reason}"
+    template = "{path} was not changed: {reason}"
 
     path: str
     reason: str
@@ -229,7 +231,7 @@ class ModelChecksumError(ModelError):
     """A model file does not match its expected checksum and was rejected."""
 
     code = "model_checksum"
-    template = "{path}: SHA-256 is {actual_sha256}, expected {expected_sha256}; refused"
+    template = "{path} was rejected: SHA-256 is {actual_sha256}, expected {expected_sha256}"
 
     path: str
     expected_sha256: str
@@ -237,7 +239,7 @@ class ModelChecksumError(ModelError):
 
 
 class EmbedderUnavailableError(ModelError):
-    """The embedder did not answer in time."""
+    """The embedder did not respond in time."""
 
     code = "embedder_unavailable"
     retryable = True
@@ -266,7 +268,7 @@ class UnknownMethodError(MemoryAgentError):
     """The request names a method that does not exist."""
 
     code = "unknown_method"
-    template = "the daemon has no method {method}: it is older than this program, or the name is wrong"
+    template = "the daemon has no method {method}; it is older than this program, or the name is wrong"
 
     method: str
 

@@ -1,4 +1,4 @@
-"""The paths and endpoints below the data folder, which are all that a client on the same machine needs.
+"""Paths and endpoints below the data folder: all that a client on the same machine needs.
 
 DATA/daemon.lock            held while a daemon serves this folder
 DATA/token                  the key `local`, for clients on this machine (0600)
@@ -13,7 +13,7 @@ DATA/hooks/                 events of hooks that no daemon has acknowledged yet 
                             and for keys other than those of the data folder
 DATA/daemon.log             the log of a daemon started by `memory-agent mcp`; daemon.log.1 is the previous log
 
-Hooks of coding agents import this module at startup, so slow imports are made where they are used.
+Coding agents' hooks import this module at startup, so slow imports are deferred to the functions that need them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def platform_data_dir() -> Path:
 
 
 def connections_dir() -> Path:
-    """Return the folder where `connect` records its entries in clients' settings and keeps copies of these files."""
+    """Return the folder where `connect` records what it adds to clients' settings, and stores copies of these files."""
     import platformdirs  # imported late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def gateway(self) -> str:
-        """The endpoint of the daemon for clients."""
+        """The daemon's endpoint for clients."""
         from relay.access import ipc_endpoint
 
         return ipc_endpoint(self.run / "gateway.sock")
@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def hooks(self) -> Path:
-        """The folder with events of hooks that no daemon has acknowledged yet."""
+        """The folder with the hook events that no daemon has acknowledged yet."""
         return self.data_dir / "hooks"
 
     @property
@@ -107,7 +107,7 @@ class Layout:
 
     @property
     def embedder(self) -> str:
-        """The endpoint of the embedder for hosts."""
+        """The embedder's endpoint for hosts."""
         from relay.access import ipc_endpoint
 
         return ipc_endpoint(self.run / "embedder.sock")
@@ -120,7 +120,8 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the token of the key `local`, which has all scopes for all users. Creates it at the first start.
+        """Return the token of the key `local`, which has all scopes for all users. Creates the token at the first
+        start.
 
         Raises `KeyFileError`.
         """
@@ -176,7 +177,7 @@ class Layout:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Finish an interrupted restore, then hold the lock of this folder as its only daemon.
+        """Finish an interrupted restore, then hold this folder's lock as its only daemon.
 
         Raises `DaemonRunningError` (with the process that holds the lock).
         """
@@ -188,8 +189,8 @@ class Layout:
                 pid = file.read().strip() or "unknown"
                 from memory_agent.errors import DaemonRunningError
 
-                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
-            self.http.unlink(missing_ok=True)  # left by a killed daemon; another program may have its port
+                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}); stop it first")
+            self.http.unlink(missing_ok=True)  # left by a killed daemon; another program may now use its port
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
@@ -198,7 +199,7 @@ class Layout:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock until the file is closed; False if a daemon holds it. Retries, because clients' checks lock it briefly."""
+    """Lock until the file is closed; False if a daemon holds the lock. Retries: clients' checks hold it briefly."""
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

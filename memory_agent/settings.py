@@ -1,8 +1,8 @@
-"""All settings: one struct with bounds per part, from defaults, then TOML, environment variables and flags.
+"""All settings: one struct with bounds per part, read from defaults, then TOML, environment variables and flags.
 
-Settings are read once, in an entry point, and each part receives only its own struct. An unknown name or a value out of
-bounds is an error that names the setting. Sizes are in bytes; durations are in seconds or milliseconds, according to
-the field's suffix.
+Settings are read once, in an entry point, and each part receives only its own struct. An unknown name or an
+out-of-range value raises an error that names the setting. Sizes are in bytes; durations are in seconds or milliseconds,
+according to the field's suffix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Auto = Literal["auto"]
-"""The value is chosen according to the machine."""
+"""The value is chosen to suit the machine."""
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which events become memories. `signals` is a TOML file that adds rows to the default table or removes rows."""
+    """Which events become memories. `signals` is a TOML file that adds rows to the default table or removes them."""
 
     signals: str = ""
     min_text_chars: NonNegative = 4
@@ -72,13 +72,13 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `vector_weight`: the weight of cosine similarity in a memory's own score; words have the remaining weight.
     `contiguity`: if the query is a question, a memory that is a question passes this share of its surplus to the next
     memory. `context_words`: the weight of the query's words that a memory and its neighbours in the session contain
-    together. `speaker_weight`: how much less intermediate messages of agents count, such as an assistant's. `dates`:
-    how a time in the query is used. `date_weight`: the boost for a memory of that time. `echo_minutes`: for how long
-    the answers leave out the calling session's own messages and requests in the words of the query. `min_relevance`:
-    memories below this relevance are left out, even if none remain; 0 is off. At the default, 9 of 10 correct answers
-    are kept, and most questions without an answer in memory return nothing: 9 of 10 on conversations, 8 of 10 for
+    together. `speaker_weight`: how much less agents' intermediate messages count, such as an assistant's. `dates`: how
+    a time in the query is used. `date_weight`: the boost for a memory of that time. `echo_minutes`: for how long
+    answers omit the calling session's own messages, and requests with the query's words. `min_relevance`: memories
+    below this relevance are omitted, even if none remain; 0 is off. At the default, 9 of 10 correct answers are
+    returned, and most questions without an answer in memory return nothing: 9 of 10 on conversations, 8 of 10 for
     agents of other projects (decision 0014). `outcome`: how far a memory of an approved run is ranked above a similar
-    match of a failed run, as a share of the best score.
+    match from a failed run, as a share of the best score.
     """
 
     mode: Mode = "hybrid"
@@ -101,11 +101,11 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How the memory follows runs and learns from them.
 
     `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always
-    applies it, and `off` learns nothing. The weights scale with the spread of the scores; 0 is off. `association` is
-    for memories used in similar requests, as a share of their own score; `recurrence` is added when the same request
-    recurs; `shift` is for the similarity to the adapted query; `prior` is for memories that helped, regardless of the
-    query. From a cosine of `retry_similarity` on, the later of two requests counts as a rewording of the earlier; from
-    `request_similarity` on, a recall and a request count as the same.
+    applies it, and `off` learns nothing. The weights scale with the spread of the scores; 0 is off. `association`
+    applies to memories used in similar requests, as a share of their own score; `recurrence` is added when the same
+    request recurs; `shift` applies to the similarity to the adapted query; `prior` applies to memories that helped,
+    regardless of the query. At a cosine of `retry_similarity` or more, the later of two requests counts as a rewording
+    of the earlier; at `request_similarity` or more, a recall and a request count as the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -124,7 +124,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories that expire at the age of `age_s`; 0 keeps them forever.
+    """Memories that expire at the age of `age_s`; 0 retains them forever.
 
     All conditions must hold. `events` lists patterns of event types as in the signal table, and `signals` lists names
     of its rows. Neither matches a memory that does not come from an event.
@@ -140,7 +140,7 @@ class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long memories are kept. The first matching rule decides; memories that match no rule are kept.
+    """How long memories are retained. The first matching rule decides; memories that match no rule are retained.
 
     Each user is checked at most once per `interval_s`, and only if a memory has expired.
     """
@@ -152,9 +152,10 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`).
 
-    `table` is a TOML file that changes the default table of triggers. `off_for` lists users without such recalls. At
-    most `at_once` recalls run at a time, and at most `waiting` triggers wait; beyond that, the oldest are dropped. No
-    recall starts while more than `lag_events` events wait to be ingested, of which at most 200 count per user.
+    `table` is a TOML file that changes the default table of triggers. `off_for` lists users for whom no recall is
+    triggered. At most `at_once` recalls run concurrently and at most `waiting` triggers are queued; beyond that, the
+    oldest are dropped. No recall starts while more than `lag_events` events await ingestion, counting at most 200 per
+    user.
     """
 
     enabled: bool = True
@@ -170,7 +171,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     An author may have `items_per_author` items with a total of `bytes_per_author`. A user may search `searches` times
     in a burst and `searches_per_s` times a second on average. A run's use of items is reported `report_after_s` after
-    the run ended, so that late verdicts count. `prior` is the mean quality of all runs, which a proven item exceeds. A
+    the run ends, so that late verdicts count. `prior` is the mean quality of all runs, which a proven item exceeds. A
     pattern that `offers_together` users offer in the same words is shown to other users.
     """
 
@@ -187,8 +188,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The HTTP server.
 
     `listen` is HOST:PORT. Port 0 selects a free port, and "" turns the server off. Beyond loopback, the PEM files
-    `certificate` and `private_key` are required. `hosts` lists further names that requests may use for this machine. A
-    connection is closed if a request or its answer makes no progress for `timeout_s`.
+    `certificate` and `private_key` are required. `hosts` lists additional names that requests may use for this machine.
+    A connection is closed if a request or its answer makes no progress for `timeout_s`.
     """
 
     listen: str = "127.0.0.1:0"
@@ -251,7 +252,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SettingsKeywords(TypedDict, total=False):
-    """Tables of `Settings` as keywords of `Memory.open`, for compatibility. None leaves a table unchanged."""
+    """Tables of `Settings` as keyword arguments of `Memory.open`, for compatibility. None leaves a table unchanged."""
 
     embedder_settings: EmbedderSettings | None
     store_settings: StoreSettings | None
@@ -280,13 +281,13 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
-"""Present names by former names, which are still accepted, with a warning."""
+"""Maps former names, which are still accepted with a warning, to present names."""
 REMOVED = {
-    "recall.centering": "queries are no longer centred: no data set gained by it",
-    "recall.diversity": "answers are no longer diversified: no data set gained by it",
-    "learning.implicit": "quality is no longer inferred from what followed a run: answers gained nothing by it",
+    "recall.centering": "queries are no longer centred, because this helped on no data set",
+    "recall.diversity": "answers are no longer diversified, because this helped on no data set",
+    "learning.implicit": "quality is no longer inferred from events after a run, because this did not help answers",
 }
-"""Settings without effect, and the reason. They are ignored, with a warning."""
+"""Maps settings without effect to the reason. They are ignored, with a warning."""
 
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(
@@ -332,7 +333,7 @@ def load_settings(
 
 
 def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Callable[[str], None]) -> None:
-    """Set the values of a later layer, which replace earlier layers' values, even under a setting's former name."""
+    """Apply a layer, which overrides the values of earlier layers, even those under a setting's former name."""
     own: dict[str, Any] = {}
     for path, value in layer:
         _plant(own, path, copy.deepcopy(value))
@@ -352,8 +353,8 @@ def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replac
             continue
         present_table, present_name = _table_of(tree, present)
         if present_name in present_table and not replaces:
-            raise SettingsError(former, f"is the former name of {present}, which is set too; remove one of them")
-        warn(f"setting {former} was renamed {present}; the former name is still read")
+            raise SettingsError(former, f"is the former name of {present}, which is also set; remove one of them")
+        warn(f"setting {former} was renamed to {present}; the former name still works")
         _plant(tree, present.split("."), table.pop(name))
 
 
@@ -366,7 +367,7 @@ def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> Non
 
 
 def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
-    """Return the table that holds a setting, or an empty table, and the setting's name in it."""
+    """Return the table that contains a setting, or an empty table, and the setting's name in it."""
     *tables, name = setting.split(".")
     for table in tables:
         branch = tree.get(table)
@@ -390,9 +391,9 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def read_value(text: str) -> Any:
-    """Parse a value given as text: lists, tables, numbers and booleans as TOML, anything else as plain text.
+    """Parse a value written as text: lists, tables, numbers and booleans as TOML, anything else as plain text.
 
-    A number may begin with its decimal point, which TOML does not allow.
+    A number may begin with a decimal point, which TOML does not allow.
     """
     number = _LEADING_POINT.sub(r"\g<1>0.", text)
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes inherit it
-os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # set if an agent runs the tests; its session must not become theirs
+os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # set if an agent runs the tests, which must not use the agent's session
 os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, output fails later, at a flush or at exit
 
 START_RAY = (
@@ -26,7 +26,7 @@ START_RAY = (
     "tests/ops/test_readme_examples.py",
 )
 STARTERS = {"cluster", "daemon", "encrypted_daemon", "own_daemon", "rough_daemon"}
-"""Fixtures that start a Ray."""
+"""Fixtures that start Ray."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +39,9 @@ def _no_log_after() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Run the tests of a file in one process, with shared fixtures, and all files that start a Ray in one process.
+    """Run each file's tests in one process, with shared fixtures, and all files that start Ray in the same process.
 
-    Rejected: `--dist loadgroup`, which finds no group with pytest 9.2 (it renames items, which keep their names).
+    Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2 (it renames items, but they keep their names).
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -53,9 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files that start a Ray first, as they take longest. Fails if such a file is not listed above."""
+    """Run files that start Ray first, because they take longest. Fails if such a file is not listed above."""
     for item in items:
         starts = item.get_closest_marker("ray") or STARTERS & set(getattr(item, "fixturenames", ()))
         if starts and not item.nodeid.startswith(START_RAY):
-            raise pytest.UsageError(f"{item.nodeid} starts a Ray: add its file to START_RAY in {__file__}")
+            raise pytest.UsageError(f"{item.nodeid} starts Ray; add its file to START_RAY in {__file__}")
     items.sort(key=lambda item: not item.nodeid.startswith(START_RAY))

@@ -1,4 +1,4 @@
-"""Raises KeyboardInterrupt at each place of some modules where Python can run a signal handler.
+"""Raises KeyboardInterrupt at each place in some modules where Python can run a signal handler.
 
 These places are the start of a function, the end of a call to C code, and a backward jump (`CHECK_EVAL_BREAKER` in
 CPython's ceval.c).
@@ -78,7 +78,7 @@ def interrupt_everywhere(
     act: Callable[[_Made], object],
     check: Callable[[_Made], None],
 ) -> list[str]:
-    """For each place in `modules`: make an object, act on it with an interrupt at this place, and check the object.
+    """For each place in `modules`: create an object, act on it with an interrupt at this place, and check the object.
 
     `check` runs in another thread, so that a hang is reported as a failure. Returns the places.
     """

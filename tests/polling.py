@@ -13,12 +13,12 @@ def wait_until(fact: Callable[[], object], timeout_s: float = 120.0) -> None:
     """Poll until `fact` holds; fail after `timeout_s`."""
     until_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < until_s, "it did not become true"
+        assert time.monotonic() < until_s, "the condition did not become true"
         time.sleep(PAUSE_S)
 
 
 async def until(fact: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """As `wait_until`, without blocking the event loop."""
+    """Like `wait_until`, without blocking the event loop."""
     async with asyncio.timeout(timeout_s):
         while not fact():
             await asyncio.sleep(PAUSE_S)

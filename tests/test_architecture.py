@@ -94,7 +94,7 @@ def test_each_engine_is_imported_in_one_file_of_a_package(package: str) -> None:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the names that a module exports: its `__all__`, or otherwise its public names."""
+    """Return the names that a module exports: its `__all__`, or else its public names."""
     face = import_module(module)
     return getattr(face, "__all__", None) or [name for name in vars(face) if not name.startswith("_")]
 
@@ -120,7 +120,7 @@ def test_memory_agent_imports_the_public_faces_of_relay_alone() -> None:
 
 
 def exported_names() -> dict[str, set[str]]:
-    """Return the names in `__all__` of each package that has a face, by the package."""
+    """Return the names in `__all__` by package, for each package with a public interface."""
     faces = {}
     for file in (file for package in PACKAGES[1:] for file in python_files(package) if file.name == "__init__.py"):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""Find the endpoint of a daemon and the key to present."""
+"""Finds a daemon's endpoint and the key to present."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, defau
 from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
 GRACE_S = 0.5
-"""Added to the client's timeout, so that the daemon's own report of a missed deadline arrives."""
+"""Added to the client's timeout, so that the daemon's own report of a missed deadline arrives first."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A daemon's address; `is_local`: the socket file of `layout`. `named_token` replaces the token of `layout`."""
+    """A daemon's address. `is_local`: it is `layout`'s socket file. `named_token` overrides the token of `layout`."""
 
     endpoint: str
     layout: Layout
@@ -26,14 +26,14 @@ class Address:
 
     @property
     def token(self) -> str:
-        """The token to present; read each time, since a daemon's first start creates the file."""
+        """The token to present. Read on each access, because the daemon creates the file on its first start."""
         return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
-        """Raise `UnavailableError` if it is certain that no daemon runs there."""
+        """Raise `UnavailableError` if the address is local and no daemon serves the data folder."""
         if self.is_local and not self.layout.daemon_runs():
             raise UnavailableError(
-                f"no daemon serves {self.layout.data_dir}; start it with: "
+                f"no daemon serves {self.layout.data_dir}; start one with: "
                 f"memory-agent serve --data-dir {self.layout.data_dir}"
             )
 
@@ -41,7 +41,7 @@ class Address:
 def find_daemon(
     data_dir: Path | str | None, endpoint: str | None, token: str | None, key_file: Path | str | None = None
 ) -> Address:
-    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and the key to present.
+    """Return the address and key for the daemon at `endpoint`, or for the one that serves `data_dir`.
 
     Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN, as on the command line.
     Raises `SettingsError` for an unreadable key file.
@@ -56,9 +56,9 @@ def find_daemon(
 
 
 def check_named(user_id: str | None) -> str:
-    """Return the user to name in requests, "" for None. Raises `InvalidInputError` for an empty name."""
+    """Return the user id to send in requests ("" for None). Raises `InvalidInputError` if `user_id` is empty."""
     if user_id == "":
-        raise InvalidInputError("user_id", "is empty: leave it out, or name a user")
+        raise InvalidInputError("user_id", "must not be empty; omit it or name a user")
     return user_id or ""
 
 

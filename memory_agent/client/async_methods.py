@@ -359,7 +359,8 @@ class AsyncErasureMethods:
     async def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests wait during the erasure. Then an empty memory answers them, and gets the events published meanwhile.
+        Requests block during the erasure, and then see an empty memory, which receives the events published in the
+        meantime.
         """
         return await self._ask("erasure.erase_user", dry_run=dry_run)
 
@@ -491,16 +492,15 @@ class AsyncMemoryMethods:
         return await self._ask("address")
 
     async def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until every user's events up to a journal number are recallable or in quarantine.
-
-        `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are recallable or quarantined. `through` maps users to
+        journal numbers. Raises `DeadlineExceededError`.
         """
         return await self._ask("wait", through=through, timeout_s=timeout_s)
 
     async def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
 
-        Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
+        Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
         """
         return await self._ask("owner", run_id=run_id, session_id=session_id)
 
@@ -509,11 +509,15 @@ class AsyncMemoryMethods:
         return await self._ask("quarantined", after=after, limit=limit)
 
     async def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids."""
+        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError` for unknown
+        ids.
+        """
         return await self._ask("retry_quarantined", ids=ids)
 
     async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return their number. Raises `InvalidInputError`."""
+        """Delete the quarantined events with these ids, or all without `ids`; return their number. Raises
+        `InvalidInputError`.
+        """
         return await self._ask("drop_quarantined", ids=ids)
 
     async def list(

@@ -1,4 +1,4 @@
-"""A user's memory through the daemon, inside an event loop."""
+"""The asyncio client of a daemon, for one user's memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from relay.net import AsyncRequestSocket
 
 
 class AsyncMemoryClient(AsyncMemoryMethods):
-    """One user's memory through the daemon, inside an event loop. Any number of requests may run at a time.
+    """One user's memory, accessed through the daemon with asyncio. Any number of requests may run concurrently.
 
-    Each method raises the errors of the same method of `MemoryClient`.
+    Each method raises the same errors as in `MemoryClient`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         token: str | None = None,
         key_file: Path | str | None = None,
     ) -> None:
-        """Take the arguments of `MemoryClient`."""
+        """Same arguments as `MemoryClient`."""
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file)
         self._named = check_named(user_id)
@@ -56,7 +56,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         *,
         relay: Endpoints | None = None,
     ) -> AsyncBlocks:
-        """As `MemoryClient.blocks`, but begins at `async with`, `begin` or the first block."""
+        """Like `MemoryClient.blocks`, but following starts with `async with`, `begin` or the first block."""
         wanted = Wanted(role, run, session)
         self._address.require()
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
@@ -65,7 +65,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
     def shared_changes(
         self, after: int | None = None, *, relay: Endpoints | None = None
     ) -> AsyncFollowing[SharedChange]:
-        """As `MemoryClient.shared_changes`, but begins at `async with`, `begin` or the first change."""
+        """Like `MemoryClient.shared_changes`, but following starts with `async with`, `begin` or the first change."""
         self._address.require()
         return AsyncFollowing(Feed.of(self._address, relay), SHARED_USER, SharedChange.in_entry, after=after)
 

@@ -1,4 +1,4 @@
-"""A user's memory through the daemon, blocking."""
+"""The blocking client of a daemon, for one user's memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from relay.net import RequestSocket
 
 
 class MemoryClient(MemoryMethods):
-    """One user's memory through the daemon. Threads may share it.
+    """One user's memory, accessed through the daemon. Thread-safe.
 
-    Every method raises `UnavailableError` without a daemon, `DeadlineExceededError`, and the errors of the memory.
+    Every method raises `UnavailableError` if no daemon runs, `DeadlineExceededError`, and the errors of `Memory`.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class MemoryClient(MemoryMethods):
         *,
         relay: Endpoints | None = None,
     ) -> Blocks:
-        """Follow the blocks that memory publishes for events (`triggers.toml`), from this call on.
+        """Follow the blocks that the daemon publishes in response to events (`triggers.toml`), from this call on.
 
-        `role`, `run` and `session` restrict them. As the user `system`, follow the owner of the run or session. `relay`
-        has the endpoints of the daemon's relay, which must be given if the client was made with an endpoint. The result
-        is for one thread; the caller closes it. Raises `UnavailableError`, `InvalidInputError`.
+        `role`, `run` and `session` select blocks. The user `system` follows the owner of the run or session. `relay`:
+        the endpoints of the daemon's relay, required if the client was created with `endpoint`. Use the result in one
+        thread, and close it. Raises `UnavailableError`, `InvalidInputError`.
 
         >>> with memory.blocks(role="conductor") as blocks:
         ...     text = {"text": "Staging needs the VPN"}
@@ -89,9 +89,10 @@ class MemoryClient(MemoryMethods):
         return Blocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
 
     def shared_changes(self, after: int | None = None, *, relay: Endpoints | None = None) -> Following[SharedChange]:
-        """Follow the changes of shared items that the key may see, from this call on or after a number of the journal.
+        """Follow changes to the shared items that the key may see, from this call on or after the journal number
+        `after`.
 
-        `seq` of the result is the number of the last change. Everything else is as for `blocks`.
+        The result's `seq` is the journal number of the last change. Everything else is as for `blocks`.
 
         >>> with memory.shared_changes() as changes:
         ...     item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))

@@ -1,6 +1,6 @@
-"""The methods that only a daemon answers, with their signatures and documentation.
+"""The methods that only a daemon provides, with their signatures and documentation.
 
-`Memory` declares the methods that a user's memory answers. `ops/documents/clients.py` reads both.
+`Memory` declares the methods of a user's memory. `ops/documents/clients.py` reads both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEv
 
 
 class DaemonMethods(Protocol):
-    """The methods that every client of a daemon has in addition to the methods of `Memory`.
+    """Methods that every daemon client has in addition to those of `Memory`.
 
     In the examples, `memory` is `MemoryClient("alice")`, `publisher` sends to the daemon's relay, and the quarantine
     has one entry: bytes that are not an event.
@@ -36,9 +36,8 @@ class DaemonMethods(Protocol):
         ...
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until every user's events up to a journal number are recallable or in quarantine.
-
-        `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are recallable or quarantined. `through` maps users to
+        journal numbers. Raises `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)
@@ -51,7 +50,7 @@ class DaemonMethods(Protocol):
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
 
-        Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
+        Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
 
         >>> run = memory.runs.begin("Deploy to staging")
         >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
@@ -68,7 +67,8 @@ class DaemonMethods(Protocol):
         ...
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids.
+        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError` for unknown
+        ids.
 
         >>> memory.retry_quarantined([1])
         RetryReport(handled=0, still_failing=1)
@@ -76,7 +76,8 @@ class DaemonMethods(Protocol):
         ...
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return their number. Raises `InvalidInputError`.
+        """Delete the quarantined events with these ids, or all without `ids`; return their number. Raises
+        `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])
@@ -86,7 +87,8 @@ class DaemonMethods(Protocol):
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests wait during the erasure. Then an empty memory answers them, and gets the events published meanwhile.
+        Requests block during the erasure, and then see an empty memory, which receives the events published in the
+        meantime.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()

@@ -1,8 +1,8 @@
-"""Follow the blocks that the daemon publishes for one user, and the changes of shared items.
+"""Follow the blocks that the daemon publishes for one user, and changes to shared items.
 
-The relay's live feed announces new entries and the journal holds them. A subscriber that stops reading therefore blocks
-nobody. When it continues, it misses only deleted entries. Only entries published with the data folder's own key, which
-is the daemon's, are accepted: no other key can fake them.
+The relay's live feed announces new entries, which are read from the journal. A subscriber that stops reading therefore
+does not block others, and misses only deleted entries when it continues. Only entries published with the data folder's
+own key (the daemon's) are accepted, so that other keys cannot forge them.
 """
 
 from __future__ import annotations
@@ -40,19 +40,21 @@ Take = Callable[[JournalEntry], T | None]
 
 
 class Feed(NamedTuple):
-    """Where a relay listens, and the credentials to present; None for the token of the data folder."""
+    """A relay's endpoints, and the credentials to present (None: the data folder's token)."""
 
     endpoints: Endpoints
     identity: Identity | None
 
     @classmethod
     def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the daemon at `address`: `relay`, or by default the endpoints of its data folder.
+        """Return the feed of the relay at `relay`, by default that of the data folder in `address`.
 
-        Raises `InvalidInputError` if `address` names another endpoint and `relay` is not given.
+        Raises `InvalidInputError` if `address` is not the data folder's endpoint and `relay` is None.
         """
         if relay is None and address.endpoint != address.layout.gateway:
-            raise InvalidInputError("relay", "name the relay's endpoints, as its daemon listens at another one")
+            raise InvalidInputError(
+                "relay", "is required, because the daemon does not listen at the data folder's endpoint"
+            )
         shown = address.identity
         if address.named_token is not None:
             shown = shown._replace(token=address.named_token)
@@ -64,10 +66,10 @@ async def _nobody() -> None:
 
 
 class Following(Generic[T]):
-    """The decoded entries of one user as they arrive, for use in one thread.
+    """One user's decoded entries as they arrive. Use in one thread.
 
-    Iteration never ends, and continues after restarts of daemon and relay. While following, it raises
-    `UnauthorizedError`, `ScopeMissingError` or `UserNotAllowedError` if the key is refused.
+    Iteration never ends, and continues after the daemon or the relay restarts. It raises `UnauthorizedError`,
+    `ScopeMissingError` or `UserNotAllowedError` if the key is refused.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Following(Generic[T]):
         owner: Callable[[], str | None] = lambda: None,
         after: int | None = None,
     ) -> None:
-        """Follow the entries after the journal number `after`, or from the journal's end on.
+        """Follow the entries after the journal number `after`, or after the journal's current end.
 
         `owner` returns the user whose entries `system` follows, or None while unknown. Raises `UnavailableError`.
         """
@@ -96,7 +98,7 @@ class Following(Generic[T]):
 
     @property
     def seq(self) -> int:
-        """The journal number of the last returned entry, to continue after it; initially the number of the start."""
+        """The journal number of the last returned entry; initially the number after which following started."""
         return self._reading.returned_seq
 
     def wait(self, timeout_s: float) -> T | None:
@@ -132,7 +134,7 @@ class Following(Generic[T]):
         self.close()
 
     def _look(self, end_s: float) -> bool:
-        """Read more, or wait for more; return whether the time has run out."""
+        """Read new entries or wait for them; return whether the time has run out."""
         reading = self._reading
         if reading.user_id is None:
             reading.user_id = self._owner()
@@ -144,7 +146,7 @@ class Following(Generic[T]):
 
 
 class AsyncFollowing(Generic[T]):
-    """`Following` inside an event loop, for one task."""
+    """`Following` for asyncio. Use in one task."""
 
     def __init__(
         self,
@@ -154,14 +156,14 @@ class AsyncFollowing(Generic[T]):
         owner: Callable[[], Awaitable[str | None]] = _nobody,
         after: int | None = None,
     ) -> None:
-        """As for `Following`, but following begins at `begin`."""
+        """Like `Following`, but following starts with `begin`."""
         self._reading = _Reading(user_id, take)
         self._owner = owner
         self._after = after
         self._subscriber = AsyncSubscriber(*feed.endpoints, identity=feed.identity)
 
     async def begin(self) -> Self:
-        """Begin to follow now instead of at the first `wait`. Raises `UnavailableError`."""
+        """Start following now instead of at the first `wait`. Raises `UnavailableError`."""
         try:
             last = await self._subscriber.fetch(0, 0, user_id=self._reading.key_user_id)
             self._reading.begin(last, self._after)
@@ -220,7 +222,7 @@ class AsyncFollowing(Generic[T]):
 
 
 class Blocks(Following[Block]):
-    """The blocks that memory publishes for one user, from now on."""
+    """The blocks that the daemon publishes for one user from now on."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], str | None]) -> None:
         """Follow from the journal's end. Raises `UnavailableError`, `InvalidInputError`."""
@@ -229,16 +231,16 @@ class Blocks(Following[Block]):
 
 
 class AsyncBlocks(AsyncFollowing[Block]):
-    """`Blocks` inside an event loop."""
+    """`Blocks` for asyncio."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], Awaitable[str | None]]) -> None:
-        """As for `Blocks`, but following begins at `begin`."""
+        """Like `Blocks`, but following starts with `begin`."""
         wanted.check(user_id)
         super().__init__(feed, user_id, wanted.block_in, owner)
 
 
 class _Reading(Generic[T]):
-    """The position in the journal, and the decoded entries that wait to be returned."""
+    """The position in the journal, and the decoded entries that have not been returned yet."""
 
     def __init__(self, user_id: str, take: Take[T]) -> None:
         self.key_user_id = user_id
@@ -249,7 +251,7 @@ class _Reading(Generic[T]):
         self._take = take
 
     def begin(self, batch: Batch, after: int | None) -> None:
-        """Begin after the number `after`, or after the journal's last entry."""
+        """Start after the journal number `after`, or after the journal's last entry."""
         self.seq = batch.last_seq if after is None else min(after, batch.last_seq)
         self.returned_seq, self.has_begun = self.seq, True
 
@@ -261,7 +263,7 @@ class _Reading(Generic[T]):
         return bool(batch.entries) or batch.has_more
 
     def take_next(self) -> T:
-        """Return the next entry that is ready."""
+        """Return the next decoded entry."""
         self.returned_seq, found = self.ready.popleft()
         return found
 

@@ -1,6 +1,6 @@
-"""A user's memory from inside Ray, bypassing the gateway: for planners that are Ray tasks, actors or drivers.
+"""A client for planners that are Ray tasks, actors or drivers. It bypasses the gateway.
 
-The client wakes the user, finds its actor, and then sends requests to the actor directly.
+The client wakes the user, finds the user's actor, and sends requests directly to it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from memory_agent.verbs.table import BY_METHOD, Call
 
 
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
-    """Join the Ray of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
+    """Join the Ray cluster of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
-    `ray.init` alone cannot reach it, because it replaces loopback addresses with the external one. Raises
-    `UnavailableError`, also if Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
+    `ray.init` by itself cannot join it, because it replaces loopback addresses with the external one. Raises
+    `UnavailableError`, including when Ray was imported before this package without token mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
     with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
@@ -30,10 +30,10 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 
 
 class ActorMemoryProvider(MemoryMethods):
-    """One user's memory through the Ray actor that hosts it; verbs of the daemon go to the daemon.
+    """One user's memory, accessed through the Ray actor that hosts it. Verbs of the daemon are sent to the daemon.
 
-    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is tried a
-    second time first; any other request fails at once, because it may have taken effect.
+    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is first
+    retried once; any other fails immediately, because it may have taken effect.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ActorMemoryProvider(MemoryMethods):
         token: str | None = None,
         key_file: Path | str | None = None,
     ) -> None:
-        """Take the arguments of `MemoryClient`. The caller has joined the daemon's Ray (`join_ray`)."""
+        """Same arguments as `MemoryClient`. The caller must have joined the daemon's Ray cluster (`join_ray`)."""
         super().__init__(self._ask_actor)
         self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token, key_file=key_file)
         self._address: HostAddress | None = None
@@ -76,7 +76,7 @@ class ActorMemoryProvider(MemoryMethods):
             return decode_reply(reply, call.verb.result)
         except NothingSharedError:  # only the daemon creates the store of shared items
             return self._client.send(call)
-        except HostDiedError:  # the host no longer has this user: nothing was done
+        except HostDiedError:  # the user has left this host, so nothing was done
             self._address = None
             return decode_reply(self._reply(call), call.verb.result)
 

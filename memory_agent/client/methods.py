@@ -355,7 +355,8 @@ class ErasureMethods:
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests wait during the erasure. Then an empty memory answers them, and gets the events published meanwhile.
+        Requests block during the erasure, and then see an empty memory, which receives the events published in the
+        meantime.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()
@@ -500,9 +501,8 @@ class MemoryMethods:
         return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until every user's events up to a journal number are recallable or in quarantine.
-
-        `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are recallable or quarantined. `through` maps users to
+        journal numbers. Raises `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)
@@ -515,7 +515,7 @@ class MemoryMethods:
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
 
-        Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
+        Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
 
         >>> run = memory.runs.begin("Deploy to staging")
         >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
@@ -532,7 +532,8 @@ class MemoryMethods:
         return self._ask("quarantined", after=after, limit=limit)
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids.
+        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError` for unknown
+        ids.
 
         >>> memory.retry_quarantined([1])
         RetryReport(handled=0, still_failing=1)
@@ -540,7 +541,8 @@ class MemoryMethods:
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return their number. Raises `InvalidInputError`.
+        """Delete the quarantined events with these ids, or all without `ids`; return their number. Raises
+        `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])

@@ -540,7 +540,7 @@ class SearchQuota:
         >>> quota.take("user-1", now_s=0.0)
         >>> quota.take("user-1", now_s=0.1)
         Traceback (most recent call last):
-        memory_agent.errors.RateLimitedError: too many searches of shared items: ask again in 400 ms
+        memory_agent.errors.RateLimitedError: too many searches of shared items; retry in 400 ms
         """
         tokens, at_s = self._buckets.pop(user, (self._size, now_s))
         tokens = min(self._size, tokens + max(now_s - at_s, 0.0) * self._per_s)

@@ -1,4 +1,4 @@
-"""The values that callers exchange with a memory, as immutable structs, and the checks of arguments. No file access.
+"""Immutable structs for the values that callers exchange with a memory, and checks of arguments. No file access.
 
 Read `memories` first (memories, filters, answers), then `trajectories` (runs, feedback), `shared` (shared items; rules
 for their content in `shared_content`, requests in `shared_requests`), `arguments` (checks), `metadata` (filters by

@@ -1,4 +1,4 @@
-"""Checks of arguments, done by the client before it sends a request, and again by the memory.
+"""Argument checks, run by the client before it sends a request and again by the memory.
 
 None means the default; any other value is checked, including `0` and `""`. The checks raise `InvalidInputError` (with
 the argument's name).
@@ -36,16 +36,15 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 class RecallOptions(TypedDict, total=False):
     """Further options of a recall.
 
-    `profile`: the planner's situation, which sets the default number and kinds of memories.
-    `dates`: the use of a time in the query: `boost` memories of that time, `filter` by it, or `ignore` it.
-    `reference_time`: the time to which "last week" is relative (default: now); its time zone decides when days begin.
-    `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
-    `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
-    it used. (To filter by run, use `filter.run_id`.)
-    `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best memories in any case.
-    `runs`: also return at most that many ended runs with a request that resembles the query, first in the block
-    (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
-    `tiers`: `local` is the user's own memory (the default), `global` the items that users share.
+    `profile`: the planner's situation, which sets the default number and kinds of memories. `dates`: how to use a time
+    in the query: `boost` memories of that time, `filter` by it, or `ignore` it. `reference_time`: the time to which
+    "last week" is relative (default: now); its time zone decides when days begin. `context_tokens`: also render a
+    prompt block of at most this many of the embedding model's tokens. `with_embedding`: include each record's vector.
+    `by_run`: the calling run; its outcome is credited to the memories it used. (To filter by run, use `filter.run_id`.)
+    `min_relevance`: the minimum relevance of a returned memory, 0 to 1; 0 disables the threshold. `runs`: also return
+    at most this many ended runs whose request resembles the query; they come first in the block (default: 2 in a block
+    for the profiles `before_planning` and `trajectory`, else 0). `tiers`: `local`, the default, is the user's own
+    memory; `global` is the items that users share.
 
     An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
     of the calling run, and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
@@ -67,7 +66,7 @@ class RecallOptions(TypedDict, total=False):
 def check_text(field: str, text: object) -> None:
     """Check that `text` is a string that encodes as UTF-8. Raises `InvalidInputError` (with `field`)."""
     if not isinstance(text, str):
-        raise InvalidInputError(field, f"must be text, is {type(text).__name__}")
+        raise InvalidInputError(field, f"must be text, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -75,14 +74,14 @@ def check_text(field: str, text: object) -> None:
 
 
 def check_not_blank(field: str, text: object) -> None:
-    """Check that `text` is a string with a character other than white space."""
+    """Check that `text` is a string that does not consist only of white space."""
     check_text(field, text)
     if not cast(str, text).strip():
-        raise InvalidInputError(field, "is empty")
+        raise InvalidInputError(field, "must not be empty")
 
 
 def check_ids(field: str, ids: object) -> list[str]:
-    """Return the ids, which must be a list of texts."""
+    """Check that `ids` is a list of strings, and return it."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
         raise InvalidInputError(field, "must be a list of ids")
     for one in ids:
@@ -91,7 +90,7 @@ def check_ids(field: str, ids: object) -> list[str]:
 
 
 def check_share(field: str, value: object) -> float:
-    """Return the value, which must be a number from 0 to 1."""
+    """Check that the value is a number from 0 to 1, and return it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
         raise InvalidInputError(field, "must be a number from 0 to 1")
     return float(value)
@@ -114,7 +113,7 @@ def _hint(name: str) -> str:
 
 
 def check_mode(mode: object) -> Mode | None:
-    """Return the mode; None stands for the mode of the settings."""
+    """Check and return the mode; None means the mode in the settings."""
     return None if mode is None else check_choice("mode", mode, MODES)
 
 
@@ -127,14 +126,14 @@ def check_deadline_ms(deadline_ms: object) -> float:
 
 
 def check_choice(field: str, value: object, choices: Sequence[Word]) -> Word:
-    """Return the value, which must be one of the choices."""
+    """Check that the value is one of the choices, and return it."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
     return cast(Word, value)
 
 
 def check_whole(field: str, value: object, most: int) -> int:
-    """Return the value, which must be a whole number from 1 to `most`."""
+    """Check that the value is a whole number from 1 to `most`, and return it."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InvalidInputError(field, f"must be a whole number from 1 to {most}")
     return value
@@ -145,16 +144,16 @@ def _check_count(field: str, value: object) -> int:
 
 
 def check_time(field: str, value: object) -> datetime:
-    """Return the value, which must be a time with a time zone, not before 1970."""
+    """Check that the value is a time with a time zone, not before 1970, and return it."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidInputError(field, "must be a time with a time zone")
     if value < _EPOCH:
-        raise InvalidInputError(field, "lies before 1970")
+        raise InvalidInputError(field, "must not be before 1970")
     return value
 
 
 def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Struct:
-    """Return the struct with these fields. Raises `InvalidInputError` (with the path below `field`)."""
+    """Convert a mapping to a struct. Raises `InvalidInputError` (with the path below `field`)."""
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
@@ -163,7 +162,7 @@ def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Str
 
 
 def located(message: str, wanted: Any) -> tuple[str, str]:
-    """Return the field and the reason in a message of msgspec, "reason - at `$.field`", for a value of type `wanted`.
+    """Return the field and the reason from a msgspec message, "reason - at `$.field`", about a value of type `wanted`.
 
     If a field is unknown, the returned field includes its name. The reason lists the valid fields or words.
 
@@ -175,17 +174,17 @@ def located(message: str, wanted: Any) -> tuple[str, str]:
     unknown = reason.partition("contains unknown field ")[2].strip("`")
     fields, words = _choices(wanted, field)
     if unknown:
-        there = f"; there are: {', '.join(fields)}" if fields else ""
-        return ".".join(part for part in (field, unknown) if part), f"there is no such field{there}"
+        there = f"; must be one of: {', '.join(fields)}" if fields else ""
+        return ".".join(part for part in (field, unknown) if part), f"no such field{there}"
     if fields and reason.startswith("Expected `object"):
-        reason += f", with the fields {', '.join(fields)}"
+        reason += f"; its fields are {', '.join(fields)}"
     if words and reason.startswith("Invalid enum value"):
         reason = f"must be one of {', '.join(words)}"
     return field, reason
 
 
 def _choices(wanted: Any, path: str) -> tuple[list[str], list[str]]:
-    """Return the names of the fields and the words that are valid at a path of a type, such as `filter.kinds[0]`."""
+    """Return the field names and the words that are valid at a path in a type, such as `filter.kinds[0]`."""
     found = [_described(wanted)]
     for step in _STEP.findall(path):
         found = [inner for type_ in found for inner in _inside(type_, step)]
@@ -219,7 +218,7 @@ def _inside(type_: Type, step: str) -> Iterator[Type]:
 
 def _check_tiers(field: str, value: object) -> tuple[Tier, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
-        raise InvalidInputError(field, f"must be a list of {', '.join(TIERS)}")
+        raise InvalidInputError(field, f"must be a non-empty list of {', '.join(TIERS)}")
     return tuple(dict.fromkeys(check_choice(f"{field}[{place}]", tier, TIERS) for place, tier in enumerate(value)))
 
 
@@ -233,7 +232,7 @@ def _check_id(field: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME_CHARS:
         owner = field.removeprefix("by_")
         raise InvalidInputError(
-            field, f"must be the id of {_ARTICLES[owner]} {owner}, 1 to {MOST_NAME_CHARS} characters"
+            field, f"must be the id of {_ARTICLES[owner]} {owner} (1 to {MOST_NAME_CHARS} characters)"
         )
     try:
         value.encode()

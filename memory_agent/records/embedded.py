@@ -1,7 +1,7 @@
 """Defines the vectors of a text and of a query, and the text that is embedded for a memory.
 
 Shapes: p passages of a text, w words stored for it, q words of a query, d dimensions of a passage, e dimensions of a
-word (the first 256 of d), b = e / 8 bytes of a word.
+word (the first 256 of d), b = e / 8 bytes per word.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from memory_agent.records.memories import MemoryRecord
 
 Embedding = npt.NDArray[np.float32]
 WORD_DIMENSIONS = 256
-"""Dimensions of word vectors. Using all 384 dimensions of the default model is not better."""
+"""Dimensions of word vectors. Using all 384 dimensions of the default model is no better."""
 
 
 class Embedded(msgspec.Struct, frozen=True, eq=False):
     """The vectors of one text.
 
     `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. The first passage is the beginning
-    of the text, or the whole text if that fits the model's window. `spans` (p, 2) int32: the offsets of the begin and
-    end of each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w
-    is 0 if the embedder makes none. `length`: the tokens of the text before truncation, 0 if unknown.
+    of the text, or the whole text if it fits the model's window. `spans` (p, 2) int32: the start and end offsets of
+    each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w is 0 if
+    the embedder produces none. `length`: the tokens of the text before truncation, 0 if unknown.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def nbytes(self) -> int:
-        """The size of the arrays in memory."""
+        """The arrays' size in memory, in bytes."""
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
     def is_sound(self, ndim: int, word_bytes: int | None) -> bool:
@@ -53,8 +53,8 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
     `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded as by
     `storage.terms.fold`. `word_vectors` (q, e) float16 of unit length: the vectors of these words. Both are empty if
-    the embedder makes none. `read`: the share of letters in scripts that the model supports (`wordpiece`), 1 if
-    unknown.
+    the embedder produces no word vectors. `read`: the share of letters in scripts that the model supports
+    (`wordpiece`), 1 if unknown.
     """
 
     vector: Embedding
@@ -64,18 +64,18 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def nbytes(self) -> int:
-        """The size of the arrays in memory."""
+        """The arrays' size in memory, in bytes."""
         return self.vector.nbytes + self.word_vectors.nbytes
 
     def is_sound(self, ndim: int) -> bool:
-        """Whether the vector has `ndim` dimensions, is finite and not zero, and each word has a finite vector."""
+        """Whether the vector has `ndim` dimensions, is finite and nonzero, and each word has a finite vector."""
         square = float(np.dot(self.vector, self.vector)) if self.vector.shape == (ndim,) else 0.0
         has_words = len(self.word_vectors) == len(self.words) and bool(np.isfinite(self.word_vectors).all())
         return 0.0 < square < np.inf and has_words
 
 
 def word_bytes(ndim: int) -> int:
-    """Return the number of bytes of the signs of a word vector, for a model with `ndim` dimensions."""
+    """Return how many bytes the signs of a word vector take, for a model with `ndim` dimensions."""
     return -(-min(ndim, WORD_DIMENSIONS) // 8)
 
 
@@ -101,7 +101,7 @@ def embedded_text(record: MemoryRecord) -> str:
 
 
 def span_in_text(record: MemoryRecord, begin: int, end: int) -> tuple[int, int]:
-    """Return the span of `record.text` that is in characters `begin` to `end` of `embedded_text`; it may be empty."""
+    """Return the (possibly empty) span of `record.text` within characters `begin` to `end` of `embedded_text`."""
     title = _added_title(record)
     shift = len(title) + 1 if title else 0
     first, last = (min(max(place - shift, 0), len(record.text)) for place in (begin, end))

@@ -38,7 +38,7 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 def means(text: str, least: float | None = None, most: float | None = None) -> msgspec.Meta:
-    """Return the documentation of a field, for the help of options and for schemas.
+    """Return the documentation of a field, for option help and for schemas.
 
     The bounds are documentation only: the checks in `arguments` enforce them, with their own messages.
     """
@@ -60,8 +60,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
     `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
-    name that the caller chose. `phase` is the phase of the work. `updated_at` is the time at which `remember` last
-    replaced it, or None.
+    name that the caller chose. `phase` is the phase of the work that it belongs to. `updated_at` is the time at which
+    `remember` last replaced it, or None.
     """
 
     id: str
@@ -125,25 +125,25 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_id: Annotated[str | None, means("Of this run.")] = None
     channel_id: Annotated[str | None, means("Of this channel.")] = None
     agent_id: Annotated[str | None, means("Of this agent.")] = None
-    tags: Annotated[tuple[str, ...], means("With this tag; of several, at least one.")] = ()
+    tags: Annotated[tuple[str, ...], means("With this tag; of several tags, at least one must match.")] = ()
     provenance: Annotated[tuple[Provenance, ...], means("Of this provenance.")] = ()
     min_quality: Annotated[float | None, means("With at least this known quality.", 0, 1)] = None
     min_score: float | None = None
     exclude: Exclusion | None = None
-    type: Annotated[str | None, means("Of this type: an event type, or what the caller named it.")] = None
+    type: Annotated[str | None, means("Of this type: an event type, or a name that the caller chose.")] = None
     phase: Annotated[str | None, means("Of this phase.")] = None
     metadata: Annotated[
         dict[str, MetadataValue | tuple[MetadataValue, ...]],
         means(
-            "With this value of metadata, at a path such as report.status. Of one path repeated, any value; "
-            "of several paths, all."
+            "With this metadata value, at a path such as report.status. If a path is repeated, one of its "
+            "values must match; of several paths, each must match."
         ),
     ] = {}
-    in_channel: Annotated[str | None, means("Of this channel, or of none.")] = None
+    in_channel: Annotated[str | None, means("Of this channel, or without a channel.")] = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a duplicate of a record in an answer."""
+    """Where a duplicate of a returned record came from."""
 
     id: str
     timestamp: datetime
@@ -166,13 +166,13 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
     `relevance` is the probability, 0 to 1, that the memory is relevant to the query, on the same scale in every mode.
-    It is None if unknown: the model has no calibration, or there is no vector and there are no words to judge by.
-    `learned` is the part of `sona_score` that learning added; it is 0 if learning did not find the memory.
+    It is None if unknown: the model is not calibrated, or there are neither a vector nor words to judge by. `learned`
+    is the part of `sona_score` that learning added; it is 0 if learning did not find the memory.
 
     Duplicates with the same kind and title are merged: `count` of these pass the filter, from `first_seen` to
-    `last_seen`. `origins` are the newest duplicates, at most eight, without `record` itself. `failed` counts the failed
-    runs of these duplicates, or of the earlier requests that this memory represents. `shared` is the origin of a memory
-    in the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
+    `last_seen`. `origins` are the newest duplicates, at most eight, excluding `record` itself. `failed` counts the
+    failed runs of these duplicates, or of the earlier requests that this memory represents. `shared` is the origin of a
+    memory in the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
     """
 
     record: MemoryRecord
@@ -200,7 +200,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
     `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
     the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
-    with a request that resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
+    whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
     several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
     took.
     """
@@ -218,7 +218,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a list of memories. `total` memories match the filter; `next_cursor` is None on the last page."""
+    """One page of a list of memories. `total` memories match the filter; `next_cursor` is None on the last page."""
 
     records: tuple[MemoryRecord, ...]
     total: int
@@ -246,7 +246,8 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
-    `waiting` memories lack a vector, or word vectors if the model makes them. `model` embeds them in the background.
+    `waiting` counts the memories without a vector or, if the model produces them, without word vectors. `model` embeds
+    them in the background.
     """
 
     user_id: str
@@ -281,7 +282,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds(time: datetime, field: str) -> int:
-    """Return a time as microseconds since 1970, exactly. Raises `InvalidInputError` if it has no time zone."""
+    """Return a time as exact microseconds since 1970. Raises `InvalidInputError` if it has no time zone."""
     if time.tzinfo is None:
         raise InvalidInputError(field, "has no time zone")
     return (time - _EPOCH) // _MICROSECOND

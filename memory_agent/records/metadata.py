@@ -1,9 +1,9 @@
-"""Filters by metadata: the values of a memory by path, and a number (hash) for each value for fast comparison. Pure.
+"""Metadata filters: a memory's values by path, with a number (hash) per value for fast comparison. Pure.
 
 A path consists of the keys of nested objects, joined with dots, and applies to each element of a list. For example, "x"
 is at `report.findings.claim` in `{"report": {"findings": [{"claim": "x"}]}}`. A key that contains a dot is not escaped.
 Values are compared as in JSON: 1 equals 1.0, but not true or "1"; null is a value. Objects, lists, values that JSON
-does not have (bytes, NaN) and values at a path of more than 1,000 characters are ignored. (Without this limit, 9,000
+cannot represent (bytes, NaN) and values at a path of more than 1,000 characters are ignored. (Without this limit, 9,000
 values below a key of 200,000 characters took 8 s and 1.7 GB.)
 """
 
@@ -21,16 +21,16 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import MetadataValue
 
 MOST_VALUES = 1_000
-"""Maximum values in one filter."""
+"""Maximum number of values in a filter."""
 MOST_PATH_CHARS = 1_000
-"""Maximum characters of a path."""
-_INTEGERS = range(-(2**63), 2**64)  # the integers of MessagePack
+"""Maximum length of a path, in characters."""
+_INTEGERS = range(-(2**63), 2**64)  # MessagePack's range of integers
 
 Conditions = Mapping[str, MetadataValue | tuple[MetadataValue, ...]]
 
 
 def values_of(metadata: Mapping[str, Any]) -> Iterator[tuple[str, MetadataValue]]:
-    """Yield each value with its path, unless the path is too long. Works for any depth, since it uses no recursion."""
+    """Yield each value with its path, unless the path is too long. It is not recursive, so it works at any depth."""
     waiting: list[Iterator[tuple[str, Any]]] = [_below("", metadata)]
     while waiting:
         found = next(waiting[-1], None)
@@ -53,9 +53,9 @@ def _below(prefix: str, members: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def number_of(path: str, value: MetadataValue) -> int:
-    """Return a 64-bit XXH3 hash of path and value, as a signed number; equal for equal values.
+    """Return the 64-bit XXH3 hash of path and value as a signed integer. Equal values have equal hashes.
 
-    With a million values, about one filter in 10 ** 13 matches another value by a collision.
+    With a million values, about one filter in 10 ** 13 matches a wrong value because of a collision.
     """
     if isinstance(value, bool) or value is None:
         text = f"={value}"
@@ -74,7 +74,7 @@ def numbers_of(metadata: Mapping[str, Any]) -> set[int]:
 
 
 def wanted_numbers(conditions: Conditions) -> list[set[int]]:
-    """Return the numbers of the wanted values for each path. A memory matches if it has a number of each set."""
+    """Return the numbers of each path's wanted values. A memory matches if it has a number from each set."""
     return [
         {number_of(path, value) for value in (values if isinstance(values, tuple) else (values,))}
         for path, values in conditions.items()
@@ -95,24 +95,22 @@ def check_conditions(field: str, conditions: Conditions) -> None:
         count += len(each)
         place = f"{field}.{path}".encode(errors="replace").decode()
         if len(path) > MOST_PATH_CHARS:
-            raise InvalidInputError(
-                field, f"has a path of {len(path)} characters, at most {MOST_PATH_CHARS} are allowed"
-            )
+            raise InvalidInputError(field, f"has a path of {len(path)} characters; the limit is {MOST_PATH_CHARS}")
         if not each:
-            raise InvalidInputError(place, "names no value")
+            raise InvalidInputError(place, "must have at least one value")
         for value in each:
             _check(place, path, value)
     if count > MOST_VALUES:
-        raise InvalidInputError(field, f"has {count} values, at most {MOST_VALUES} are allowed")
+        raise InvalidInputError(field, f"has {count} values; the limit is {MOST_VALUES}")
 
 
 def _check(place: str, path: str, value: object) -> None:
     if value is not None and not isinstance(value, str | int | float):
-        raise InvalidInputError(place, "must be text, a number, true, false or null, or several of them")
+        raise InvalidInputError(place, "must be text, a number, true, false or null, or a list of these")
     if isinstance(value, float) and not isfinite(value):
-        raise InvalidInputError(place, "is not a finite number")
+        raise InvalidInputError(place, "must be a finite number")
     if isinstance(value, int) and value not in _INTEGERS:
-        raise InvalidInputError(place, "is an integer beyond 64 bits")
+        raise InvalidInputError(place, "must fit in 64 bits")
     try:
         msgspec.msgpack.encode((path, value))
     except UnicodeEncodeError as error:

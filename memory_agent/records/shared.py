@@ -25,11 +25,11 @@ _PREFIX = "global."
 
 
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The released figures of one version of an item. They are empty until enough different users contribute.
+    """The released figures of one version of an item. They are empty until enough users contribute.
 
     `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
-    retrievals, `used_count` uses, and `distinct_users` the users who used it. `user_rating` is the mean of explicit
-    ratings.
+    retrievals, `used_count` counts uses, and `distinct_users` counts the users who used it. `user_rating` is the mean
+    of explicit ratings.
     """
 
     avg_trajectory_score: float | None = None
@@ -51,10 +51,10 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The public form of a shared item.
 
-    `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part
-    of `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
+    `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part of
+    `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
     `tier:NAME`. `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards the author's
-    quota (`shared.bytes_per_author`). `offered_by` is a lower bound of the number of users who offered the item
+    quota (`shared.bytes_per_author`). `offered_by` is a lower bound on the number of users who offered the item
     (`author` is then, for example, "5 users"); 0 if one user published it.
     """
 
@@ -82,7 +82,7 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_proven`: enough different users used it, and their runs succeeded more often than usual. `is_worse`: the
     released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item` and
-    `shared.attachment`. On one of the user's own memories with the same text, it is the id of the shared item.
+    `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
     """
 
     author: str
@@ -141,7 +141,7 @@ class SharedContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FormerVersion(msgspec.Struct, frozen=True):
-    """The version and title of an item that the next version replaces."""
+    """The version and title that an item's next version replaces."""
 
     version: str
     title: str
@@ -150,10 +150,10 @@ class FormerVersion(msgspec.Struct, frozen=True):
 class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
-    `mentions` are words to review before publishing. `memory_id` is the memory that the preview was made from, and
-    `memory_state` a digest of that memory; if the memory changes, a new preview is needed. `digest` is the digest of
-    the content. With `is_offer` the preview is for `offer`, not for `confirm`. `replaces` is the version that was
-    published at the time of the preview.
+    `mentions` are words to review before publishing. `memory_id` is the memory that the preview was created from, and
+    `memory_state` is a digest of it; if the memory changes, a new preview is required. `digest` is the content's
+    SHA-256. With `is_offer` the preview is for `offer`, not for `confirm`. `replaces` is the version that was published
+    at the time of the preview.
     """
 
     content: SharedContent
@@ -168,9 +168,9 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern that this user offers, which nobody else can see. Its id, for `unpublish`, is `content.item_id`.
+    """A pattern that this user offers. Nobody else can see it. Its id, for `unpublish`, is `content.item_id`.
 
-    `proposed_as` is the id of the item made from this offer and the matching offers of others, if there is one.
+    `proposed_as` is the id of the item created from this offer and other users' matching offers, if any.
     """
 
     content: SharedContent
@@ -179,9 +179,9 @@ class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnpublishReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `unpublish`. `found` is false if the caller has no such item, even if another user has.
+    """The result of `unpublish`. `found` is false if the caller has no such item, even if another user does.
 
-    No answer contains the item any more; the next upkeep removes its bytes from the files.
+    Answers no longer contain the item; the next upkeep removes its bytes from the files.
     """
 
     item_id: str
@@ -198,11 +198,11 @@ class SharedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of an item: a version was published or rated, or removed for the readers of `access_policy`.
+    """A change to an item: a version was published or rated, or removed for the readers of `access_policy`.
 
     `item` is the fingerprint of the item's id. `item_id`, `version` and `content_type` are None if the item was
-    removed. `rated` means that a new rating, from at least five users, was released. The withdrawal of a rating is not
-    an event.
+    removed. `rated` means that a new rating, from at least five users, was released. Withdrawing a rating causes no
+    event.
     """
 
     kind: ChangeKind
@@ -227,7 +227,7 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @classmethod
     def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
-        """Return the change in a journal entry, or None if the entry has another type."""
+        """Return the change in a journal entry, or None if the entry has a different type."""
         if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
             return None
         with suppress(msgspec.DecodeError, UnicodeDecodeError):

@@ -25,7 +25,7 @@ _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
 _SEPARATOR = "\n\n"
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-"""Characters that are invisible, although they count as printable."""
+"""Invisible characters that count as printable."""
 _STACKED_MARKS = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
 _MANY_USERS = re.compile(r"[0-9]+ users")
@@ -55,38 +55,38 @@ def check_content(content: SharedContent) -> None:
 def check_admitted(policy: str, policies: Sequence[str]) -> None:
     """Check that a key with these policies may publish under `policy`."""
     if policy not in policies:
-        raise InvalidInputError("access_policy", f"{policy} is not one of the caller's key")
+        raise InvalidInputError("access_policy", f"{policy} is not permitted by the caller's key")
 
 
 def check_offer(content: SharedContent) -> None:
-    """Check an offer, in addition to `check_content`: a pattern without fields that identify its author."""
+    """Check, in addition to `check_content`, that an offer is a pattern without fields that identify its author."""
     if content.content_type != "pattern":
-        raise InvalidInputError("content_type", f"of an offer is pattern, not {content.content_type}")
+        raise InvalidInputError("content_type", f"must be pattern for an offer, not {content.content_type}")
     for field in ("reference", "attachment"):
         if getattr(content, field) is not None:
-            raise InvalidInputError(field, "identifies the author: an offer must not have one")
+            raise InvalidInputError(field, "must not be set for an offer, because it identifies the author")
 
 
 def check_item_id(item_id: object) -> str:
-    """Return a valid id of an item."""
+    """Check an item id, and return it."""
     check_text("item_id", item_id)
     assert isinstance(item_id, str)
     if not _ID.fullmatch(item_id):
-        raise InvalidInputError("item_id", "is not the id of an item")
+        raise InvalidInputError("item_id", "is not a valid item id")
     return item_id
 
 
 def check_version(version: object) -> str:
-    """Return a valid version name: 1 to 64 letters, digits and `._+-`."""
+    """Check a version name (1 to 64 letters, digits and `._+-`), and return it."""
     check_text("version", version)
     assert isinstance(version, str)
     if not _VERSION.fullmatch(version):
-        raise InvalidInputError("version", "must be 1 to 64 letters, digits and ._+-, such as 1.2")
+        raise InvalidInputError("version", "must consist of 1 to 64 letters, digits and ._+-, such as 1.2")
     return version
 
 
 def check_name(name: object) -> str:
-    """Return the name of an author, normalised to the compatibility form (NFKC), without invisible characters.
+    """Check an author's name, and return it normalised to NFKC, without invisible characters.
 
     A name has 1 to 64 printable characters, at least one of which is a letter or a digit. It must not resemble a
     pseudonym, because another user might have that pseudonym.
@@ -97,13 +97,15 @@ def check_name(name: object) -> str:
     seen = " ".join(plain.split())
     is_readable = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED_MARKS.search(_marks(plain))
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_readable:
-        raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
+        raise InvalidInputError(
+            "name", f"must have 1 to {MOST_NAME_CHARS} printable characters, including a letter or digit"
+        )
     if "#" in seen:
-        raise InvalidInputError("name", "has a #, which begins the end that is added to each name")
+        raise InvalidInputError("name", "must not contain #, which begins the suffix added to each name")
     if is_pseudonym(seen.casefold()):
-        raise InvalidInputError("name", "looks like a pseudonym")
+        raise InvalidInputError("name", "must not look like a pseudonym")
     if _LIKE_MANY_USERS.fullmatch(seen.casefold()):
-        raise InvalidInputError("name", "looks like that of several users")
+        raise InvalidInputError("name", 'must not name several users, as in "5 users"')
     return seen
 
 
@@ -128,7 +130,7 @@ def is_pseudonym(name: str) -> bool:
 
 
 def _marks(text: str) -> str:
-    """Return M for each combining mark of a text, and a full stop for each other character."""
+    """Return the text with each combining mark replaced by M, and every other character by a full stop."""
     return "".join("M" if unicodedata.category(one).startswith("M") else "." for one in text)
 
 
@@ -136,12 +138,12 @@ def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
     """Return the published description of a file."""
     if data is None:
         if name is not None:
-            raise InvalidInputError("attachment", f"{name!r} comes without its bytes")
+            raise InvalidInputError("attachment", f"the bytes of {name!r} are missing")
         return None
     if not isinstance(data, bytes):
         raise InvalidInputError("attachment", "must be bytes")
     if len(data) > MOST_ATTACHED_BYTES:
-        raise InvalidInputError("attachment", f"has {len(data)} bytes, at most {MOST_ATTACHED_BYTES} are allowed")
+        raise InvalidInputError("attachment", f"has {len(data)} bytes; the limit is {MOST_ATTACHED_BYTES}")
     return Attachment(
         name="attachment" if name is None else name, size_bytes=len(data), sha256=sha256(data).hexdigest()
     )
@@ -153,7 +155,7 @@ def digest_of(content: SharedContent) -> str:
 
 
 def texts_of(content: SharedContent) -> dict[str, str]:
-    """Return the non-empty texts of an item, by field."""
+    """Return an item's non-empty texts by field."""
     texts: dict[str, str] = {field: value for field in _MOST_CHARS if (value := getattr(content, field))}
     if content.tags:
         texts["tags"] = ", ".join(content.tags)
@@ -187,7 +189,7 @@ def _check_length(field: str, value: object, most: int) -> None:
     check_not_blank(field, value)
     assert isinstance(value, str)
     if len(value) > most:
-        raise InvalidInputError(field, f"has {len(value)} characters, at most {most} are allowed")
+        raise InvalidInputError(field, f"has {len(value)} characters; the limit is {most}")
 
 
 def _check_tags(tags: object) -> None:
@@ -200,6 +202,6 @@ def _check_tags(tags: object) -> None:
 def _check_attachment(file: Attachment) -> None:
     _check_length("attachment", file.name, _MOST_FILE_NAME_CHARS)
     if file.name in (".", "..") or not file.name.isprintable() or not {"/", "\\"}.isdisjoint(file.name):
-        raise InvalidInputError("attachment", f"{file.name!r} is not the name of a file without its folder")
+        raise InvalidInputError("attachment", f"{file.name!r} must be a file name without a folder")
     if not 0 <= file.size_bytes <= MOST_ATTACHED_BYTES:
-        raise InvalidInputError("attachment", f"has more than {MOST_ATTACHED_BYTES} bytes")
+        raise InvalidInputError("attachment", f"must have at most {MOST_ATTACHED_BYTES} bytes")

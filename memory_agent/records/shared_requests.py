@@ -1,6 +1,6 @@
-"""Requests of a user's memory to the store of shared items, and the protocol of the store.
+"""Requests from a user's memory to the store of shared items, and the store's protocol.
 
-A request names its caller, but the store keeps only a pseudonym of the caller. The structs are the wire format between
+A request names its caller, but the store records only the caller's pseudonym. The structs are the wire format between
 two processes of one daemon, which always have the same version.
 """
 
@@ -28,9 +28,9 @@ from relay import SHARED_USER, Erasable, Principal, Scope
 from relay.access import PUBLIC
 
 LARGEST_REPORT = 20
-"""Maximum items in one report."""
+"""Maximum number of items in a report."""
 LARGEST_COUNT = 10_000
-"""Maximum retrievals, and maximum uses, of one version in one report."""
+"""Maximum number of retrievals, and of uses, of one version in a report."""
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +43,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies that admit the caller, who may publish under the same policies."""
+        """The policies that admit the caller; the caller may also publish under them."""
         return (PUBLIC, *self.groups)
 
 
@@ -63,13 +63,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedRequest(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
-    """A request of a caller; `result` is the type of the answer."""
+    """A caller's request; `result` is the type of its answer."""
 
     result: ClassVar[Any]
 
 
 class Publish(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
-    """Publish an item, or the next version of one. `data` are the bytes of its attachment."""
+    """Publish an item, or the next version of one. `data` is its attachment."""
 
     result = GlobalRecord
 
@@ -138,7 +138,7 @@ class OwnName(SharedRequest[str | None], frozen=True, kw_only=True, tag=True):
 
 
 class SetName(SharedRequest[str], frozen=True, kw_only=True, tag=True):
-    """Set the name that others see; None restores the pseudonym. Returns the new name."""
+    """Set the author name that others see; None restores the pseudonym. The result is the new name."""
 
     result = str
 
@@ -146,7 +146,7 @@ class SetName(SharedRequest[str], frozen=True, kw_only=True, tag=True):
 
 
 class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of items, offers and ratings that a user has in the store."""
+    """How many items, offers and ratings a user has in the store."""
 
     items: int = 0
     offers: int = 0
@@ -164,8 +164,8 @@ class ForgetUser(SharedRequest[SharedPart], frozen=True, kw_only=True, tag=True)
 class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. The request is not stored.
 
-    `filter` has only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's own
-    items. Without `is_marked`, the caller adds highlights to the items that it shows (`Query.is_marked`).
+    `filter` contains only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's
+    own items. Without `is_marked`, the caller adds highlights to the items that it shows (`Query.is_marked`).
     """
 
     result = list[FoundItem]
@@ -183,10 +183,10 @@ class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one version since the last report: retrievals, uses, and the sum of the uses' qualities.
+    """The use of one version since the last report: retrievals, uses, and the summed quality of these uses.
 
-    Each quality is from 0 to 1, so `quality` is at most `uses`. Uses may exceed retrievals, because the end of a run
-    may be in a later report than its recall.
+    Each quality is between 0 and 1, so `quality` is at most `uses`. Uses may exceed retrievals, because a run's end may
+    be reported later than its recall.
     """
 
     item_id: str
@@ -197,10 +197,10 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
-    """One user's report: counts and sums. `number` is at least 1, and increases with each report of a user.
+    """One user's report: counts and sums. `number` is at least 1, and increases with each of the user's reports.
 
-    A report counts once, and never after a report with a higher number. So a sender repeats a report unchanged, with
-    its number, until it is acknowledged, and only then sends the next report. The result is the number of items that
+    A report is counted once, and never after one with a higher number. A sender therefore resends a report unchanged,
+    with the same number, until it is acknowledged, before it sends the next one. The result is the number of items
     counted.
     """
 
@@ -213,7 +213,7 @@ class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that followers have not received yet, with the ids of their events. `through` is the last entry's number.
 
-    `has_more`: the log has further entries.
+    `has_more`: the log contains more entries.
     """
 
     changes: tuple[tuple[str, SharedChange], ...] = ()
@@ -229,7 +229,7 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
     def outdated(self) -> Erasable | None:
         """The earlier journal events of removed items, or None if there are no such items.
 
-        This excludes the events of these changes: after a crash the journal may already have them, and it rejects
+        This excludes the events of these changes: after a crash, the journal may already contain them, and it rejects
         repeats.
         """
         gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
@@ -267,16 +267,16 @@ AnySharedRequest = (
 
 
 PendingItems = Callable[[float], list[FoundItem]]
-"""Returns the items of a search in progress; waits at most the given seconds. Raises `MemoryAgentError`."""
+"""Returns the items of a search in progress; blocks for at most this many seconds. Raises `MemoryAgentError`."""
 
 
 class SharedStore(Protocol):
-    """The interface through which a user's memory accesses the shared items of a deployment."""
+    """The interface through which a user's memory accesses a deployment's shared items."""
 
     def ask(self, caller: Caller, ask: SharedRequest[Answer], timeout_s: float) -> Answer:
-        """Return the answer, of the type `ask.result`. Raises `MemoryAgentError`."""
+        """Return the answer to `ask`, of type `ask.result`. Raises `MemoryAgentError`."""
         ...
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Begin a search that runs while the caller searches its own memory."""
+        """Start a search that runs while the caller searches its own memory."""
         ...

@@ -25,7 +25,7 @@ RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a run. `record_id` is its memory, None if there is none or it was forgotten."""
+    """One event of a run. `record_id` identifies its memory; None if it has none or it was forgotten."""
 
     event_id: str
     event_type: str
@@ -56,7 +56,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     `quality` is None until the run ends, and then the quality of the last revision. A cancelled run (`is_cancelled`)
     has neither outcome nor quality, unless it was rated. `conclusions` are the events that ended or rated it, in order;
-    their memories have the summary, the error or the comment.
+    their memories contain the summary, the error or the comment.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of text from a memory of a run. `is_whole`: the line has nearly the whole memory."""
+    """One line of text from a run's memory. `is_whole`: the line contains nearly the whole memory."""
 
     text: str
     record_id: str
@@ -84,13 +84,13 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended run with a request that resembles a text.
+    """An ended run whose request resembles a text.
 
     `score` (the raw cosine) and `relevance` (as in `RetrievedMemory`) refer to the request, to the user's message
     before it, or to the run that it retried. `steps` are at most 32, in order: the first and the last ones, with
     `more_steps` omitted between them. Steps without text, and steps with a forgotten memory, are not counted. `because`
     is the text of the run's end or rating, and `reason` is the reason for its `quality`. `recalled` are the memories
-    that its recalls showed, `used` the memories that it used.
+    that its recalls showed, and `used` those that it used.
     """
 
     id: str
@@ -112,10 +112,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of several runs, in the words of one of them, and the ids of these runs.
-
-    `record_ids` are the memories with these words.
-    """
+    """A step of several runs, in one run's words (those of the memories `record_ids`), and the ids of these runs."""
 
     text: str
     run_ids: tuple[str, ...]
@@ -132,7 +129,7 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence on which the gate decides.
+    """The evidence behind the gate's decision.
 
     `won` and `lost` count comparisons of the learned arm with the baseline; in the state `on` these are interleaved
     recalls. `evidence` and `harm` are the wealth of the bets for and against the learned arm. `evidence` >= `threshold`

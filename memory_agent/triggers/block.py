@@ -16,7 +16,7 @@ RECALLED = "memory.recalled"
 
 
 class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a block. `score` is its raw cosine, `relevance` as in `RetrievedMemory`; None if unknown."""
+    """A memory in a block. `score` is its raw cosine, and `relevance` is as in `RetrievedMemory`; None if unknown."""
 
     id: str
     score: float | None = None
@@ -24,7 +24,7 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Memories for one role about one event. `text` is meant for a prompt, "" if no memory is relevant.
+    """Memories for one role about one event. `text` is meant for a prompt; it is "" if no memory is relevant.
 
     `run_id` and `session_id` are those of the event, `trigger` is the row of the table, and `degraded` is as in
     `RecallResult`. `quotes` are the ids of all memories whose text or time the block shows; erasing one of them erases
@@ -60,12 +60,12 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return _decoder.decode(data).payload
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"a {RECALLED} event has no block: {error}") from error
+            raise ProtocolError(f"a {RECALLED} event contains no block: {error}") from error
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Selects the blocks to follow by role, run and session; None matches any."""
+    """Selects the blocks to follow by role, run and session; None matches all."""
 
     role: str | None = None
     run: str | None = None
@@ -74,7 +74,7 @@ class Wanted:
     def check(self, user_id: str) -> None:
         """Raise `InvalidInputError` for `system` without a run or session."""
         if user_id == SYSTEM_USER and self.run is None and self.session is None:
-            raise InvalidInputError("run", "system has no blocks: name the run or session, or a user")
+            raise InvalidInputError("run", "system has no blocks of its own; specify a run, a session or a user")
 
     def block_in(self, entry: JournalEntry) -> Block | None:
         """Return the block of a journal entry if it matches, else None."""

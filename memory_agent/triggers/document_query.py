@@ -1,9 +1,9 @@
-"""Makes the query of a document without a language model.
+"""Builds a document's query without a language model.
 
-The query has the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
+The query contains the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
 summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who
-adds a section wants memories about that section. The work is bounded for any length: for a megabyte, about 50 sentences
-spread over the text are embedded.
+adds a section wants memories about that section. The work is bounded for any document length: for a megabyte, about 50
+sentences spread over the text are embedded.
 
 Shapes: n sentences, d dimensions.
 """
@@ -35,7 +35,7 @@ _LEAST_CHARS = 20
 _SENTENCE_CHARS = 300
 _HEADING_CHARS = 120
 _QUERY_CHARS = 1_500
-"""Maximum characters of a query, about as many as the model reads: 256 tokens of 4 to 6 characters."""
+"""Maximum query length in characters, about what the model reads: 256 tokens of 4 to 6 characters."""
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
@@ -43,9 +43,9 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The sentences of the last revision of each of the 16 documents that changed last. Thread-safe.
+    """The last revision's sentences of each of the 16 most recently changed documents. Thread-safe.
 
-    Keeps a hash of 8 bytes per sentence, for at most 20,000 sentences of a document.
+    Stores an 8-byte hash per sentence, for at most 20,000 sentences of a document.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Revisions:
         self._guard = threading.Lock()
 
     def changed(self, document: str, sentences: Sequence[str]) -> list[int]:
-        """Return the positions of sentences that the last revision lacked, and store this revision.
+        """Return the positions of sentences that the last revision did not contain, and store this revision.
 
         Returns an empty list for the first revision.
         """
@@ -70,7 +70,7 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
     """Return the query of a document's text, at most 1,500 characters; "" if the text has no usable sentence.
 
     `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model,
-    the first sentences replace the central ones.
+    the first sentences are used instead of the central ones.
     """
     text = text[:_MOST_CHARS]
     headings = _headings(text)

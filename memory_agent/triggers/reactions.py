@@ -1,4 +1,4 @@
-"""Reacts to events with blocks: makes a query from an event, recalls, and renders the block."""
+"""Turns events into blocks: builds a query from an event, recalls, and renders the block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from relay import Event, read_event
 
 
 class Triggers:
-    """Reacts to events with blocks, for one user. Thread-safe."""
+    """Turns one user's events into blocks. Thread-safe."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Triggers:
         return TriggerTable.load(self._settings.table)
 
     def _text(self, cause: Event, trigger: str, row: Trigger) -> str:
-        """Return the text of the query, "" if the event has no usable text."""
+        """Return the text of the query, or "" if the event has no usable text."""
         title, parts = self._reader.words(cause)
         if not parts or row.query == "text":
             return "".join(parts[:1])[: self._recall.max_query_chars]
@@ -113,7 +113,7 @@ class Triggers:
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
         """Return the vectors of a document's sentences; None without a model or while another document is embedded.
 
-        So at most one thread of the host waits for a hanging embedder.
+        A hanging embedder therefore blocks at most one of the host's threads.
         """
         if not self._embedding.acquire(blocking=False):
             return None
@@ -143,7 +143,7 @@ def _block(cause: Event, trigger: str, row: Trigger, query: Query, result: Recal
 
 
 def _quotes(result: RecallResult) -> Iterator[str]:
-    """Yield the ids of all memories whose text or time the block of an answer may show."""
+    """Yield the ids of all memories whose text or time an answer's block may show."""
     for found in result.memories:
         yield found.record.id
         yield from (other.id for other in found.origins)

@@ -57,9 +57,9 @@ class TriggerTable:
         layers.require_tables()
         for name, row in rows.items():
             if any(is_own(event_type) for event_type in row.events):
-                raise layers.error(f"trigger.{name}.events", "memory.* is published by triggers, and causes none")
+                raise layers.error(f"trigger.{name}.events", "must not match memory.*, which triggers publish")
             if "*" in row.events:
-                raise layers.error(f"trigger.{name}.events", "a trigger names its events; * would be all of them")
+                raise layers.error(f"trigger.{name}.events", "must not be *, which matches all events")
         self._by_type = rows_by_type(rows, layers)
         self._names = {row: name for name, row in rows.items()}
         self.rows = rows
@@ -72,7 +72,7 @@ class TriggerTable:
 
     @classmethod
     def load(cls, own_file: str = "") -> Self:
-        """Return the package's table, merged with `own_file` if given.
+        """Return the package's table, merged with `own_file` if set.
 
         Raises `SettingsError` (with row, field and line) for an unknown field or an invalid value.
         """
@@ -80,7 +80,7 @@ class TriggerTable:
         return cls(LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
 
     def name_of(self, event_type: str) -> str | None:
-        """Return the name of the enabled trigger of this event type, or None."""
+        """Return the name of the enabled trigger for this event type, or None."""
         row = None if is_own(event_type) else row_of_type(self._by_type, event_type)
         return self._names[row] if row is not None and row.enabled else None
 

@@ -1,9 +1,9 @@
 """Parameters of every verb. Pure, without sockets.
 
 Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. `of`
-builds it from the arguments of a call, so that all clients apply the same checks and defaults; `arguments` returns the
-keyword arguments of the method of `Memory` that answers. A write that may be repeated carries an `event_id`, which
-identifies the repeat. A field with documentation is an option of the verb's command.
+builds the struct from call arguments, so that all clients apply the same checks and defaults; `arguments` returns the
+keyword arguments for the corresponding `Memory` method. A write that may be repeated carries an `event_id`, which
+identifies repeats. A field with documentation is an option of the verb's command.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from memory_agent.records.trajectories import RunEnd, RunState
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 
 AGED_AT_ONCE = 20_000
-"""The most memories that one request may age; their ids take a few megabytes in one request to the journal."""
+"""Maximum number of memories that a request may age; their ids take a few megabytes in a request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Many times the size of a learner. A frame above the limit of the socket would close the socket without an answer."""
+"""Many times the size of a learner. A frame above the socket's limit would close the socket without an answer."""
 
 
 class OptionHelp(NamedTuple):
-    """Documentation of a field for the command line only. The HTTP description has documentation by `means`."""
+    """Documents a field for the command line only. `means` also documents it in the HTTP description."""
 
     description: str
     extra_json_schema: Mapping[str, Any] = MappingProxyType({})
@@ -60,11 +60,9 @@ class OptionHelp(NamedTuple):
 
 MinRelevance = Annotated[
     float | None,
-    means(
-        "Only with at least this relevance; 0: the nearest there are. Default: the setting recall.min_relevance.", 0, 1
-    ),
+    means("Minimum relevance; 0 disables the threshold. Default: the setting recall.min_relevance.", 0, 1),
 ]
-EventId = Annotated[str, means("An id of yours: the same request again, with the same id, is done once.")]
+EventId = Annotated[str, means("An id that you choose. A request repeated with the same id takes effect once.")]
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,7 +73,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of a call. Raises `InvalidInputError` (with the argument's name)."""
+        """Build from call arguments. Raises `InvalidInputError` (with the argument's name)."""
         for field in _list_fields(cls):
             if field in arguments:
                 arguments[field] = _listed(field, arguments[field])
@@ -85,7 +83,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """Build from the fields that are not implied, and the deadline of the request."""
+        """Build from the fields that are not implied, and the request's deadline."""
         return cls.of(**fields)
 
     @classmethod
@@ -96,7 +94,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the keyword arguments for `Memory`'s method.
 
-        `remaining_ms` is the rest of the caller's timeout, `usual_ms` the recall deadline of the settings.
+        `remaining_ms` is what remains of the caller's timeout, and `usual_ms` the recall deadline in the settings.
         """
         return asdict(self)
 
@@ -118,10 +116,10 @@ class NoParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 
-    `usual_deadline`: the caller gave no deadline, so the deadline in the daemon's settings applies if it is shorter
-    than the request's deadline. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is
-    the offset of `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when
-    clocks change.
+    `usual_deadline`: the caller set no deadline, so the deadline in the daemon's settings applies if it is shorter than
+    the request's deadline. Times on the wire are UTC, but days begin in the caller's zone: `reference_offset_s` is the
+    UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any, which determines when clocks
+    change.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -132,11 +130,11 @@ class RecallParams(Params, frozen=True, kw_only=True):
     ] = None
     filter: MemoryFilter | None = None
     mode: Annotated[Mode | None, means("How to search. Default: the setting recall.mode.")] = None
-    with_embedding: Annotated[bool, means("Keep each record's vector.")] = False
+    with_embedding: Annotated[bool, means("Include each record's vector.")] = False
     profile: Annotated[
         Profile | None,
         means(
-            "When a planner recalls, which sets number and kinds: before_planning (5 of all), document "
+            "The planner's situation, which sets the number and kinds: before_planning (5 of all kinds), document "
             "(3 findings and patterns), trajectory (5 strategies and patterns)."
         ),
     ] = None
@@ -147,24 +145,24 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "Default: the setting recall.dates."
         ),
     ] = None
-    reference_time: Annotated[datetime | None, means('What "last week" is relative to. Default: now.')] = None
+    reference_time: Annotated[datetime | None, means('The time that "last week" is relative to. Default: now.')] = None
     context_tokens: int | None = None
     usual_deadline: bool = False
     reference_offset_s: float | None = None
     reference_zone: str | None = None
     by_run: Annotated[
-        str | None, means("The calling run: its words are left out; the memories it then uses are credited.")
+        str | None, means("The calling run. Its own words are omitted, and the memories that it uses are credited.")
     ] = None
     by_session: Annotated[
         str | None,
-        means("The calling session: what it said in the last minutes (the setting recall.echo_minutes) is left out."),
+        means("The calling session. Its messages of the last minutes (the setting recall.echo_minutes) are omitted."),
     ] = None
-    by_event: Annotated[str | None, means("The event that causes this recall: its memory is left out.")] = None
+    by_event: Annotated[str | None, means("The event that causes this recall. Its memory is omitted.")] = None
     min_relevance: MinRelevance = None
     runs: Annotated[
         int | None,
         means(
-            "Also that many ended runs with a request that resembles the query. "
+            "Also return at most this many ended runs whose request resembles the query. "
             "Default: 2 in a block of the profiles before_planning and trajectory.",
             0,
             MOST_SIMILAR_RUNS,
@@ -172,7 +170,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     ] = None
     tiers: Annotated[
         tuple[Tier, ...] | None,
-        means("Where to search: local, your own memories; global, what users share. Default: local."),
+        means("Where to search: local (your own memories) or global (shared items). Default: local."),
     ] = None
 
     @classmethod
@@ -197,7 +195,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
-        """Return the deadline of the recall."""
+        """Return the recall's deadline in milliseconds, or None for the verb's default."""
         deadline_ms = arguments.get("deadline_ms")
         return None if deadline_ms is None else check_deadline_ms(deadline_ms)
 
@@ -209,19 +207,19 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def local_reference_time(self) -> datetime | None:
-        """The reference time in the caller's zone. Raises `InvalidInputError` for an impossible zone."""
+        """The reference time in the caller's zone. Raises `InvalidInputError` for an invalid zone."""
         if self.reference_time is None or self.reference_offset_s is None or self.reference_time.tzinfo is None:
             return self.reference_time
         try:
             fixed = self.reference_time.astimezone(timezone(timedelta(seconds=self.reference_offset_s)))
             named = _in_zone(fixed, self.reference_zone)
         except (ValueError, OverflowError) as error:
-            raise InvalidInputError("reference_time", f"there is no such zone: {error}") from error
+            raise InvalidInputError("reference_time", f"has an invalid time zone: {error}") from error
         return named if named.utcoffset() == fixed.utcoffset() else fixed
 
     @property
     def protocol_version(self) -> int:
-        """The version that introduced the newest option that is set."""
+        """The version that introduced the newest of the set options."""
         newest = (self.by_session, self.by_event, self.min_relevance, self.runs, self.tiers)
         if any(value is not None for value in newest):
             return MEMORY_VERSION
@@ -240,10 +238,12 @@ class RememberParams(Params, frozen=True, kw_only=True):
     tags: Annotated[tuple[str, ...], means("A tag to filter by.")] = ()
     title: Annotated[str | None, means("A short title.")] = None
     provenance: Annotated[Provenance | None, means("How well it is established.")] = None
-    metadata: Annotated[dict[str, Any], means("A field to filter by; a value that is JSON is read as such.")] = {}
+    metadata: Annotated[
+        dict[str, Any], means("A field to filter by; a value that is valid JSON is parsed as JSON.")
+    ] = {}
     session_id: Annotated[str | None, means("Its session.")] = None
     id: Annotated[str | None, means("Replace the memory with this id, or store it under this id.")] = None
-    type: Annotated[str | None, means("What you call it, to filter by.")] = None
+    type: Annotated[str | None, means("A type name that you choose, to filter by.")] = None
     phase: Annotated[str | None, means("The phase of the work that it belongs to.")] = None
     run_id: Annotated[str | None, means("Its run.")] = None
     channel_id: Annotated[str | None, means("Its channel.")] = None
@@ -268,10 +268,10 @@ class RememberParams(Params, frozen=True, kw_only=True):
 
 
 class ListParams(Params, frozen=True, kw_only=True):
-    """Parameters of `list`: at most `limit` memories from the cursor `after` on."""
+    """Parameters of `list`: at most `limit` memories, starting at the cursor `after`."""
 
     filter: MemoryFilter | None = None
-    order: Annotated[Order, means("Which come first.")] = "newest"
+    order: Annotated[Order, means("Which memories come first.")] = "newest"
     limit: Annotated[int, means("Maximum number of memories.", 1, MOST_LISTED)] = 50
     after: Annotated[str | None, means("Continue after the page that printed this cursor, in the same order.")] = None
 
@@ -279,7 +279,7 @@ class ListParams(Params, frozen=True, kw_only=True):
 class RebuildParams(Params, frozen=True, kw_only=True):
     """Parameters of `rebuild`."""
 
-    vectors: Annotated[bool, OptionHelp("Embed all memories again after a change of the model.")] = False
+    vectors: Annotated[bool, OptionHelp("Embed all memories again, after the model has changed.")] = False
 
     @property
     def protocol_version(self) -> int:
@@ -311,20 +311,20 @@ class FeedbackParams(Params, frozen=True, kw_only=True):
 
     recall_id: str
     event_id: EventId
-    used: Annotated[tuple[str, ...], means("A memory of that answer that was used.")] = ()
+    used: Annotated[tuple[str, ...], means("A memory from that answer that was used.")] = ()
     quality: Annotated[float | None, means("The outcome: 0 failed, 1 approved.", 0, 1)] = None
-    comment: Annotated[str | None, means("The reason, in words; it is remembered.")] = None
+    comment: Annotated[str | None, means("The reason, in words; it is stored as a memory.")] = None
 
 
 class RunBeginParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_begin`. A run without a `run_id` gets a new one."""
+    """Parameters of `run_begin`. Without `run_id`, the run gets a new id."""
 
     objective: str
     event_id: EventId
-    run_id: Annotated[str | None, means("Its id. Default: a new one, which is printed.")] = None
+    run_id: Annotated[str | None, means("The run's id. Default: a new id, which is printed.")] = None
     session_id: Annotated[str | None, means("Its session.")] = None
     recall_ids: Annotated[
-        tuple[str, ...], means("A recall that it was planned with (recall_id of recall --json).")
+        tuple[str, ...], means("A recall that was used to plan the run (recall_id of recall --json).")
     ] = ()
 
 
@@ -344,7 +344,7 @@ class RunEndParams(Params, frozen=True, kw_only=True):
     event_id: EventId
     outcome: Annotated[RunEnd, means("How it ended.")] = "completed"
     summary: Annotated[str | None, means("The result, or what went wrong.")] = None
-    quality: Annotated[float | None, means("How good the result was, if it was judged.", 0, 1)] = None
+    quality: Annotated[float | None, means("The quality of the result, if it was judged.", 0, 1)] = None
     memory_ids: Annotated[tuple[str, ...], means("A memory that was used.")] = ()
 
 
@@ -358,7 +358,7 @@ class RunListParams(Params, frozen=True, kw_only=True):
     """Parameters of `run_list`: runs in this state, or in any; at most `limit`."""
 
     state: Annotated[RunState | None, means("Only runs in this state.")] = None
-    limit: Annotated[int, means("Maximum number.", 1, MOST_LISTED)] = 50
+    limit: Annotated[int, means("Maximum number of runs.", 1, MOST_LISTED)] = 50
 
 
 class RunSimilarParams(Params, frozen=True, kw_only=True):
@@ -379,12 +379,12 @@ class SonaImportParams(Params, frozen=True, kw_only=True):
         """As `Params.of`. Raises `InvalidInputError` for more bytes than an export can have."""
         size = len(arguments["data"])
         if size > _MOST_IMPORT_BYTES:
-            raise InvalidInputError("data", f"has {size} bytes; an export of a learner is never that large")
+            raise InvalidInputError("data", f"has {size} bytes; the limit is {_MOST_IMPORT_BYTES}")
         return super().of(**arguments)
 
 
 class EraseParams(Params, frozen=True, kw_only=True):
-    """Parameters of `erase` and of `erase_begin`, the first step of an erasure in the daemon."""
+    """Parameters of `erase` and of `erase_begin`, the daemon's first step of an erasure."""
 
     selection: Selection
     dry_run: bool = False
@@ -406,7 +406,7 @@ class EraseParams(Params, frozen=True, kw_only=True):
 
 
 class EraseExpiredParams(EraseParams, frozen=True, kw_only=True):
-    """`EraseParams` for memories that have expired by a retention rule."""
+    """`EraseParams` for memories that have expired under a retention rule."""
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -442,7 +442,7 @@ class OwnerParams(Params, frozen=True, kw_only=True):
         """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is set."""
         named = [name for name in ("run_id", "session_id") if arguments.get(name) is not None]
         if len(named) != 1:
-            raise InvalidInputError("run_id", "name a run or a session")
+            raise InvalidInputError("run_id", "exactly one of run_id and session_id is required")
         check_text(named[0], arguments[named[0]])
         return super().of(**arguments)
 
@@ -473,7 +473,7 @@ class WaitParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `wait`. The timeout becomes that of the request."""
+        """Build from the arguments of `wait`. The timeout becomes the request's timeout."""
         through = arguments["through"]
         if not isinstance(through, Mapping):
             raise InvalidInputError("through", "must map users to journal numbers")
@@ -494,11 +494,11 @@ class QuarantineParams(Params, frozen=True, kw_only=True):
     """Parameters of `quarantine_list`: at most `limit` entries after `after`."""
 
     after: Annotated[int, OptionHelp("Only entries with a higher id.", {"minimum": 0})] = 0
-    limit: Annotated[int, OptionHelp("Maximum number.", {"minimum": 1})] = 100
+    limit: Annotated[int, OptionHelp("Maximum number of entries.", {"minimum": 1})] = 100
 
 
 class QuarantineIdsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `quarantine_retry` and `quarantine_drop`. Empty `ids` mean every entry."""
+    """Parameters of `quarantine_retry` and `quarantine_drop`. Empty `ids` means every entry."""
 
     ids: tuple[int, ...] = ()
 
@@ -510,7 +510,7 @@ def _list_fields(params: type[Params]) -> tuple[str, ...]:
 
 
 def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the values. Raises `InvalidInputError` for a single text, which would otherwise be split into letters."""
+    """Return the values. Raises `InvalidInputError` for a single string, which would be split into letters."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInputError(field, "must be a list of texts")
     return tuple(values)
@@ -526,7 +526,7 @@ def _zone_fields(moment: datetime | None) -> dict[str, Any]:
 
 
 def _in_zone(moment: datetime, zone: str | None) -> datetime:
-    """Return the moment in the zone, or unchanged if this machine lacks the zone."""
+    """Return the moment in the zone, or unchanged if this machine does not know the zone."""
     if zone is None:
         return moment
     try:

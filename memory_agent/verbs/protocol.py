@@ -21,21 +21,21 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
-"""The version of a request that states no version."""
+"""The version of a request that does not state one."""
 OPTIONS_VERSION = 2
-"""Adds profile, dates, reference time, context tokens and run of a recall, which a daemon of version 1 would ignore."""
+"""Adds the profile, dates, reference time, context tokens and run of a recall. A version 1 daemon would ignore them."""
 MEMORY_VERSION = 3
-"""Adds the id and further fields of `remember`, and session, event and runs of a recall, which older daemons ignore."""
+"""Adds more fields of `remember`, and the session, event and runs of a recall. Older daemons ignore them."""
 NEWEST_VERSION = MEMORY_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
-"""The longest deadline of a request, which occupies a request slot while it waits."""
+"""The longest deadline of a request. A request occupies a request slot while it waits."""
 
 T = TypeVar("T")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A client's request. `deadline_ms` is the time left when it was sent.
+    """A client's request. `deadline_ms` is the time that remained when it was sent.
 
     An empty `user_id` means the user of the key, or `default` with a key for all users.
     """
@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error on the wire: its stable code and the arguments of its constructor."""
+    """An error on the wire: its stable code and its constructor arguments."""
 
     code: str
     args: tuple[Any, ...] = ()
@@ -112,7 +112,7 @@ class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Journal entries of one user for its host. With `replay`, repeats are recognised only by event id.
+    """One user's journal entries, for the user's host. With `replay`, repeats are recognised only by event id.
 
     `ahead` are the entries of the next batch, to be embedded in advance; empty with `replay`.
     """
@@ -142,12 +142,12 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rights: Rights = NO_RIGHTS
 
     def remaining_ms(self, now_s: float) -> float:
-        """Return the rest of the deadline, less the time since the request was sent."""
+        """Return the deadline minus the time since the request was sent."""
         return self.deadline_ms - max(0.0, now_s - self.sent_at_s) * 1000
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process of the daemon."""
+    """One of the daemon's processes."""
 
     name: str
     state: Literal["running", "restarting", "stopped"]
@@ -207,14 +207,16 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
 
 
 def decode_request(data: bytes) -> Request:
-    """Decode a request and limit its deadline. Raises `ProtocolError`, also for an unknown version."""
+    """Decode a request and limit its deadline. Raises `ProtocolError`, including for an unknown version."""
     try:
         request = _request_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.ProtocolError(f"not a request: {error}") from error
     if not PROTOCOL_VERSION <= request.version <= NEWEST_VERSION:
         spoken = f"{PROTOCOL_VERSION} to {NEWEST_VERSION}"
-        raise errors.ProtocolError(f"protocol version {request.version}, this daemon speaks {spoken}")
+        raise errors.ProtocolError(
+            f"protocol version {request.version} is not supported; this daemon supports {spoken}"
+        )
     if 0.0 <= request.deadline_ms <= LONGEST_DEADLINE_MS:
         return request
     bounded_ms = 0.0 if request.deadline_ms < 0.0 else LONGEST_DEADLINE_MS  # also for NaN
@@ -222,9 +224,9 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_host_request(frames: Sequence[bytes]) -> tuple[HostRequest, bytes]:
-    """Return the two frames of a request to a host, the first decoded. Raises `ProtocolError`."""
+    """Return the two frames of a request to a host, with the first decoded. Raises `ProtocolError`."""
     if len(frames) != 2:
-        raise errors.ProtocolError(f"a request to a host has 2 frames, not {len(frames)}")
+        raise errors.ProtocolError(f"a request to a host must have 2 frames, not {len(frames)}")
     try:
         return _host_request_decoder.decode(frames[0]), frames[1]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -237,13 +239,13 @@ def encode_result(value: object) -> bytes:
 
 
 def encode_fault(error: errors.MemoryAgentError) -> bytes:
-    """Encode a reply that raises `error` at the client."""
+    """Encode a reply that raises `error` in the client."""
     fault = Fault(code=error.code, args=error.args, message=str(error), retryable=error.retryable)
     return _encoder.encode(Reply(fault=fault))
 
 
 def decode_reply(data: bytes, type_: type[T]) -> T:
-    """Return the result of a reply, or raise its fault. Raises `ProtocolError` for anything else."""
+    """Return the result of a reply, or raise its fault. Raises `ProtocolError` for an invalid reply."""
     try:
         reply = _reply_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

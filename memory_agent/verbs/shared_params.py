@@ -13,20 +13,22 @@ from memory_agent.verbs.params import MinRelevance, OptionHelp, Params
 class PreviewParams(Params, frozen=True, kw_only=True):
     """Parameters of `publish_preview`."""
 
-    title: Annotated[str | None, OptionHelp("Default: that of the memory, or the first heading of the document.")] = (
-        None
-    )
+    title: Annotated[
+        str | None, OptionHelp("The title. Default: the memory's title, or the document's first heading.")
+    ] = None
     summary: Annotated[
         str | None,
-        OptionHelp("What is found and shown. Default: that of the memory, or the first paragraph of the document."),
+        OptionHelp(
+            "The text that is searched and shown. Default: the memory's text, or the document's first paragraph."
+        ),
     ] = None
-    content_type: Annotated[ContentType | None, OptionHelp("What it is. Default: document.")] = None
+    content_type: Annotated[ContentType | None, OptionHelp("The type of content. Default: document.")] = None
     body: str | None = None
     memory_id: Annotated[
-        str | None, OptionHelp("Share this memory: title, summary, tags and type are taken from it.")
+        str | None, OptionHelp("Share this memory, which provides the title, summary, tags and type.")
     ] = None
     reference: Annotated[
-        str | None, OptionHelp("Where the original is: a path or an address, which other users see.")
+        str | None, OptionHelp("Where the original is: a path or an address, visible to other users.")
     ] = None
     version: Annotated[str, OptionHelp("The name of this version.")] = "1"
     tags: Annotated[tuple[str, ...], OptionHelp("A tag to find it by.")] = ()
@@ -34,14 +36,14 @@ class PreviewParams(Params, frozen=True, kw_only=True):
         str | None,
         OptionHelp(
             "Who can find it: public (every user of this deployment, the default), org:NAME or tier:NAME, which your "
-            "key must name."
+            "key must include."
         ),
     ] = None
-    item_id: Annotated[str | None, OptionHelp("Publish a new version of this item of yours.")] = None
+    item_id: Annotated[str | None, OptionHelp("Publish a new version of your item with this id.")] = None
     attachment: bytes | None = None
     attachment_name: str | None = None
     offer: Annotated[
-        bool, OptionHelp("Prepare an offer of a pattern, for `shared offer`, instead of something to publish.")
+        bool, OptionHelp("Prepare an offer of a pattern, for `shared offer`, instead of an item to publish.")
     ] = False
 
 
@@ -69,7 +71,7 @@ class RateParams(Params, frozen=True, kw_only=True):
 
     item_id: str
     rating: float | None
-    version: Annotated[str | None, OptionHelp("The version that is rated. Default: the present one.")] = None
+    version: Annotated[str | None, OptionHelp("The version to rate. Default: the current version.")] = None
 
 
 class SearchSharedParams(Params, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ class SearchSharedParams(Params, frozen=True, kw_only=True):
     query: str
     top_k: Annotated[int, means("Maximum number of items.", 1)] = 5
     content_types: Annotated[tuple[ContentType, ...], means("Of this type.")] = ()
-    tags: Annotated[tuple[str, ...], means("With this tag; of several, at least one.")] = ()
+    tags: Annotated[tuple[str, ...], means("With this tag; of several tags, at least one must match.")] = ()
     min_relevance: MinRelevance = None
 
 
@@ -89,7 +91,7 @@ class NameParams(Params, frozen=True, kw_only=True):
 
 
 class AskSharedParams(Params, frozen=True, kw_only=True):
-    """Parameters of `ask_shared`: a request of a user's memory to the store of shared items."""
+    """Parameters of `ask_shared`: a request from a user's memory to the store of shared items."""
 
     caller: Caller
     ask: AnySharedRequest

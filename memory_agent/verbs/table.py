@@ -93,8 +93,8 @@ class Verb:
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
     is the scope that a key needs; None for verbs that only the daemon itself calls. `repeat` defines whether a request
     may be sent again after its answer was lost. `about` defines the users that the key must cover: the request's user,
-    each user that the parameters name, or all users. `answered_by` is the part of a daemon that answers; an embedded
-    `Memory` has the methods that a memory answers, with or without the journal.
+    each user that the parameters name, or all users. `answered_by` is the part of the daemon that handles the verb; an
+    embedded `Memory` has the methods of the verbs that a memory handles, with or without the journal.
     """
 
     name: str
@@ -125,27 +125,27 @@ class Verb:
         return self.answered_by in ("memory", "memory and journal")
 
     def call(self, arguments: Mapping[str, Any]) -> Call:
-        """Return the request for these arguments of the method. Raises `InvalidInputError`."""
+        """Return the call with these method arguments. Raises `InvalidInputError`."""
         params = self.params.of(**arguments)
         patience_ms = self.params.patience_ms(arguments)
         return Call(self, params, self.patience_ms if patience_ms is None else patience_ms)
 
     def answer(self, memory: Any, params: Params, remaining_ms: float, rights: Rights = NO_RIGHTS) -> object:
-        """Answer from a `Memory`, within the remaining deadline, for a caller with these rights."""
+        """Run the verb on a `Memory`, within the remaining deadline, for a caller with these rights."""
         arguments = params.arguments(remaining_ms, memory.usual_deadline_ms)
         return attrgetter(self.method)(memory.with_rights(rights))(**arguments)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One verb with its parameters and its deadline, ready to be sent."""
+    """One verb with its parameters and its deadline, ready to send."""
 
     verb: Verb
     params: Params
     patience_ms: float
 
     def encode(self, user_id: str, token: str) -> bytes:
-        """Return the bytes of the request. Raises `InvalidInputError` (with the argument's name)."""
+        """Return the encoded request. Raises `InvalidInputError` (with the argument's name)."""
         request = Request(
             method=self.verb.name,
             user_id=user_id,
@@ -170,9 +170,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("forget_session", "forget_session", SessionParams, int,
          "Remove the memories, runs and recalls of a session.", repeat="idempotent"),
     Verb("feedback", "feedback", FeedbackParams, FeedbackReport,
-         "Record which recalled memories were used and how well it ended.", scope=Scope.PUBLISH, repeat="by event id"),
+         "Record which recalled memories were used and how the work ended.", scope=Scope.PUBLISH, repeat="by event id"),
     Verb("stats", "stats", NoParams, MemoryStats,
-         "Return the figures of a user's memory.", scope=Scope.RECALL, repeat="read"),
+         "Return statistics about a user's memory.", scope=Scope.RECALL, repeat="read"),
     Verb("run_begin", "runs.begin", RunBeginParams, Trajectory,
          "Begin a run.", scope=Scope.PUBLISH, repeat="by event id"),
     Verb("run_step", "runs.step", RunStepParams, Trajectory,
@@ -188,23 +188,23 @@ VERBS: tuple[Verb, ...] = (
     Verb("sona_status", "sona.status", NoParams, SonaStatus,
          "Return the state of the learner.", scope=Scope.RECALL, repeat="read"),
     Verb("sona_reset", "sona.reset", NoParams, int,
-         "Discard what was learned, keeping the runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
+         "Discard what was learned, but keep the runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
     Verb("sona_export", "sona.export", NoParams, bytes,
          "Return the ended runs with their recalls, for `sona.load`.", repeat="read", patience_ms=_MINUTE_MS),
     Verb("sona_import", "sona.load", SonaImportParams, int,
          "Learn from exported runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
     Verb("publish_preview", "shared.preview", PreviewParams, PublishPreview,
-         "Return what would be published, word for word. Sends nothing.", scope=Scope.SHARE, repeat="idempotent"),
+         "Return exactly what would be published. Sends nothing.", scope=Scope.SHARE, repeat="idempotent"),
     Verb("publish_confirm", "shared.confirm", ConfirmParams, GlobalRecord,
-         "Publish what a preview shows, and nothing else.", scope=Scope.SHARE, repeat="idempotent"),
+         "Publish exactly what a preview shows.", scope=Scope.SHARE, repeat="idempotent"),
     Verb("offer", "shared.offer", OfferParams, OfferedPattern,
-         "Offer a pattern, which is shown when enough others offer the same.", scope=Scope.SHARE, repeat="idempotent"),
+         "Offer a pattern, which is published once enough others offer it.", scope=Scope.SHARE, repeat="idempotent"),
     Verb("offered", "shared.offered", NoParams, list[OfferedPattern],
          "Return what the user offers.", scope=Scope.RECALL, repeat="read"),
     Verb("unpublish", "shared.unpublish", ItemParams, UnpublishReceipt,
-         "Take an item away, with its figures, or an offer back.", scope=Scope.SHARE, repeat="idempotent"),
+         "Remove an item with its figures, or withdraw an offer.", scope=Scope.SHARE, repeat="idempotent"),
     Verb("rate", "shared.rate", RateParams, QualityMetrics,
-         "Rate a version of an item, or take the rating back.", scope=Scope.SHARE, repeat="idempotent"),
+         "Rate a version of an item, or withdraw the rating.", scope=Scope.SHARE, repeat="idempotent"),
     Verb("published", "shared.published", NoParams, list[GlobalRecord],
          "Return the user's items with their figures.", scope=Scope.RECALL, repeat="read"),
     Verb("search_shared", "shared.search", SearchSharedParams, list[FoundItem],
@@ -212,22 +212,22 @@ VERBS: tuple[Verb, ...] = (
     Verb("shared_item", "shared.item", ItemParams, GlobalRecord,
          "Return a shared item by its id.", scope=Scope.RECALL, repeat="read"),
     Verb("shared_attachment", "shared.attachment", ItemParams, SharedFile,
-         "Return the file of a shared item.", scope=Scope.RECALL, repeat="read"),
+         "Return a shared item's file.", scope=Scope.RECALL, repeat="read"),
     Verb("own_name", "shared.name", NoParams, str | None,
-         "Return the name that others see.", scope=Scope.RECALL, repeat="read"),
+         "Return the author name that others see.", scope=Scope.RECALL, repeat="read"),
     Verb("shared_name", "shared.set_name", NameParams, str,
-         "Set the name that others see.", scope=Scope.SHARE, repeat="idempotent"),
+         "Set the author name that others see.", scope=Scope.SHARE, repeat="idempotent"),
     Verb("ask_shared", "ask", AskSharedParams, Any,
-         "Answer a user's memory, in the store of shared items.", scope=None, repeat="read"),
+         "Answer a memory's request to the store of shared items.", scope=None, repeat="read"),
     Verb("rebuild", "care.rebuild", RebuildParams, int,
-         "Rebuild the columns that recall searches from the records, or embed all memories again.",
+         "Rebuild recall's search columns from the records, or embed all memories again.",
          patience_ms=_LONGEST_MS),
     Verb("compact", "care.compact", NoParams, Compacted,
-         "Return the disk space of deleted records.", patience_ms=_LONGEST_MS),
+         "Release the disk space of deleted records.", patience_ms=_LONGEST_MS),
     Verb("erase", "erasure.erase", EraseParams, ErasureReceipt,
          "Erase memories and their events from every file.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
     Verb("erase", "erasure.erase_expired", EraseExpiredParams, ErasureReceipt,
-         "Erase what reached the age of a retention rule.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
+         "Erase memories that are past retention.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
     Verb("erase", "erasure.erase_user", EraseUserParams, ErasureReceipt,
          "Erase a user: memories, events, learner and folder.", answered_by="daemon", patience_ms=_LONGEST_MS),
     Verb("erase_begin", "erasure.start", EraseParams, Intent,
@@ -235,9 +235,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("erase_finish", "erasure.carry_out", EraseFinishParams, ErasureReceipt,
          "Carry out a recorded erasure.", scope=None, repeat="idempotent"),
     Verb("age", "erasure.age", AgeParams, int,
-         "Forget what reached its age, if a check is due.", scope=None, repeat="idempotent"),
+         "Forget expired memories, if a check is due.", scope=None, repeat="idempotent"),
     Verb("react", "triggers.react", ReactParams, Block | None,
-         "Return the block that an event calls for.", scope=None, repeat="read"),
+         "Return the block for an event.", scope=None, repeat="read"),
     Verb("status", "status", NoParams, DaemonStatus,
          "Return the state of the daemon.", about="daemon", answered_by="daemon"),
     Verb("address", "address", NoParams, HostAddress,
@@ -250,7 +250,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("quarantine_list", "quarantined", QuarantineParams, list[QuarantinedEvent],
          "Return quarantined events, oldest first.", about="daemon", answered_by="relay"),
     Verb("quarantine_retry", "retry_quarantined", QuarantineIdsParams, RetryReport,
-         "Try quarantined events again.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
+         "Retry quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     Verb("quarantine_drop", "drop_quarantined", QuarantineIdsParams, int,
          "Delete quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     # Must be last: below a method `list`, annotations in the clients' classes could not name the type `list`.

@@ -68,7 +68,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def doors(served: Served) -> Iterator[dict[str, Any]]:
-    """Clients with methods generated from the extended table, instead of the methods in the package."""
+    """Clients with methods generated from the extended table, instead of the package's methods."""
 
     def ask_host(_: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)

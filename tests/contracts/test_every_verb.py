@@ -1,4 +1,4 @@
-"""Test that every verb is the same embedded and in every client: signature, result on the same store, and errors."""
+"""Test that every verb has the same signature, results and errors when embedded and in every client."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def served(embedder: RemoteEmbedder) -> Iterator[Served]:
 def asks(
     served: Served, embedder: RemoteEmbedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ask]]:
-    """The function that calls each interface, by the id of its user."""
+    """Functions that call a method, each through a different interface, by the interface's user id."""
 
     def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)
@@ -94,7 +94,7 @@ def _asking(owner: object) -> Ask:
 
 @pytest.fixture(scope="module")
 def stories(asks: dict[str, Ask]) -> dict[str, list[tuple[str, Any]]]:
-    """The results of the story, by user. Clients go on with the verbs that only a daemon answers."""
+    """The story's results, by user. Clients continue with the verbs that only a daemon handles."""
     told = {}
     for user_id, ask in asks.items():
         story = Story(ask)
@@ -131,7 +131,7 @@ def test_every_door_refuses_the_same_arguments(
 ) -> None:
     for user_id, ask in asks.items():
         if user_id == "user-hugo" and "nan" in repr(arguments):
-            continue  # JSON has no NaN; `test_http_requests` sends one nevertheless
+            continue  # JSON has no NaN, but `test_http_requests` sends one
         with pytest.raises(InvalidInputError) as caught:
             ask(method, **arguments)
         assert caught.value.field == field, user_id
@@ -167,7 +167,7 @@ def method_of(owner: type, verb: Verb) -> Callable[..., Any]:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object, object]]:
-    """Return the parameters of a method without `now`, which only an embedded memory takes."""
+    """Return the parameters of a method without `now`, which only an embedded memory accepts."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default, one.annotation) for one in found if one.name != "now"]
 

@@ -1,4 +1,4 @@
-"""Test that messages have the fields of the version before the table of verbs, so both versions work together.
+"""Test that messages have the fields of the version before the table of verbs, so that both versions work together.
 
 `messages.json` contains requests, with their arguments, and replies, recorded with the former version.
 """
@@ -30,7 +30,7 @@ EVERYBODY = Principal("local", None, ALL_SCOPES)
 
 
 class Recorded(NamedTuple):
-    """A request of the former version, the arguments it was made from, and the reply if a host answered it."""
+    """A request from the former version, the arguments that produced it, and the reply, if a host answered it."""
 
     verb: Verb
     arguments: dict[str, Any]
@@ -118,7 +118,7 @@ ADDED = {
     "ratings",
     "passage_at",
 }
-"""Fields of records, figures and answers that the former version did not have."""
+"""Fields of records, statistics and answers that the former version did not have."""
 
 
 def test_every_verb_was_recorded() -> None:
@@ -137,7 +137,7 @@ def test_a_client_sends_what_it_sent_before_and_no_field_besides(message: Record
 
 
 def _is_within(sent: Any, former: Any) -> bool:
-    """Whether no mapping has a key that its former version lacks. Fields that are not set may be omitted now."""
+    """Whether no mapping has a key that its former version did not have. Unset fields may now be omitted."""
     if isinstance(sent, dict):
         return sent.keys() <= former.keys() and all(_is_within(one, former[name]) for name, one in sent.items())
     return bool(sent == former)
@@ -163,7 +163,7 @@ def test_a_client_understands_an_older_daemon_whose_replies_had_these_fields(mes
 
 
 def _without_added(value: Any, former: Any) -> Any:
-    """Leave out the newer fields of records and answers, which must be empty."""
+    """Remove the newer fields of records and answers, which must be empty."""
     if isinstance(value, dict) and isinstance(former, dict):
         assert not any(value[name] for name in ADDED & (value.keys() - former.keys()))
         kept = value.keys() - (ADDED - former.keys())

@@ -1,7 +1,7 @@
-"""A story of one user that uses every verb at least once, and the mistakes that each verb refuses.
+"""A one-user story that uses every verb at least once, and the invalid calls that each verb rejects.
 
-`asks` is a memory or a client. The results of two stories are equal once `normal` has replaced what depends on the
-store and the time.
+`asks` is a memory or a client. Two stories' results are equal once `normal` has replaced what depends on the store and
+the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ask = Callable[..., Any]
 RACE = "the auth race needed a mutex"
 LUNCH = "lunch is at noon in the canteen"
 _ULID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b")
-_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # derived from the secret of the store
+_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # derived from the store's secret
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _VARIES = (
     "consolidated_at",  # set by upkeep at an arbitrary time
@@ -36,7 +36,7 @@ _VARIES = (
     "cursor",
     "digest",  # depends on the id
     "memory_state",
-    "author",  # derived from the secret of the store
+    "author",  # derived from the store's secret
     "author_id",
 )
 _FIRST = "f1rst-run"
@@ -143,7 +143,7 @@ BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 class Story:
-    """Calls methods, and keeps the results."""
+    """Calls methods, and records the results."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -237,7 +237,7 @@ class Story:
         self.ask("stats")
 
     def tell_of_daemon(self, user_id: str) -> None:
-        """Use every verb that only a daemon answers."""
+        """Use every verb that only a daemon handles."""
         self.ask("status")
         self.ask("address")
         self.ask("wait", {user_id: 0}, 30.0)

@@ -3,7 +3,7 @@
     python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
-Every second round of kills, faults, power cuts and damages uses encrypted data. Each round derives its seed from the
+Every second round of kills, faults, power cuts and damage uses encrypted data. Each round derives its seed from the
 first seed and its own number, and prints it on failure. The remaining rounds still run. Exits with 1 if any promise was
 violated.
 """
@@ -170,7 +170,7 @@ def _away(figures: Figures, tell: Tell) -> None:
 
 
 def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
-    """Write the results; called after each round, so that an interrupted run loses none."""
+    """Write the results; called after each round, so that an interrupted run loses nothing."""
     figures.totals["rounds that failed"] = failures
     if options.json:
         figures.write(options.json)
@@ -179,7 +179,7 @@ def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory, its long form.")
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory in its long form.")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of all faults")
     parser.add_argument("--only", default=PARTS, help="parts to run, comma-separated")
     parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: instead of the default number")

@@ -19,9 +19,9 @@ def relay_away(folder: Path, away_s: float, figures: Figures) -> list[Finding]:
         (world.notes / "unbounded").touch()
         world.relay.kill()
         spooled, plain = world.acked_by(world.spooling), world.acked_by(world.plain)
-        time.sleep(away_s)  # the test is about the length of the outage
-        assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is gone"
-        figures.totals["events into the spool while the relay was away"] += world.acked_by(world.spooling) - spooled
+        time.sleep(away_s)  # the length of the outage is under test
+        assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is down"
+        figures.totals["events spooled while the relay was down"] += world.acked_by(world.spooling) - spooled
         world.relay.start()
         world.finish()
         history = read_history(world.data_dir, world.notes)

@@ -1,7 +1,7 @@
 """Rounds of kills and faults: faults drawn from a seed hit a working system, and the checker runs at the end.
 
-A fault happens at the N-th disk call (the shim counts; deterministic for its process) or after a random number of
-promises. The same seed gives the same faults, but what they interrupt depends on the machine.
+A fault happens at the N-th disk call (counted by the shim, so deterministic for its process) or after a random number
+of promises. The same seed gives the same faults, but what they interrupt depends on the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # so many disk calls happen within a few promises
+MOST_CALLS = 30  # number of disk calls within a few promises
 MOST_CALLS_OF = {"columns.arrays": 4, "graph.arrays": 2}  # written rarely, in a few calls
 _DISK = {
     "relay": ("journal/data.mdb",),
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 FULL, FAILED = ("enospc", "quota", "brim"), ("eio", "short")
-"""Faults after which a process continues, and faults after which it ends, as it can no longer trust its memory."""
+"""Faults after which a process continues, and faults after which it exits, because its memory may be wrong."""
 FAULTS = (
     *(Fault("relay", kind, "write", "journal/data.mdb", False) for kind in FULL),
     *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in FAILED),
@@ -107,7 +107,7 @@ def fault_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """As `kill_round`, with disk faults."""
+    """Like `kill_round`, but with disk faults."""
     seeded = random.Random(seed)
     with _world(shim, is_encrypted) as world:
         _start(world, seeded, WHILE_FAILING, figures)

@@ -15,7 +15,7 @@ SEED = 20260216
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--crash-seed", type=int, default=SEED, help="seed of the faults, to repeat a failure")
+    parser.addoption("--crash-seed", type=int, default=SEED, help="seed of the faults, to reproduce a failure")
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder with a path short enough for socket names (107 bytes in all)."""
+    """A folder with a path short enough for socket paths (at most 107 bytes)."""
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
         yield Path(folder)
 
 
 def skip(reason: str) -> None:
-    """Skip with the reason; fail under CI, which has what is needed."""
+    """Skip with the reason; fail in CI, where everything needed is installed."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)

@@ -1,7 +1,7 @@
 """A whole daemon under faults, with the real Ray and model: its processes are killed by id, then restarted.
 
-When Ray's own processes die, the daemon ends and a supervisor restarts it; it recovers from everything else. The
-checker of the other worlds compares promises with the disk.
+When Ray's own processes die, the daemon exits and a supervisor restarts it; it recovers from everything else. The same
+checker as in the other worlds compares promises with the disk.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class DaemonWorld:
         """Wait until this many more events are ingested."""
         aim = self._reach() + _PROGRESS
 
-        wait_until(lambda: self._reach() >= aim, f"the journal is worked off up to {aim}", 240.0)
+        wait_until(lambda: self._reach() >= aim, f"the journal is processed up to {aim}", 240.0)
 
     def _start_daemon(self) -> None:
         for attempt in range(_STARTS):
@@ -169,7 +169,7 @@ class DaemonWorld:
 
 
 def daemon_kills(seeded: random.Random, rounds: int) -> list[str]:
-    """Return every victim this many times, shuffled by the seed."""
+    """Return each victim `rounds` times, shuffled by the seed."""
     todo = list(VICTIMS) * rounds
     seeded.shuffle(todo)
     return todo

@@ -1,7 +1,7 @@
-"""Flips bits, truncates and zeroes tails in every file of a data folder, including kinds added later.
+"""Flips bits, truncates and zeroes tails in every file of a data folder, including kinds of file added later.
 
 Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are good: the same answers
-as before, an error of ours that reports the damage, or (counted separately) different answers for a damage that
+as before, one of our errors that reports the damage, or (counted separately) different answers for damage that
 verification finds. A process that dies, a foreign error, and unreported different answers are findings.
 """
 
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
 
 def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
-    """Return `per_file` damages of alternating kinds for every non-empty file below `folder`."""
+    """Return `per_file` instances of damage, of alternating kinds, for every non-empty file below `folder`."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in _IGNORED)
     kinds = itertools.cycle(KINDS)
     return [
@@ -124,7 +124,7 @@ def inspect(
         shutil.rmtree(work)
         assert sound is not None
         wrong = {name: part for name, part in sound.items() if "error" in part or "bug" in part}
-        assert wrong == {}, "the folder is not sound to begin with"
+        assert wrong == {}, "the folder was damaged before the test"
         for damage in todo:
             shutil.copytree(base, work)
             damage.inflict(work)
@@ -146,7 +146,7 @@ def _outcome(sound: dict[str, Any], found: dict[str, Any] | None) -> str:
     outcome = "as before"
     for name, part in found.items():
         if "bug" in part:
-            return f"not an error of ours: {name}: {part['bug']}"
+            return f"not one of our errors: {name}: {part['bug']}"
         if "error" in part:
             outcome = "refused by name"
         elif part["answers"] != sound[name]["answers"]:

@@ -47,7 +47,8 @@ NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
     """Create a journal, consumers, a quarantined event, a spool, every user's memories with derived and learned files,
-    an unfinished erasure, run owners, and keys; with encryption also its keys."""
+    an unfinished erasure, run owners, and keys; with encryption, also the encryption keys.
+    """
     data_dir = folder / "data"
     if is_encrypted:
         (folder / KEYS).mkdir(parents=True)
@@ -73,7 +74,7 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
 
 
 def _teach(data_dir: Path) -> None:
-    """End runs successfully that used the second memory shown."""
+    """Successfully end runs that used the second memory shown."""
     with open_memory(data_dir, LEARNT) as memory:
         for number in range(12):
             now, run_id = NOW + timedelta(hours=1, minutes=number), f"taught-{number}"
@@ -111,7 +112,7 @@ def _make_keys(data_dir: Path) -> None:
 
 
 def open_memory(data_dir: Path, user_id: str) -> Memory:
-    """Open one user's memory with the settings of the laboratory."""
+    """Open one user's memory with the laboratory's settings."""
     return Memory.open(
         user_folder(data_dir, user_id),
         user_id=user_id,

@@ -1,7 +1,7 @@
 """Small disks and disks with power cuts, mounted for a test.
 
 kill -9 does not test fsync, because the page cache outlives the process. A power cut is therefore a copy of the file
-that holds a mounted file system, made while its writers are stopped. The copy contains what was flushed and nothing
+that contains a mounted file system, taken while its writers are stopped. The copy contains what was flushed and nothing
 that was only in memory. Unlike a disk, it never reorders the writes of one flush.
 """
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 
 class CannotMountError(Exception):
-    """This machine does not allow mounting; the message is the reason."""
+    """This machine does not allow mounting; the message states the reason."""
 
 
 @contextmanager
 def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """Yield a file system of that size, in memory. Raises `CannotMountError`."""
+    """Yield a file system of this size, in memory. Raises `CannotMountError`."""
     folder.mkdir()
     with _mounted(["-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs"], folder):
         yield folder

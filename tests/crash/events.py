@@ -1,4 +1,4 @@
-"""The numbered events of the laboratory, each with a unique word and the name of its user."""
+"""The laboratory's numbered events, each with a unique word and the name of its user."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def lamp(publisher: str, number: int) -> str:
 
 
 def is_to_be_forgotten(event_id: str) -> bool:
-    """Whether the store's owner forgets the memory of this event; true of one in eleven."""
+    """Whether the store's owner forgets this event's memory; true for one in eleven."""
     return int(event_id.rpartition("-")[2]) % 11 == 3

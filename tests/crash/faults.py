@@ -1,4 +1,4 @@
-"""The preloaded shim (`faults.c`), which is built once and takes orders while its process runs."""
+"""The preloaded shim (`faults.c`), which is built once and accepts orders while its process runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("faults.c")
 
 
 def missing() -> str:
-    """Return why the shim cannot be built here; empty if it can."""
+    """Return why the shim cannot be built here, or "" if it can."""
     return "" if sys.platform == "linux" and _compiler() else "the failing disk needs Linux and a C compiler"
 
 

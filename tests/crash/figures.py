@@ -42,7 +42,7 @@ class Figures:
         file.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> str:
-        """Return the figures as Markdown, a table per group. The column is what follows the last comma of a name."""
+        """Return the figures as Markdown, a table per group. The text after a name's last comma is the column."""
         return "\n".join(_table(group, counts) for group, counts in self.as_dict().items() if counts)
 
 

@@ -24,7 +24,7 @@ WHILE_FAILING = ("eio", "kill", "enospc", "kill", "short", "kill", "eio", "kill"
 
 
 class Met(NamedTuple):
-    """How often the relay was killed while creating a key, and which faults it met."""
+    """How often the relay was killed while creating a key, and which faults it encountered."""
 
     kills: int
     faults: tuple[str, ...]
@@ -47,7 +47,7 @@ def make_keys_under_faults(world: World, seeded: random.Random, kinds: Sequence[
         world.relay.order.give(kind, calls, world.keys_in_names, seeded.randint(1, CALLS + 1) if kind == "kill" else 1)
         goes_on = made > 0 and not is_fatal
         world.relay.start(is_waited_for=goes_on)
-        wait_until(lambda: not world.relay.is_alive or _count(world) == KEYS_IN_ALL, f"the keys are made, or {kind}")
+        wait_until(lambda: not world.relay.is_alive or _count(world) == KEYS_IN_ALL, f"the keys are created, or {kind}")
         is_met = world.relay.order.hits > 0
         if is_fatal and is_met:
             assert world.relay.wait() == -signal.SIGKILL, world.relay.log()

@@ -87,13 +87,13 @@ def _journal(history: History) -> Iterator[Finding]:
     for publisher, ids in history.acked.items():
         for event_id in dict.fromkeys(ids):
             if event_id not in present:
-                yield Finding("lost", f"{event_id} of {publisher} was acknowledged and is not in the journal")
+                yield Finding("lost", f"{event_id} of {publisher} was acknowledged but is not in the journal")
     for (_, event_id), count in times.items():
         if count > 1:
             yield Finding("doubled", f"{event_id} is in the journal {count} times")
     seqs = [entry.seq for entry in history.journal]
     if seqs != sorted(set(seqs)):
-        yield Finding("doubled", "the journal gave a number twice, or out of order")
+        yield Finding("doubled", "the journal assigned a number twice or out of order")
     last: dict[str, int] = {}
     for entry in sorted(history.journal):
         if entry.number < last.get(entry.publisher, -1):
@@ -107,14 +107,14 @@ def _taken(history: History, stores: Mapping[str, Store]) -> Iterator[Finding]:
     gone = history.deleted | history.doubtful | history.quarantined
     due = {entry.event_id for entry in history.journal if entry.seq <= history.handled} | history.taken_in
     for event_id in sorted(due - gone - stored.keys()):
-        yield Finding("lost", f"{event_id} was ingested and is not in its store")
+        yield Finding("lost", f"{event_id} was ingested but is not in its store")
     for event_id, count in stored.items():
         if count > 1:
             yield Finding("doubled", f"{event_id} is in the stores {count} times")
         if event_id in history.deleted:
-            yield Finding("resurrected", f"{event_id} was forgotten and is in its store")
+            yield Finding("resurrected", f"{event_id} was forgotten but is in its store")
         if event_id not in places:
-            yield Finding("foreign", f"{event_id} is in a store and not in the journal")
+            yield Finding("foreign", f"{event_id} is in a store but not in the journal")
     for user_id, store in stores.items():
         order = [places.get(memory.event_id, 0) for memory in store.memories]
         if order != sorted(order):
@@ -125,7 +125,9 @@ def _apart(stores: Mapping[str, Store]) -> Iterator[Finding]:
     for user_id, store in stores.items():
         for memory in store.memories:
             if memory.said_by != user_id:
-                yield Finding("foreign", f"{memory.event_id} is in the store of {user_id}; {memory.said_by} said it")
+                yield Finding(
+                    "foreign", f"{memory.event_id} is in the store of {user_id}, but {memory.said_by} said it"
+                )
 
 
 def _agreeing(stores: Mapping[str, Store]) -> Iterator[Finding]:
@@ -134,4 +136,7 @@ def _agreeing(stores: Mapping[str, Store]) -> Iterator[Finding]:
         for name, held in (("vectors", store.in_vectors), ("words", store.in_words)):
             if held != rows:
                 few, many = sorted(rows - held)[:5], sorted(held - rows)[:5]
-                yield Finding("disagreeing", f"the {name} of {user_id} lack rows {few} and have {many} too many")
+                yield Finding(
+                    "disagreeing",
+                    f"the {name} of {user_id} do not contain rows {few}, and contain the extra rows {many}",
+                )

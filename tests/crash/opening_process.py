@@ -1,6 +1,6 @@
 """Opens and reads the data folder on each line of standard input, and prints its findings as a line of JSON.
 
-The finding of a part (journal, spool, a user) is its answers, an error of ours, or a bug. Answers include the result of
+A part's finding (journal, spool, a user) is its answers, one of our errors, or a bug. Answers include the result of
 verification.
 """
 
@@ -94,7 +94,7 @@ def _entries(journal: Journal) -> list[Any]:
 
 
 def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
-    """Return every memory, the first result of some queries, and the figures."""
+    """Return every memory, the first result of some queries, and the statistics."""
     folder = user_folder(data_dir, user_id)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     intent = repr(read_intent(folder, key))  # still to be erased from the journal
@@ -125,7 +125,7 @@ def _owners(data_dir: Path) -> dict[str, Any]:
 
 
 def _keys(data_dir: Path) -> dict[str, Any]:
-    """Return the keys and scopes. The token of the folder's own key may change, as clients read it from the file."""
+    """Return the keys and scopes. The token of the folder's own key may change: clients read it from the file."""
     token = ensure_local_key(data_dir)
     own = Credentials(data_dir).of_token(token.encode())
     others = [str(key) for key in read_keys(data_dir) if key.id != own.key_id]

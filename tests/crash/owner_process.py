@@ -4,8 +4,8 @@
 
 The process reads from its cursor, passes each user's events to a `MemoryHost`, forgets one memory in eleven, and
 commits the cursor. Occasionally it puts users to sleep, which saves their indexes. It records the ids of each answer
-before it continues, in NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It ends at
-the end of the journal, either with `--once` or once the file NOTES_FOLDER/stop-owner exists.
+before it continues, in NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It exits at
+the end of the journal with `--once`, or once the file NOTES_FOLDER/stop-owner exists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLEEP_EVERY = 5
 STORE = StoreSettings(
     map_size_bytes=256 << 20,
     reserve_bytes=64 << 10,
-    exact_search_limit=20,  # builds a graph, with its file, from 20 memories on
+    exact_search_limit=20,  # builds a graph and its file for 20 or more memories
     takeover_after_s=0.2,
 )
 

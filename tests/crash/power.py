@@ -1,4 +1,4 @@
-"""Power cuts: the copied disk has everything acknowledged, except in the control, where nothing is flushed."""
+"""Power cuts: the copied disk contains everything acknowledged, except in the control, where nothing is flushed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def power_cut(
     """Run a world until it has made this many promises, cut the power, check, continue on the copied disk, and check
     again.
 
-    With `disk_lies` (the control) relay and owner never flush, and the world is not continued. With encryption, the
-    keys are created on the same disk just before. Raises `CannotMountError`.
+    With `disk_lies` (the control), the relay and the owner never flush, and the world is not continued. With
+    encryption, the keys are created on the same disk just before. Raises `CannotMountError`.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)

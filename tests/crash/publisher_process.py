@@ -1,9 +1,9 @@
-"""A publisher of the laboratory: publishes numbered events without end, and records each promise.
+"""A publisher of the laboratory: publishes numbered events endlessly, and records each promise.
 
     python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
 
-A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or the spool accepted. It is on disk
-before the next event is sent. A restarted publisher continues after the last line. It ends once the file
+A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or the spool accepted. The line is
+on disk before the next event is sent. A restarted publisher continues after the last line. It exits once the file
 NOTES_FOLDER/stop exists and everything is acknowledged.
 """
 
@@ -19,7 +19,7 @@ from relay import Publisher, PublisherSettings, SpoolFullError, relay_endpoints
 from .events import event
 
 CHUNK = 8
-AHEAD = 200  # most events not yet ingested; a run ends when all are
+AHEAD = 200  # maximum events not yet ingested; a run ends when all are
 UNBOUNDED = ("stop", "unbounded")  # files that lift the bound, at the end or during an outage of the relay
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
 
@@ -71,7 +71,7 @@ def _is_unbounded(notes: Path) -> bool:
 
 
 def _taken(notes: Path) -> int:
-    """Return half of the number of ids that the owner recorded, as there are two publishers."""
+    """Return half the number of ids that the owner recorded, because there are two publishers."""
     file = notes / "taken"
     return file.read_bytes().count(b"\n") // 2 if file.exists() else 0
 

@@ -36,7 +36,7 @@ def read_history(
     settings: StoreSettings = STORE,
     embedder: Embedder | None = WORDS,
 ) -> History:
-    """Read the promises in `notes` and everything in `data_dir`, with the keys beside it if there are any.
+    """Read the promises in `notes` and everything in `data_dir`, with the keys beside it, if any.
 
     Opening the stores rebuilds their columns. Without `embedder` a memory is searched by its stored vector, not by its
     text.

@@ -1,4 +1,4 @@
-"""Test that each file with flipped bits, a cut or a zeroed tail gives right answers or a specific error."""
+"""Test that each file with flipped bits or a missing or zeroed tail yields correct answers or a specific error."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_disk_that_is_full_of_something_else_stops_intake_and_loses_nothing(sh
             wait_until(lambda: world.taken > 100, "memories before the disk is full")
             ballast = fill(disk)
             (world.notes / "unbounded").touch()  # publishing continues although nothing is ingested
-            wait_until(lambda: "intake.refused" in world.relay.log(), "the relay says that the disk is full")
+            wait_until(lambda: "intake.refused" in world.relay.log(), "the relay logs that the disk is full")
             ballast.unlink()
             (world.notes / "unbounded").unlink()
             taken = world.taken

@@ -35,7 +35,7 @@ def test_events_published_while_the_relay_is_away_wait_in_the_spool_and_arrive_i
         wait_until(lambda: world.acked_by(world.spooling) >= before + 100, "100 more events are in the spool")
         plain = world.acked_by(world.plain)
         wait_until(lambda: world.acked_by(world.spooling) >= before + 150, "and more")
-        assert world.acked_by(world.plain) == plain, "without a spool nothing is promised while the relay is gone"
+        assert world.acked_by(world.plain) == plain, "without a spool nothing is promised while the relay is down"
         world.relay.start()
         world.finish()
         assert world.findings() == []

@@ -21,8 +21,8 @@ T = TypeVar("T")
 class WordVectors(PassageEmbedder):
     """An embedder by feature hashing: a word has a direction, and a passage the sum of its words' directions.
 
-    The laboratory tests that vectors, passages and words are kept, not what they mean. The real model would load for a
-    second after each of hundreds of kills. Only the long runs with Ray use it.
+    The laboratory tests that vectors, passages and words are preserved, not what they mean. The real model would load
+    for a second after each of hundreds of kills. Only the long runs with Ray use it.
     """
 
     @property

@@ -31,10 +31,10 @@ PUBLISHER = ("-m", "tests.crash.publisher_process")
 
 
 def wait_until(fact: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Poll until `fact` holds; fail when it does not in time."""
+    """Poll until `fact` holds; fail if it does not hold in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < deadline_s, f"this did not happen in time: {what}"
+        assert time.monotonic() < deadline_s, f"did not happen in time: {what}"
         time.sleep(0.01)
 
 
@@ -79,7 +79,7 @@ class Part:
         return self._process is not None
 
     def log(self, *, whole: bool = False) -> str:
-        """Return the end of the standard error, or all of it."""
+        """Return the end of the process's standard error, or all of it."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text if whole else text[-3_000:]
 
@@ -163,12 +163,12 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """The part of a path that orders match for encryption key files, but not for `keys.json`."""
+        """The part of a path by which orders match encryption key files, but not `keys.json`."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property
     def acked(self) -> int:
-        """The number of promises made to publishers so far."""
+        """The number of promises made to publishers."""
         return sum(count_lines(file) for file in self.notes.glob("*.acked"))
 
     @property

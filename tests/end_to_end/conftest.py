@@ -1,4 +1,4 @@
-"""A real daemon (relay, embedder, Ray, gateway) for the tests that need one, started as a user does."""
+"""A real daemon (relay, embedder, Ray, gateway) for the tests that need one, started as a user would."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DaemonProcess:
         self._settings = [word for setting in (*self._own, *settings) for word in ("--set", setting)]
 
     def wait(self) -> int:
-        """Wait until the daemon ends; return its exit code."""
+        """Wait until the daemon exits; return its exit code."""
         assert self._process is not None
         return self._end_of(self._process)
 
@@ -82,14 +82,14 @@ class DaemonProcess:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a child process: ours without MEMORY_AGENT variables."""
+    """Return the environment for a child process: this process's, without MEMORY_AGENT variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
         "RAY_USAGE_STATS_ENABLED": "0"
     }
 
 
 def short_folder() -> tempfile.TemporaryDirectory[str]:
-    """Create a folder whose path is short enough for socket names (107 bytes in all)."""
+    """Create a folder whose path is short enough for socket paths (at most 107 bytes)."""
     return tempfile.TemporaryDirectory(prefix="memory-test-")
 
 
@@ -109,7 +109,7 @@ HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_
 
 @pytest.fixture(scope="package")
 def rough_daemon() -> Iterator[DaemonProcess]:
-    """One daemon for tests that quarantine events, break a user or kill a part. Each must empty the quarantine."""
+    """One daemon for tests that quarantine events, break a user or kill a part. Each test must empty the quarantine."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), *HASTY)
         process.start()

@@ -2,7 +2,7 @@
 
     python publish_numbered.py DATA_DIR FIRST COUNT ACKED_FILE USER...
 
-Each line of ACKED_FILE is the id of an acknowledged event. It is synced before the next event is sent.
+Each line of ACKED_FILE is the id of an acknowledged event. The line is synced before the next event is sent.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def pid_of(daemon: DaemonProcess, name: str) -> int:
 
 
 def is_free(daemon: DaemonProcess) -> bool:
-    """Whether the relay of a killed daemon has ended."""
+    """Whether a killed daemon's relay has exited."""
     try:
         require_unused(journal_folder(daemon.data_dir))
     except JournalInUseError:

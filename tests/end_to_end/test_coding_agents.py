@@ -48,7 +48,7 @@ def installed(client: str) -> Agent:
     agent = AGENTS[client]
     if agent.program is not None:
         return agent
-    reason = f"{CLIENTS[client].title} is not installed: `make agents` does it"
+    reason = f"{CLIENTS[client].title} is not installed: run `make agents`"
     if os.environ.get("CI") and not (INSTALLED / "refused").exists():
         pytest.fail(reason)
     pytest.skip(reason)

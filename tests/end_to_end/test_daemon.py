@@ -34,7 +34,7 @@ def said(user_id: str, text: str, **fields: object) -> dict[str, object]:
 
 
 def settle(daemon: DaemonProcess, publisher: Publisher, timeout_s: float = 60.0) -> None:
-    """Wait until everything published so far is recallable or in quarantine."""
+    """Wait until everything published is recallable or quarantined."""
     report = publisher.flush(timeout_s)
     assert not report.pending
     with client(daemon, "anybody") as asker:

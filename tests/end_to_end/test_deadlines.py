@@ -1,4 +1,5 @@
-"""Test that a recall that cannot finish in time returns and reports partial results, and that bulk load delays none.
+"""Test that a recall that cannot finish in time returns and reports partial results, and that bulk load delays no
+recalls.
 
 The tests stop, kill and load the embedder's process. The assertions are about order, not durations.
 """
@@ -137,7 +138,7 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
             client.remember(DOUGH)
         through = load(own_daemon, users=4, events=150)
         rounds = 0
-        while rounds < 12 or busy.stats().memories == 1:  # until the first waiting batch is embedded
+        while rounds < 12 or busy.stats().memories == 1:  # until the first queued batch is embedded
             rounds += 1
             for client in (idle, busy):
                 result = client.recall(f"sourdough, question {rounds}", deadline_ms=2_000)

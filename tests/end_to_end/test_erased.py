@@ -1,4 +1,4 @@
-"""Test `forget` while the daemon runs: no byte is left in the data folder, and nothing returns."""
+"""Test `forget` while the daemon runs: no byte is left in the data folder, and nothing reappears."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_session_is_erased_from_every_file_of_a_running_daemon_for_good(daemon
             planned = erin.erasure.erase(session_id="s-erin", dry_run=True)
             receipt = erin.erasure.erase(session_id="s-erin")
             assert (receipt.complete, receipt.memories) == (True, 12)
-            assert receipt.events >= 12  # plus the blocks that memory has published
+            assert receipt.events >= 12  # plus the blocks that the daemon has published
             assert planned.ids_sha256 == receipt.ids_sha256
             assert files_with(SECRET, daemon.data_dir) == []
             publisher.publish(events[3])
@@ -79,7 +79,7 @@ def test_a_user_is_erased_from_a_running_daemon_that_serves_other_users(daemon: 
             stop.set()
             assert set(asking.result()) == {3, 0}  # no request was refused: late requests found an empty memory
             assert (receipt.complete, receipt.memories) == (True, 40)
-            assert receipt.events >= 40  # plus the blocks that memory has published
+            assert receipt.events >= 40  # plus the blocks that the daemon has published
             assert planned.ids_sha256 == receipt.ids_sha256
             assert files_with(OTHER_SECRET, daemon.data_dir) == []
             assert gina.stats().memories == 0

@@ -1,4 +1,4 @@
-"""Test that no request hangs and nothing is lost if hosts are killed, and their sockets removed or sent junk."""
+"""Test that no request hangs and nothing is lost if hosts are killed, and their sockets are removed or receive junk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class Asking:
-    """Clients of one user that alternately recall and remember until they are stopped."""
+    """Clients of one user that alternately recall and remember until stopped."""
 
     def __init__(self, data_dir: Path, user_id: str) -> None:
         self._data_dir = data_dir
@@ -75,7 +75,7 @@ def host_pid(client: MemoryClient, user_id: str) -> int | None:
 def killed(client: MemoryClient, user_id: str) -> int:
     deadline_s = time.monotonic() + PATIENCE_S
     while (pid := host_pid(client, user_id)) is None:
-        assert time.monotonic() < deadline_s, "the host did not come back"
+        assert time.monotonic() < deadline_s, "the host did not restart"
     os.kill(pid, signal.SIGKILL)
     return pid
 

@@ -55,7 +55,7 @@ def kill_part(daemon: DaemonProcess, name: str) -> None:
 
 
 def kill_raylet(daemon: DaemonProcess) -> None:
-    """Kill the raylet. Its hosts still run for a while, and answer while their successors start."""
+    """Kill the raylet. Its hosts keep running for a while, and answer while their successors start."""
     next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
 
 
@@ -85,7 +85,7 @@ def test_every_acknowledged_event_is_stored_once_after_any_kill(own_daemon: Daem
         kill_part(own_daemon, "embedder")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
         kill_raylet(own_daemon)
-        assert own_daemon.wait() > 0  # without Ray the daemon ends; a supervisor would restart it
+        assert own_daemon.wait() > 0  # without Ray the daemon exits; a supervisor would restart it
         own_daemon.start()
         assert publisher.wait(timeout=300) == 0
     finally:

@@ -1,4 +1,4 @@
-"""Test `memory-agent mcp` with a real daemon, which it starts and which is killed during a call and restarted."""
+"""Test `memory-agent mcp` with a real daemon that it starts, and that is killed during a call and restarted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class McpProcess:
         return found
 
     def end(self) -> str:
-        """End the process as a client does; return its standard error."""
+        """Stop the process as a client does; return its standard error."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
         return said

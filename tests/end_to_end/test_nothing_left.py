@@ -1,6 +1,6 @@
-"""Test that a daemon with a killed part continues, or ends and reports why, and leaves no process or socket.
+"""Test that a daemon with a killed part continues, or exits and reports why, and leaves no process or socket.
 
-`python -m ops.soak kills` kills each process once, every time in a new daemon.
+`python -m ops.soak kills` kills each process once, each time in a new daemon.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 USERS = ("ann", "ben", "cas")
 AT_LEAST = 15  # acknowledged publishes between two kills
-LONGEST_S = 3.0  # at most, from the last of these publishes to the kill
+LONGEST_S = 3.0  # maximum time from the last of these publishes to the kill
 
 
 class Sharing:

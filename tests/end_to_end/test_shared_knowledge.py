@@ -91,7 +91,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
 
         assert own_daemon.stop() == 0
         own_daemon.start()
-        (both,) = asked(ben, *BOTH).memories  # merged with the own memory, which has the same words
+        (both,) = asked(ben, *BOTH).memories  # merged with the user's own memory, which has the same words
         assert (both.tier, both.record.id) == ("local", "own")
         assert both.shared is not None
         assert both.shared.author == item.author
@@ -175,7 +175,7 @@ def test_followers_receive_missed_events_after_a_crash(own_daemon: DaemonProcess
 
 
 def followed(daemon: DaemonProcess, identity: Identity) -> list[str]:
-    """Return the output of the command line for events after number 1 of the journal."""
+    """Return the command line's output for events after journal number 1."""
     words = ["shared", "follow", "--user", "member", "--after", "1", "--count", "2", "--timeout", "60", "--json"]
     command = [sys.executable, "-m", "memory_agent", *words, "--data-dir", str(daemon.data_dir)]
     shown = {**environment(), "MEMORY_AGENT_TOKEN": identity.token}

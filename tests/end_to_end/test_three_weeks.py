@@ -1,4 +1,4 @@
-"""Test a story of three weeks: emitters without any code for memory, and the blocks that a conductor receives.
+"""Test a three-week story: emitters without any memory code, and the blocks that a conductor receives.
 
 The events are in `three_weeks/`, one file per week, as emitters write them. They have their original times, so ages are
 not compared.
@@ -59,7 +59,7 @@ def is_message(event: dict[str, Any]) -> bool:
 
 
 def publish(daemon: DaemonProcess, events: Sequence[dict[str, Any]], file: Path) -> None:
-    """Publish events from a file by the command line; return when they are memories."""
+    """Publish events from a file with the command line; return once they are memories."""
     file.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
     summary = document("publish", str(file), "--wait", "--data-dir", str(daemon.data_dir))
     assert (summary["acknowledged"], summary["rejected"]) == (len(events), 0)

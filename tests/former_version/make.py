@@ -1,6 +1,6 @@
-"""Makes the fixture with the former version. Run it in a checkout of that version, with its virtual environment.
+"""Creates the fixture with the former version. Run it in a checkout of that version, with its virtual environment.
 
-    git worktree add ../former 71b6c66 && cd ../former    # with a virtual environment of its own
+    git worktree add ../former 71b6c66 && cd ../former    # with its own virtual environment
     .venv/bin/python PATH/TO/tests/former_version/make.py     # writes former.tar.xz and answers.json beside this file
 
 A daemon receives events, answers recalls, follows runs, erases, exports, is backed up, and stops cleanly. A second
@@ -47,7 +47,7 @@ FAST = ("--set", "daemon.owner_wait_s=1", "--set", "daemon.upkeep_interval_s=1",
 
 
 def main() -> None:
-    """Make and pack the data, and record the answers of this version about them."""
+    """Create and pack the data, and record this version's answers about it."""
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         root = Path(folder)
         make_plain(root)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def make_plain(root: Path) -> None:
-    """Create a folder of two users of one conductor: runs, lessons, an erasure, quarantine, keys, exports, a backup."""
+    """Create a folder with two users, runs, lessons, an erasure, quarantined events, keys, exports and a backup."""
     data_dir = root / "plain"
     with daemon(data_dir):
         publish(data_dir, [event for sent in STORY.events((1, 2), NOW).values() for event in sent])
@@ -85,7 +85,7 @@ def make_plain(root: Path) -> None:
 
 
 def teach(memory: MemoryClient) -> None:
-    """End runs successfully that used the memory with the solution."""
+    """Successfully end runs that used the memory with the solution."""
     for number, (request, used) in enumerate(LESSONS):
         result = memory.recall(request, top_k=5)
         chosen = [found.record.id for found in result.memories if used in found.record.text][:1]
@@ -98,7 +98,7 @@ def teach(memory: MemoryClient) -> None:
 
 
 def make_encrypted(root: Path) -> None:
-    """Make one user with an event, memories and a run, all encrypted."""
+    """Create one user with an event, memories and a run, all encrypted."""
     data_dir, keys = root / "encrypted", root / "keys"
     keys.mkdir(mode=0o700)
     setting = ("--set", f"encryption.keys_folder={keys}")
@@ -114,7 +114,7 @@ def make_encrypted(root: Path) -> None:
 
 
 def make_spool(root: Path) -> None:
-    """Make a spool of events that a publisher could not send, because no relay runs."""
+    """Create a spool of events that a publisher could not send because no relay was running."""
     publisher = Publisher(relay_endpoints(root / "plain").ingest, spool=root / "spool", producer_id="former-publisher")
     for number in range(40):
         user_id = ("alice", "bob")[number % 2]
@@ -130,7 +130,7 @@ def look_at_journal(data_dir: Path) -> dict[str, Any]:
 
 
 def said(user_id: str, session_id: str, text: str, event_id: str) -> dict[str, Any]:
-    """Return an event of a user's message."""
+    """Return the event for a user's message."""
     return {
         "event_id": event_id, "event_type": "chat.user_msg", "timestamp": NOW.isoformat(), "user_id": user_id,
         "session_id": session_id, "payload": {"text": text},
@@ -138,7 +138,7 @@ def said(user_id: str, session_id: str, text: str, event_id: str) -> dict[str, A
 
 
 def publish(data_dir: Path, events: list[dict[str, Any]]) -> None:
-    """Publish events in order of time, and wait until each is stored, dropped or in quarantine."""
+    """Publish events in chronological order, and wait until each is stored, dropped or quarantined."""
     with Publisher(relay_endpoints(data_dir).ingest) as publisher:
         for event in sorted(events, key=lambda event: event["timestamp"]):
             publisher.publish(event)
@@ -167,7 +167,7 @@ def memory_agent(*words: str) -> None:
 
 
 def pack(root: Path) -> None:
-    """Pack everything but sockets. Equal files are adjacent, so that copies in the backup take little space."""
+    """Pack everything except sockets. Identical files are adjacent, so that copies in the backup take little space."""
     kept = [path for path in root.rglob("*") if "run" not in path.relative_to(root).parts and not path.is_socket()]
     with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
         for path in sorted(kept, key=lambda path: (path.is_file(), path.name, str(path))):

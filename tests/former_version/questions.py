@@ -1,4 +1,4 @@
-"""The questions for both versions about the fixture, and the form in which their answers are compared.
+"""The questions about the fixture for both versions, and the form in which the answers are compared.
 
 `make.py` asks the former version, and the tests ask the present version. Each version gets a freshly unpacked fixture
 and the same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of
@@ -98,11 +98,11 @@ UNLIKE = frozenset({
     "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
     "disk_bytes", "state_bytes", "erased_at", "unbuilt", "plan", "gate",
 })  # fmt: skip
-"""Fields that are not compared: ids and times of the questions, sizes of files, and fields changed on purpose.
+"""Fields that are not compared: ids and times of the questions, file sizes, and fields changed on purpose.
 
-`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was the
-way in which a filter was applied, and only one way is left. The `gate` of learning now counts from the second run on,
-not from the fiftieth, and needs more evidence.
+`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was how
+a filter was applied, and only one way is left. The learning `gate` now counts from the second run, not from the
+fiftieth, and requires more evidence.
 """
 
 ADDED = frozenset({
@@ -112,15 +112,15 @@ ADDED = frozenset({
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
-"""Options for later versions, as the former version returned the best memories of any relevance."""
+"""Options for later versions, because the former version returned the best memories of any relevance."""
 NO_RUNS = {"context": ("--runs", "0")}
-"""Options for later versions, by question, as blocks of the former version had no runs."""
+"""Options for later versions, by question, because the former version's blocks had no runs."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
 """Fields of a memory that depend on the ranking, which later versions replaced."""
 MOST = 0.6
-"""The least share of the memories of a hybrid recall that later versions must find too."""
+"""The minimum share of a hybrid recall's memories that later versions must also find."""
 PENDING = "word_vectors_pending"
-"""The mark of answers from files of the former version, which have no word vectors until these are filled in."""
+"""The mark of answers from the former version's files, which have no word vectors until these are filled in."""
 
 TOLERANCE = 1e-4
 _TEXT = ("context",)
@@ -129,14 +129,13 @@ _TEXT = ("context",)
 def unpack(root: Path) -> None:
     """Unpack the fixture into `root`, with the modes that the former version gave its files."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # Python has filters since 3.11.4
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # filters were added in Python 3.11.4
         archive.extractall(root)
 
 
 def answers(root: Path, *more: str, own: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the answers of the imported version's command line to all questions, in order, with the options `more`.
-
-    `own` has further options for single questions.
+    """Return the imported version's command-line answers to all questions, in order, with the options `more`. `own`
+    contains additional options for single questions.
     """
     return {name: answer(root, name, *more, *own.get(name, ())) for name in QUESTIONS}
 
@@ -181,12 +180,12 @@ def differences_of_recalls(former: Any, present: Any) -> list[str]:
 
 
 def same_order(former: Any, present: Any) -> bool:
-    """Return whether two recalls have the same memories in the same order."""
+    """Return whether two recalls contain the same memories in the same order."""
     return [one["record"]["id"] for one in former] == [one["record"]["id"] for one in present]
 
 
 def _unranked(value: Any) -> Any:
-    """Leave out, at any depth, the fields that depend on the ranking."""
+    """Remove, at any depth, the fields that depend on the ranking."""
     if isinstance(value, dict):
         return {name: _unranked(one) for name, one in value.items() if name not in RANKING}
     return [_unranked(one) for one in value] if isinstance(value, list) else value
@@ -194,7 +193,7 @@ def _unranked(value: Any) -> Any:
 
 @contextmanager
 def _command_line(words: Sequence[str]) -> Iterator[None]:
-    """Set the arguments of this process for the block, and clear our settings from its environment."""
+    """Set this process's arguments within the block, and clear our settings from its environment."""
     argv, environment = sys.argv, dict(os.environ)
     sys.argv = ["memory-agent", *words]
     for name in environment:
@@ -242,7 +241,7 @@ def _documents(text: str) -> Any:
 
 
 def comparable(document: Any, root: str = "/nowhere") -> Any:
-    """Leave out what differs between two runs, and replace the path of the fixture by ROOT."""
+    """Remove what differs between two runs, and replace the fixture's path with ROOT."""
     if isinstance(document, dict):
         return {key: comparable(value, root) for key, value in document.items() if key not in UNLIKE}
     if isinstance(document, list | tuple):

@@ -1,19 +1,19 @@
 """Test that files of the former version can be opened and give the same answers.
 
 The fixture is a data folder, an encrypted data folder with its key ring, a backup, an export, exported learning, a
-spool with unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
-`answers.json` has the answers of that version. Intended differences:
+spool with unsent events and key files, created by `make.py` with that version's daemon, command line and Python
+interface. `answers.json` contains that version's answers. Intended differences:
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the questions), `ADDED` (new since then);
-- hybrid recalls have another ranking (`differences_of_recalls`); recalls only by words or vectors keep their order;
+- hybrid recalls have a different ranking (`differences_of_recalls`); recalls only by words or vectors keep their order;
 - "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are shown to the nearest week, month and year;
-- the questions ask for memories of any relevance, as that version had no relevance;
+- the questions ask for memories of any relevance, because that version had no relevance;
 - answers have the mark `PENDING` until word vectors are filled in;
 - receipts describe what they do not cover in other words, and name shared items: `_with_former_words`;
 - the key `local` has all present scopes, and other keys have their former scopes: `_with_former_scopes`;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
-- vectors are float32 and scores are compared to 1e-4, because another release of the engine may round differently.
+- vectors are float32 and scores are compared to 1e-4, because a different engine release may round differently.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The answers of the present command line to all questions, in order, on one copy of the fixture."""
+    """The current command line's answers to all questions, in order, on one copy of the fixture."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
     return answers(folder, *ANY_RELEVANCE, own=NO_RUNS) | {
@@ -132,7 +132,7 @@ def _with_former_words(former: dict[str, Any], now: dict[str, Any]) -> dict[str,
 
 
 def _taken_memories(told: dict[str, Any]) -> list[Any]:
-    """Remove the memories from an answer to a recall, and return them. A block has entries, returned without ages."""
+    """Remove the memories (for a block: its entries, without ages) from an answer to a recall, and return them."""
     answer = told["answer"]
     if isinstance(answer, dict):
         told["answer"] = {name: value for name, value in answer.items() if name != "memories"}

@@ -22,7 +22,7 @@ A finding is saved in tests/fuzz/corpus/TARGET/, from where `make test` replays 
 @click.command(epilog=EPILOG)
 @click.option("--target", "names", multiple=True, metavar="NAME", help="Only this target. Repeatable.")
 @click.option("--seconds", default=15.0, show_default=True, help="Time per target.")
-@click.option("--seed", type=int, help="Random seed; printed if not given.")
+@click.option("--seed", type=int, help="Random seed; printed if not set.")
 @click.option("--engine", type=click.Choice(["auto", "atheris", "mutation"]), default="auto", show_default=True)
 @click.option("--save/--no-save", default=True, show_default=True, help="Add findings to the corpus.")
 @click.option("--list", "listing", is_flag=True, help="List the targets and their past findings.")

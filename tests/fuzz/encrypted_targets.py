@@ -1,7 +1,7 @@
 """Fuzz targets that are encrypted: key files and credentials, caches and names under a user's key, markers.
 
 A cipher hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again with a checksum and
-encrypted with the right key, as a faulty version of this program would have written it.
+encrypted with the right key, as a faulty version of this program could have written it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def key_path(folder: Path) -> Path:
 
 
 def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
-    """Return a function that runs with its input, and with the input changed by each of `made`."""
+    """Return a function that calls `run` with its input, and with the input changed by each function in `made`."""
 
     def all_of(data: bytes) -> None:
         run(data)
@@ -91,7 +91,7 @@ def _key_file(folder: Path) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """Return the message of our error, or "" without an error."""
+    """Return our error's message, or "" if there is no error."""
     try:
         read()
     except OURS as error:

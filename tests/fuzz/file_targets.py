@@ -1,7 +1,7 @@
 """Fuzz targets that are files and values: journal entries, records, indexes, checkpoints, keys, settings, pages.
 
 Most have a checksum, which hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again as
-the body of a value with a valid checksum, as a faulty version of this program would have written it.
+the body of a value with a valid checksum, as a faulty version of this program could have written it.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _journal_values(data: bytes) -> None:
 
 
 def _told_apart(read: Callable[[bytes, Any], object], stored: object) -> None:
-    """Check that damage gives None, a missing key raises our error, and nothing else is raised."""
+    """Check that damage yields None, a missing key raises our error, and nothing else is raised."""
     with suppress(EncryptionKeyMissingError):
         read(KEY, stored)
 

@@ -48,7 +48,8 @@ RULES = (
 
 
 def _columns(key: UserKey | None, data: bytes) -> None:
-    """Edit the file: four bytes of input are a position (three) and a value (one), and the first byte may cut it.
+    """Edit the file: four bytes of input are a position (three) and a value (one), and the first byte may truncate the
+    file.
 
     Changed bytes are detected, so queries get the right answers.
     """
@@ -193,7 +194,7 @@ def _backup() -> Path:
 
 
 def _manifest() -> tuple[bytes, ...]:
-    """Return the manifest unchanged, with a repeated part, and with a time without zone."""
+    """Return the manifest unchanged, with a repeated part, and with a time without a zone."""
     written = (_backup() / MANIFEST_FILE).read_bytes()
     told = msgspec.json.decode(written)
     twice = {**told, "parts": told["parts"][:1] * 2, "left_out": ["bob"]}

@@ -1,7 +1,7 @@
 """Searches for a failing input of one target, by mutation or, if atheris is installed, guided by coverage.
 
 The search runs in a child process, so that a crash or hang ends only the search of that target. The input that caused
-it is then the finding. Findings are minimised, and one of each kind is kept.
+it is then the finding. Findings are minimised, and one of each kind is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXECUTED = re.compile(r"number_of_executed_units:\s*(\d+)")
 _FOLDER = Path(__file__).parent
 
 Findings = dict[str, tuple[str, bytes]]
-"""The message and the smallest input, by what was raised and where."""
+"""The message and the smallest input, by the exception and where it was raised."""
 
 
 class Hunt(NamedTuple):
@@ -59,7 +59,7 @@ def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
                 ended.stdout.decode(errors="replace") + ended.stderr.decode(errors="replace"),
             )
         except subprocess.TimeoutExpired:
-            code, output = -1, f"did not end within {HANG_S:g} s of its time"
+            code, output = -1, f"did not end within {HANG_S:g} s after its time limit"
         report = work / "report.json"
         if report.exists():
             told = json.loads(report.read_text())

@@ -1,4 +1,4 @@
-"""Runs one input under machine-independent limits on the number of calls and on the bytes allocated at a time.
+"""Runs one input under machine-independent limits on the number of calls and on the bytes allocated at once.
 
 Both limits grow in proportion to the input. Only the time limit of the test or run ends a loop inside a C function.
 """
@@ -41,4 +41,4 @@ def within_limits(function: Callable[[bytes], object], data: bytes) -> None:
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     if peak_bytes > most_bytes:
-        raise LimitError(f"{peak_bytes} bytes at once, at most {most_bytes} for {len(data)} bytes of input")
+        raise LimitError(f"{peak_bytes} bytes at once; the limit for {len(data)} bytes of input is {most_bytes}")

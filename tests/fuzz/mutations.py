@@ -1,7 +1,7 @@
 """Mutates valid inputs into nearly valid inputs, which pass the first checks.
 
-In a MessagePack or JSON sample, one value is replaced by an odd value (a lone surrogate, 2^64 - 1, NaN, a length of 4
-GB, 3,000 levels). Other samples, and sometimes these too, get flipped bits, are truncated or spliced with another
+In a MessagePack or JSON sample, one value is replaced by an unusual value (a lone surrogate, 2^64 - 1, NaN, a length of
+4 GB, 3,000 levels). Other samples, and sometimes these too, have bits flipped, are truncated or spliced with another
 sample, or have a piece repeated. The seed determines every mutation.
 """
 

@@ -1,5 +1,6 @@
 """Send junk and half-valid messages to a real relay, gateway and host. All must continue to answer, stay below a memory
-bound, and reveal nothing of other users."""
+bound, and reveal nothing about other users.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[byte
 
 
 def frames_of(seed: int, token: bytes) -> list[bytes]:
-    """Return a correlation, a body and a token; sometimes too few or too many frames, or another user's."""
+    """Return a correlation, a body and a token, or sometimes too few or too many frames, or another user's token."""
     random = Random(seed)
     frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
     change = random.randrange(12)
@@ -114,7 +115,7 @@ def test_a_relay_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alic
 
 
 def test_no_producer_can_end_the_relay_by_exhausting_its_numbers(folder: Path) -> None:
-    """Regression: refusing a number beyond 64 bits could not be encoded, and ended the relay."""
+    """Regression: the refusal of a number beyond 64 bits could not be encoded, and stopped the relay."""
     with RelayProcess(folder / "data") as relay, connected(relay.endpoints.ingest) as asker:
         token = create_key(folder / "data", "a", "alice", frozenset({Scope.PUBLISH})).token.encode()
         publish = {"op": "publish", "producer_id": "q", "attempt": 1, "events": [PACKED[0], PACKED[1]]}
@@ -153,7 +154,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
 
 
 def any_request(seed: int, token: str, replayed: bytes) -> bytes:
-    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
+    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's with a different token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:
@@ -172,7 +173,7 @@ def any_request(seed: int, token: str, replayed: bytes) -> bytes:
 
 
 def test_a_gateway_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
-    """Also with a peer that replays bob's request with alice's token, an unknown token or a revoked token."""
+    """Includes a peer that replays bob's request with alice's token, an unknown token or a revoked token."""
     with absent_embedder(folder) as embedder, gateway_without_ray(folder / "d", embedder) as served:
         tokens = {name: create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("alice", "bob", "gone")}
         revoke_key(served.data_dir, "gone")

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The code of the problem; "" for a result."""
+        """The problem's code; "" for a result."""
         return json.loads(self.body).get("code", "") if self.status >= 400 else ""
 
     def json(self) -> Any:
@@ -65,7 +65,7 @@ class StreamEvent(NamedTuple):
 
 
 class Listener:
-    """Reads one event stream. Iterating waits for the next frame and ends with the stream."""
+    """Reads one event stream. Iteration blocks until the next frame, and stops when the stream ends."""
 
     def __init__(self, url: str, token: str, path: str, after: int | None = None) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
@@ -75,7 +75,7 @@ class Listener:
         self.status = self._answer.status
         self.problem: dict[str, Any] = {}
         if self.status == 200:
-            assert next(self).name == ""  # the first frame has the id after which the stream continues
+            assert next(self).name == ""  # the first frame contains the id after which the stream continues
         else:
             self.problem = json.loads(self._answer.read())
             self.close()

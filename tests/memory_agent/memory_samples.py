@@ -26,7 +26,7 @@ SUBJECTS = (
 
 
 def message(number: int, text: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Return an event of a user's message; the default text is a numbered subject."""
+    """Return the event for a user's message; the default text is a numbered subject."""
     text = f"{SUBJECTS[number % len(SUBJECTS)]}, part {number}" if text is None else text
     return {
         "event_id": f"event-{number}",
@@ -39,7 +39,7 @@ def message(number: int, text: str | None = None, **fields: Any) -> dict[str, An
 
 
 def progress(number: int, text: str, run_id: str = "run_7") -> dict[str, Any]:
-    """Return an event of a worker's progress in a run."""
+    """Return an event about a worker's progress in a run."""
     payload = {"message": text, "run_id": run_id}
     return message(number, event_type="worker.task.progress", payload=payload)
 

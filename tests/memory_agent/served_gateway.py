@@ -139,7 +139,7 @@ def gateway_in_new_folder(
 
 @contextmanager
 def found_by_clients(served: Served) -> Iterator[None]:
-    """Let clients find the gateway by its data folder, as for a daemon."""
+    """Let clients find the gateway by its data folder, as they find a daemon."""
     with Layout(served.data_dir).hold():
         Layout(served.data_dir).http.write_text(f"{served.http}\n")
         yield

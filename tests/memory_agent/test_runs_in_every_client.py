@@ -1,4 +1,4 @@
-"""Runs, feedback and learning work the same embedded and through the daemon, and a repeat takes effect once."""
+"""Runs, feedback and learning work the same embedded as through the daemon, and a repeat takes effect once."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_run_begins_once(memory: Either) -> None:
 
 def test_an_unknown_run_takes_neither_steps_nor_an_end(memory: Either) -> None:
     for ask in (lambda: memory.runs.step("mistyped", "Went on"), lambda: memory.runs.end("mistyped", "failed")):
-        with pytest.raises(RunUnknownError, match="mistyped is not known"):
+        with pytest.raises(RunUnknownError, match="no such run: mistyped"):
             ask()
     assert memory.runs.get("mistyped") is None
 

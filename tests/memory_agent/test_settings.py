@@ -1,4 +1,4 @@
-"""Settings come from defaults, TOML, environment and flags, in rising precedence; errors name the setting."""
+"""Settings come from defaults, TOML, environment and flags, in increasing precedence; errors name the setting."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_former_name_is_read_with_a_warning(
     tmp_path: Path, text: str, environment: dict[str, str], overrides: dict[str, float]
 ) -> None:
-    with pytest.warns(FutureWarning, match=r"recall\.alpha was renamed recall\.vector_weight") as caught:
+    with pytest.warns(FutureWarning, match=r"recall\.alpha was renamed to recall\.vector_weight") as caught:
         recall = load_settings(written(tmp_path, text), environment, overrides).recall
     assert recall.vector_weight == 0.25
     assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
@@ -131,7 +131,7 @@ def test_every_renamed_setting_leads_to_one_that_exists() -> None:
         ("[recall]\ncentering = false\nvector_weight = 0.25\n", {}, {}),
         ("[recall]\nvector_weight = 0.25\n", {"MEMORY_AGENT_RECALL__CENTERING": "false"}, {}),
         ("", {"MEMORY_AGENT_RECALL": "{centering = true, vector_weight = 0.25}"}, {}),
-        ("[recall]\nvector_weight = 0.25\n", {}, {"recall.centering": "no value that it ever had"}),
+        ("[recall]\nvector_weight = 0.25\n", {}, {"recall.centering": "never a valid value"}),
         ("[recall]\ncentering = 1\n", {"MEMORY_AGENT_RECALL__CENTERING": "1"}, {"recall.vector_weight": 0.25}),
     ],
 )

@@ -67,7 +67,7 @@ from relay.net import RequestSocket
 INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.is_inner}
 METHODS = BY_NAME.keys() - INNER_METHODS
 USER_METHODS = {name for name in METHODS if BY_NAME[name].answered_by == "memory"}
-NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is another test
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is a different test
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
@@ -153,7 +153,7 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
     if operation.verb or operation.op not in ("", "publish"):
         fault = msgspec.msgpack.decode(answer).get("fault") or {"code": "", "message": ""}
         assert fault["code"] not in ("protocol", "internal", "malformed_event"), fault
-        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # an id of another kind
+        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # a wrong kind of id
 
 
 def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:

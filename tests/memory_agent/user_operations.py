@@ -1,6 +1,6 @@
 """Users that send every kind of request, each with its own key and private data.
 
-`OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if any of them is
+`OPERATIONS` contains every verb of the daemon and every request of the relay; `test_user_isolation` fails if any is
 missing.
 """
 
@@ -83,7 +83,7 @@ class User:
             self.ids.append(id_)
 
     def await_events(self, publisher: Publisher, *others: str) -> bytes:
-        """Wait until the published events are in the memories; return the publisher's report."""
+        """Wait until the published events are ingested; return the publisher's report."""
         report = publisher.flush()
         assert not report.pending
         for seq in report.acked_through.values():
@@ -120,7 +120,7 @@ class Asked(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An action of a user, with the daemon's `verb` or the relay's `op`; both are empty for several requests."""
+    """A user's action, with the daemon's `verb` or the relay's `op`; both are empty for several requests."""
 
     name: str
     do: Callable[[User, Asked], bytes]
@@ -147,7 +147,7 @@ def next_run(user: User) -> str:
 
 
 def conduct(user: User, _: Asked) -> bytes:
-    """Let the conductor publish for the user, also as `system`, in a run with a guessable id."""
+    """Let the conductor publish for the user, including as `system`, in a run with a guessable id."""
     run_id = next_run(user)
     user.runs += 1
     for user_id, fields in (
@@ -212,7 +212,7 @@ def show_of_other(user: User, asked: Asked) -> bytes:
 
 
 def rate_of_other(user: User, asked: Asked) -> bytes:
-    """Rate an item of another user, or of the user itself if `asked` names it."""
+    """Rate another user's item, or the user's own if `asked` names it."""
     answer = user.ask("rate", {"item_id": shared_by(asked.other), "rating": 0.5}, asked.named)
     is_own = asked.other is user and asked.named in (None, user.name)
     return b"\x80" if is_own else answer

@@ -65,14 +65,14 @@ def running_daemon() -> Iterator[Path]:
 
 @pytest.fixture
 def one_daemon(running_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure the parts on one daemon, each with a user of its own."""
+    """Measure the parts on one daemon, each with its own user."""
     for part in MEASURED_TOGETHER:
         monkeypatch.setattr(part, "temporary_daemon", lambda settings: nullcontext(running_daemon))
         monkeypatch.setattr(part, "_USER", part.__name__.rpartition(".")[2])
 
 
 def fewer(monkeypatch: pytest.MonkeyPatch, part: ModuleType, **numbers: int) -> None:
-    """Make a part measure less: the tests check that it measures, not the figures."""
+    """Reduce a part's measurements: the tests check that it measures, not the figures."""
     for name, number in numbers.items():
         monkeypatch.setattr(part, f"_{name.upper()}", number)
 
@@ -330,7 +330,7 @@ with filled_store(250) as store:
 
 
 def _in_a_process_of_its_own(program: str) -> str:
-    """Return the last line that a program prints. In a process of its own, as a process can start Ray only once."""
+    """Return the last line that a program prints, in a separate process: a process can start Ray only once."""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]
@@ -339,7 +339,7 @@ def _in_a_process_of_its_own(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hosts_makes_rows() -> None:
-    """With few calls, recalls and events. Checks that there are figures, not their values."""
+    """Uses few calls, recalls and events, and checks that there are figures, not their values."""
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
     assert {"hosts, empty call at the socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC less in process, in embeddings"].target == "≤ 1.2"

@@ -63,7 +63,7 @@ def test_the_page_has_every_line_of_every_data_set(
     assert "2 issues." in page
     shipped = [row for row in rows if row[0] == "shipped"]
     assert [row[5:] for row in shipped] == [[""] * 4] * 3
-    assert shipped[0][1] == "83.3"  # two of the questions have one turn of evidence, the third has two
+    assert shipped[0][1] == "83.3"  # two of the questions have one turn of evidence, and the third has two
     without_words = next(row for row in rows if row[0] == "shipped without late interaction")
     assert " to " in without_words[5]
 

@@ -1,4 +1,4 @@
-"""Test the figures of attribution, on made-up scores and runs."""
+"""Test the attribution figures, on synthetic scores and runs."""
 
 from __future__ import annotations
 

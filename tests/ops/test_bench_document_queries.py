@@ -1,4 +1,4 @@
-"""Test the measurement of document queries, on made-up runs."""
+"""Test the measurement of document queries, on synthetic runs."""
 
 from __future__ import annotations
 

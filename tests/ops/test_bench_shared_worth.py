@@ -1,4 +1,4 @@
-"""Test the worth of shared items in a world of a few texts: the loop raises helpful items, the controls do not."""
+"""Test the worth of shared items in a world of a few texts: the loop raises helpful items, but the controls do not."""
 
 from __future__ import annotations
 

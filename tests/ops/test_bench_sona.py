@@ -1,4 +1,4 @@
-"""Test that the page of the lab has exactly the figures of a report."""
+"""Test that the lab's page contains exactly a report's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test small stores made from data sets: their contents and questions, and that nothing is embedded twice."""
+"""Test small stores built from data sets: their contents and questions, and that nothing is embedded twice."""
 
 from __future__ import annotations
 

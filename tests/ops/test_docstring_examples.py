@@ -98,7 +98,7 @@ SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure
 
 @contextmanager
 def a_memory(folder: Path, embedder: Embedder) -> Iterator[Names]:
-    """An empty memory of `alice`, the store of shared items, a journal of her events, and a file of settings."""
+    """An empty memory of `alice`, the store of shared items, a journal of her events, and a settings file."""
     (folder / "memory-agent.toml").write_text('[recall]\nmode = "hybrid"\n', encoding="utf-8")
     with (
         Knowledge.open(folder / "shared", embedder=embedder) as shared,
@@ -146,7 +146,7 @@ def a_relay(folder: Path, _: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_full_relay(folder: Path, _: Embedder) -> Iterator[Names]:
-    """A subscriber of a relay whose journal has the events."""
+    """A subscriber to a relay whose journal contains the events."""
     with Broker(folder / "data") as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             for event in EVENTS:
@@ -174,12 +174,12 @@ def nothing(_: Path, __: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_masker(_: Path, __: Embedder) -> Iterator[Names]:
-    yield {"masker": Masker(), "word": "kq7xW2pz"}  # a made-up password
+    yield {"masker": Masker(), "word": "kq7xW2pz"}  # a fake password
 
 
 @contextmanager
 def a_lesson(_: Path, __: Embedder) -> Iterator[Names]:
-    """The lesson of a run whose query has one direction, and which used memory 7 in another direction."""
+    """The lesson of a run whose query has one direction, and that used memory 7 in a different direction."""
     query, memory = np.eye(4, dtype=np.float32)[[0, 1]]
     yield {"lesson": Lesson(1, query, used=(7,), vectors=memory[None], credits=(1.0,), quality=1.0)}
 
@@ -258,7 +258,7 @@ CLASSES = {owner.__qualname__: (owner, owner) for owner in WORLDS if ">>> " in (
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
-    """The real model, which memories opened by an example use too."""
+    """The real model, which memories opened by an example also use."""
     cache = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMORY_AGENT_MODEL_CACHE", str(cache))
@@ -283,7 +283,7 @@ def test_the_example_runs_as_printed(name: str, embedder: Embedder, monkeypatch:
 
 @pytest.mark.parametrize("name", list(WITH))
 def test_every_public_method_has_an_example(name: str) -> None:
-    assert ">>> " in (WITH[name][1].__doc__ or ""), f"{name} has no example: its docstring ends in one"
+    assert ">>> " in (WITH[name][1].__doc__ or ""), f"{name} has no example; its docstring must end with one"
 
 
 def test_every_verb_of_a_user_has_an_example() -> None:

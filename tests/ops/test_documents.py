@@ -185,7 +185,7 @@ def test_the_fields_that_the_reference_names_are_read_for_their_events() -> None
 
 
 def section_rows(heading: str) -> dict[str, list[list[str]]]:
-    """Return the names in the cells of each table row in a section of the reference, by the first cell of the row."""
+    """Return the names in the cells of each table row in a section of the reference, by the row's first cell."""
     section = REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     return {first.strip("`"): [re.findall("`([^`]+)`", cell) for cell in others] for first, *others in rows}
@@ -208,7 +208,7 @@ def test_the_tools_that_the_reference_names_have_these_verbs_and_parameters() ->
         assert set(parameters) - set(get_args(ToolScope)) == fields, name
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="the reference names the folders of Linux")
+@pytest.mark.skipif(sys.platform == "darwin", reason="the reference names Linux's folders")
 def test_the_files_that_the_reference_names_are_those_that_connect_writes() -> None:
     rows = section_rows("Connecting coding agents")
     assert rows.keys() == CLIENTS.keys()

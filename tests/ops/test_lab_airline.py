@@ -1,4 +1,4 @@
-"""Test runs of the airline agent: reading a file, its events, and the figures of recalled runs."""
+"""Test the airline agent's runs: reading a file, its events, and the figures for recalled runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the picture of the learning curve: a PNG of the expected size, and early refusals."""
+"""Test the learning curve's picture: a PNG of the expected size, and early refusals."""
 
 from __future__ import annotations
 

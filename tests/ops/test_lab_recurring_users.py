@@ -1,4 +1,4 @@
-"""Test simulated users whose work recurs, with the real memory, and their figures."""
+"""Test simulated users whose work recurs, and their figures, with the real memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that the examples of README and reference run as printed, against a daemon except for the library."""
+"""Test that the examples in the README and the reference run as printed, all but the library's against a daemon."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def type_in(words: list[str], home: str) -> str:
 
 
 def without_figures(line: str) -> str:
-    """Leave out ids, and scores, whose last digit depends on the processor."""
+    """Remove ids, and scores, whose last digit depends on the processor."""
     return re.sub(r"\b[0-9A-Z]{26}\b|(?<=score )\S+|(?<=cosine )[\d.]+", "", line).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Test that the page of a burst has the measured figures."""
+"""Test that a burst's page contains the measured figures."""
 
 from __future__ import annotations
 

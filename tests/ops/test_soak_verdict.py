@@ -1,4 +1,4 @@
-"""Test that the verdict of a soak lists exactly the failed checks."""
+"""Test that a soak's verdict lists exactly the failed checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the command line in this process, on a temporary data folder, without settings from the environment."""
+"""Runs the command line in this process, on a temporary data folder, ignoring settings in the environment."""
 
 from __future__ import annotations
 

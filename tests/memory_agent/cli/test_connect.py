@@ -1,4 +1,4 @@
-"""Test what `connect` and `disconnect` show, ask, write and refuse."""
+"""Test the output, prompts, writes and refusals of `connect` and `disconnect`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_project_gets_its_own_settings_and_a_channel(run_json: RunJson, home: 
 
 @pytest.mark.parametrize("indent", [2, None])
 def test_secrets_beside_the_change_are_not_shown(run: Run, home: Path, indent: int | None) -> None:
-    """A masker would find GitHub's tokens but not a PIN, so values are hidden whatever their form."""
+    """Masking would find GitHub's tokens but not a PIN, so all values are hidden."""
     secrets = ["hunter2", "s3cr3tvalue", "pw-in-args", TOKEN]
     server = {
         "command": "npx",
@@ -130,7 +130,7 @@ def test_an_invalid_file_is_a_failure_with_its_place(run: Run, home: Path) -> No
     assert result.exit_code == 1
     error = json.loads(result.stderr)["error"]
     assert error["code"] == "client_settings"
-    assert "mcp.json is left as it is: line 1" in error["message"]
+    assert "mcp.json was not changed: line 1" in error["message"]
 
 
 def test_user_and_project_exclude_each_other(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Test that `doctor` finds real faults and gives advice."""
+"""Test that `doctor` finds real faults and suggests remedies."""
 
 from __future__ import annotations
 

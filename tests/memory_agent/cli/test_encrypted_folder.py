@@ -32,7 +32,7 @@ Run = Callable[..., Result]
 
 NOW = datetime(2026, 2, 16, tzinfo=UTC)
 MARKS = ("zanzibarquokk", "wombat-session", "wombat-event", "wombat-run", "wombat-title", "wombat-key", "wombat-gone")
-ALICE, BOB = 15, 14  # memories; one of bob's is being erased
+ALICE, BOB = 15, 14  # number of memories; one of bob's is being erased
 VERBS = [("recall", "x"), ("stats",), ("verify",), ("rebuild",), ("compact",), ("export", "unused")]
 STORE = ("--set", "store.exact_search_limit=5")
 
@@ -55,7 +55,7 @@ def locked(data_dir: Path, keys: Path) -> Run:
 
 @pytest.fixture
 def plain(data_dir: Path) -> Path:
-    """Two users with memories, a run and an unfinished erasure; a journal; the map of run owners."""
+    """Two users with memories, a run and an unfinished erasure, plus a journal and the map of run owners."""
     for user_id in ("alice", "bob"):
         folder = user_folder(data_dir, user_id)
         with Memory.open(folder, user_id=user_id, store_settings=StoreSettings(exact_search_limit=5)) as memory:

@@ -52,7 +52,7 @@ def keys(tmp_path: Path) -> KeyRing:
 
 @pytest.fixture
 def on(keys: KeyRing) -> tuple[str, str]:
-    """The options that switch encryption on."""
+    """The options that enable encryption."""
     return "--set", f"encryption.keys_folder={keys.folder}"
 
 

@@ -64,7 +64,7 @@ FULL_DEVICE = Path("/dev/full")
         (["publish", "absent.jsonl"], 2, "absent.jsonl"),
         (["publish"], 1, "start one with: memory-agent serve --data-dir"),
         (["publish", "--wait"], 1, "start one with: memory-agent serve --data-dir"),
-        (["quarantine", "retry", "--all"], 1, "start it with: memory-agent serve --data-dir"),
+        (["quarantine", "retry", "--all"], 1, "start one with: memory-agent serve --data-dir"),
         (["quarantine", "drop"], 2, "--all"),
         (["quarantine", "drop", "3", "--all"], 2, "--all"),
         (["quarantine", "drop", "three"], 2, "three"),
@@ -137,7 +137,7 @@ def test_ctrl_c_exits_with_130_and_without_a_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.skipif(not FULL_DEVICE.exists(), reason="this system has no device that is always full")
+@pytest.mark.skipif(not FULL_DEVICE.exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("words", ["keys list", "keys list --json", "--help", "recall --help", "--version"])
 def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Path, words: str) -> None:
     command = [sys.executable, "-m", "memory_agent", *words.split()]

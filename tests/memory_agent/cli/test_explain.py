@@ -147,7 +147,7 @@ def memory(record_id: str, day: int, **fields: Any) -> RetrievedMemory:
 
 
 def shared(record_id: str, **fields: Any) -> RetrievedMemory:
-    """Return a memory of another user, whose explanation is empty."""
+    """Return another user's memory, whose explanation is empty."""
     origin = SharedOrigin(
         author="Ann \x1b[2J Lee", version="2", content_type="document", access_policy="org:acme",
         published_at=datetime(2026, 2, 18, tzinfo=UTC), metrics=QualityMetrics(distinct_users=10), is_proven=True,

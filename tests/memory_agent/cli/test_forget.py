@@ -161,7 +161,7 @@ ASIDE = "replaced-20261120T000000000000"
 
 
 def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
-    """Copy files to a folder as `restore --replace` keeps the previous files; return the folder."""
+    """Copy files to a folder like those in which `restore --replace` retains the previous files; return the folder."""
     kept = data_dir / name
     for top in tops:
         shutil.copytree(data_dir / top, kept / top)
@@ -205,7 +205,7 @@ def test_files_that_a_restore_moved_aside_keep_an_erasure_incomplete(
 
 
 def test_a_user_is_off_the_disk_before_the_receipt(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of the users' folder is fsynced: the test records its content at each fsync."""
+    """Each change to the users' folder is fsynced; the test records the folder's content at each fsync."""
     seen: list[list[str]] = []
     fsync = os.fsync
 
@@ -241,7 +241,7 @@ def test_expired_memories_are_erased_with_their_events_and_a_dry_run_names_the_r
     before = files_with(SECRET, filled)
     planned = run_json(*asked, "--dry-run", *rules)
     assert (planned["by_rule"], planned["events"], planned["complete"]) == ({"said": 4}, 4, False)
-    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # the dry run has erased nothing
+    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # the dry run erased nothing
     assert files_with(SECRET, filled) == before
     receipt = run_json(*asked, "--yes", *rules)
     assert (receipt["by_rule"], receipt["events"], receipt["complete"]) == ({"said": 4}, 4, True)

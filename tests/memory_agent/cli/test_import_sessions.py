@@ -29,7 +29,7 @@ SECRET = "ghp_" + "aB3" * 12
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Path:
-    """A folder with a session of Claude Code and one of Codex."""
+    """A folder with a Claude Code session and a Codex session."""
     folder = tmp_path / "sessions"
     write_lines(folder / "s.jsonl", samples.claude_session())
     write_lines(folder / "rollout-1.jsonl", samples.codex_session())
@@ -180,6 +180,6 @@ def test_watching_takes_new_lines_until_it_is_interrupted(relay: Path, tmp_path:
 
 
 def _await(is_so: Callable[[], bool], pause: threading.Event) -> None:
-    """Poll until `is_so()`; only the time limit of the test ends the wait."""
+    """Poll until `is_so()`, limited only by the test's timeout."""
     while not is_so():
         pause.wait(0.05)

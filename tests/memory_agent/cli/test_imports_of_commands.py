@@ -1,4 +1,4 @@
-"""Test that commands only present: decisions and file changes are public calls of lower packages."""
+"""Test that commands only present results: public calls to lower packages make decisions and change files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import memory_agent.cli
 
 FILES = sorted(Path(memory_agent.cli.__file__).parent.glob("*.py"))
 JOURNAL = {"Journal", "Erasable", "encrypt_journal", "journal_folder", "read_event", "read_mark"}
-"""Names of `relay` that open, find or change a journal."""
+"""Names in `relay` that open, find or change a journal."""
 CHANGES = {"rename", "rmtree", "unlink", "rmdir", "mkdir", "write_bytes", "write_text", "fsync"}
 """Methods and functions that change files. Only evaluations may use them, for their results."""
 
@@ -41,7 +41,7 @@ def test_a_command_changes_no_files_itself(file: Path) -> None:
 ROOT = {f"memory_agent.cli.{name}" for name in ("__init__", "group", "failure")}
 HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory_agent.memory.memory"}
 BRIDGE = {"ssl", "http.client", "importlib.metadata", "subprocess", "memory_agent.settings", "memory_agent.verbs.table"}
-"""Modules that the MCP bridge, which every session of a client starts, must not import."""
+"""Modules that the MCP bridge must not import, because every client session starts a bridge."""
 
 
 @pytest.mark.parametrize(

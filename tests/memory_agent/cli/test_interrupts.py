@@ -1,4 +1,4 @@
-"""Test that commands interrupted by Ctrl-C report what they have done: real processes and signals, a real relay."""
+"""Test that commands interrupted by Ctrl-C report what they have done, with real processes, signals and a relay."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stopped(relay: RelayProcess) -> Iterator[None]:
 
 @contextmanager
 def started(*words: str, is_ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """A command that handles SIGINT, even if the tests are a background job, or that inherits SIG_IGN."""
+    """Start a command with default SIGINT handling, even if the tests are a background job, or with SIGINT ignored."""
     handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
     process = subprocess.Popen(
         [sys.executable, "-m", "memory_agent", *words, "--json"],

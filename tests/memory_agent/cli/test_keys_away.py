@@ -1,4 +1,4 @@
-"""Test a missing or wrong folder of keys: nothing is created, and the error gives advice."""
+"""Test a missing or wrong keys folder: nothing is created, and the error suggests what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def locked(run: Run, keys: Path) -> Run:
 
 @pytest.fixture(params=["library", "journal"])
 def encrypted(request: pytest.FixtureRequest, data_dir: Path, keys: Path, locked: Run) -> Path:
-    """A data folder with one encrypted user, with a journal and without."""
+    """A data folder with one encrypted user, with and without a journal."""
     assert locked("remember", "the spare key is under the stone", "--user", "alice").exit_code == 0
     if request.param == "journal":
         Journal.open(journal_folder(data_dir), keys=KeyRing(keys)).close()

@@ -182,5 +182,5 @@ def test_ending_an_unknown_run_does_not_create_it(run: Run, run_json: RunJson, w
     run_json("trajectory", "begin", "Fix it", "--run", "run-7")
     result = run("trajectory", *words)
     assert result.exit_code == 1
-    assert "rum-7 is not known" in result.stderr
+    assert "no such run: rum-7" in result.stderr
     assert [one["id"] for one in run_json("trajectory", "list")] == ["run-7"]

@@ -254,7 +254,7 @@ def test_a_setting_of_the_environment_yields_to_a_flag(run: Run, monkeypatch: py
 def test_a_setting_under_its_former_name_is_noted_and_followed(run: Run, run_json: RunJson) -> None:
     noted = run("recall", "x", "--set", "recall.alpha=0.5", "--json")
     assert noted.exit_code == 0
-    assert "note: setting recall.alpha was renamed recall.vector_weight" in noted.stderr
+    assert "note: setting recall.alpha was renamed to recall.vector_weight" in noted.stderr
     assert json.loads(noted.stdout)
     both = run("recall", "x", "--set", "recall.alpha=0.5", "--set", "recall.vector_weight=0.5")
     assert (both.exit_code, both.stderr.split(":")[:2]) == (1, ["error", " setting recall.alpha"])

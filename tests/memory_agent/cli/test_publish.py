@@ -36,7 +36,7 @@ class Relay:
         self._process.communicate(timeout=60)
 
     def journaled(self) -> list[tuple[str, str]]:
-        """Return user and text of the journal's events, in order, read while the relay runs."""
+        """Return the user and text of each of the journal's events, in order, read while the relay runs."""
         with Journal.open(journal_folder(self.folder), readonly=True) as journal:
             events = [read_event(entry.data) for entry in journal.read(0, 10_000)]
         return [(event.user_id, event.payload["text"]) for event in events]

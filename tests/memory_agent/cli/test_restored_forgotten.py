@@ -29,7 +29,7 @@ def open_user(data_dir: Path, user_id: str) -> Memory:
 
 
 def take_in(data_dir: Path) -> None:
-    """Ingest each user's journal events after the cursor, as a daemon does at its start."""
+    """Ingest each user's journal events after the cursor, as a daemon does when it starts."""
     with Journal.open(journal_folder(data_dir)) as journal:
         for user_id in ("alice", "bob"):
             entries = journal.read(journal.cursor(CONSUMER), 100, user_id=user_id)
@@ -208,6 +208,6 @@ def test_a_forgotten_id_that_returned_is_restored_only_from_later_backups(
     assert restored_from("after") == ["the new plan"]
     assert restored_from("before") == []
     remember("the last plan")
-    run("forget", "--id", "plan", "--user", "alice", "--yes")  # exits with 1, as the files moved aside still contain it
+    run("forget", "--id", "plan", "--user", "alice", "--yes")  # exits with 1: the files moved aside still contain it
     assert texts(data_dir, "alice") == []
     assert restored_from("after") == []

@@ -463,7 +463,7 @@ def test_a_key_says_who_publishes_and_what_is_found(run: Run, run_json: RunJson,
     assert code_of(run(*preview, *liz, "--user", "max", "--json")) == (1, "user_not_allowed")
     assert run(*preview, *liz).exit_code == 0
     refused = run("shared", "confirm", str(out), "--yes", *nia)
-    assert (refused.exit_code, "org:acme is not one of the caller's key" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "org:acme is not permitted by the caller's key" in refused.stderr) == (1, True)
     item = run_json("shared", "confirm", str(out), "--yes", *liz)
     for key, found in ((max_, [item["id"]]), (nia, [])):
         assert [one["item"]["id"] for one in run_json("shared", "search", QUESTION, *key)] == found
@@ -541,6 +541,6 @@ def test_on_files_what_was_taken_away_leaves_no_byte(offline: Run, runbook: Path
     assert kept() == [marks[2]]
     shown = offline("forget", "--user", "tom", "--user-all", "--yes")
     assert shown.exit_code == 0
-    assert "shared items" not in shown.stdout, "none any more"
+    assert "shared items" not in shown.stdout, "no shared items remain"
     assert kept() == []
     assert not user_folder(data_dir, "tom").exists()

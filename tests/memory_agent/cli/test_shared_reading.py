@@ -1,4 +1,4 @@
-"""Test what is shown of a shared item: the relevant passage, its file, and why a recall returned it."""
+"""Test what is shown of a shared item: the relevant passage, the attached file, and why a recall returned the item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test users without a store, without a daemon: nothing is found or created, and their events can be erased."""
+"""Test users without a store, with no daemon: nothing is found or created, and their events can be erased."""
 
 from __future__ import annotations
 

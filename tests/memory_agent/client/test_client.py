@@ -48,12 +48,12 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def first_daemon(tmp_path: Path) -> Iterator[str]:
-    """Answer as the first daemon, which supported only version 1 and ignored unknown fields."""
+    """Answer like the first daemon, which supported only version 1 and ignored unknown fields."""
 
     def answer(data: bytes) -> bytes:
         version = msgspec.msgpack.decode(data).get("version", 1)
         if version != 1:
-            return encode_fault(ProtocolError(f"protocol version {version}, this daemon speaks 1"))
+            return encode_fault(ProtocolError(f"protocol version {version} is not supported; this daemon supports 1"))
         return encode_result(RecallResult(recall_id="first", memories=()))
 
     with served(tmp_path, answer) as endpoint:
@@ -62,7 +62,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
-    """Answer an unknown method as daemons without runs did: with only its name."""
+    """Answer an unknown method like daemons without runs: with only its name."""
 
     def answer(data: bytes) -> bytes:
         method = msgspec.msgpack.decode(data)["method"]
@@ -128,6 +128,6 @@ def test_a_method_unknown_to_the_daemon_is_reported_as_newer(
 ) -> None:
     with (
         MemoryClient(endpoint=daemon_without_runs, token="t") as client,
-        pytest.raises(UnknownMethodError, match=f"no method {method}: it is older"),
+        pytest.raises(UnknownMethodError, match=f"no method {method}; it is older"),
     ):
         ask(client)

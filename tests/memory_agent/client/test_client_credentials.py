@@ -90,7 +90,7 @@ def test_a_key_for_one_user_refuses_any_other_name(served: Served) -> None:
     with MemoryClient(**own, key_file=fayes) as client:  # type: ignore[arg-type]
         assert (client.user_id, client.stats().user_id) == ("faye", "faye")
     assert whose(MemoryClient(**own)) == "default"  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="is empty"):
+    with pytest.raises(InvalidInputError, match="must not be empty"):
         MemoryClient("", **own)  # type: ignore[arg-type]
 
 
@@ -131,7 +131,7 @@ def test_a_refusal_names_the_key_and_never_its_token(served: Served) -> None:
     refusals = []
     with MemoryClient("dora", endpoint=served.gateway, token=made.token) as dora:
         with pytest.raises(ScopeMissingError) as scope:
-            dora.remember("a key that reads does not write")
+            dora.remember("a key for reading cannot write")
         refusals.append(scope.value)
     with MemoryClient("erin", endpoint=served.gateway, token=made.token) as other:
         with pytest.raises(UserNotAllowedError) as user:

@@ -96,9 +96,9 @@ def test_a_first_recall_accepts_feedback_and_a_run_can_begin(served: Served) -> 
 
 def test_a_run_of_a_user_without_memories_is_unknown_and_leaves_no_folder(served: Served) -> None:
     with MemoryClient("mistyped", data_dir=served.data_dir, endpoint=served.gateway) as client:
-        with pytest.raises(RunUnknownError, match="run-7 is not known"):
+        with pytest.raises(RunUnknownError, match="no such run: run-7"):
             client.runs.step("run-7", "Went on")
-        with pytest.raises(RunUnknownError, match="run-7 is not known"):
+        with pytest.raises(RunUnknownError, match="no such run: run-7"):
             client.runs.end("run-7")
     assert "mistyped" not in known_users(served.data_dir)
 

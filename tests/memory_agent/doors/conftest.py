@@ -1,4 +1,4 @@
-"""A caller of the HTTP interface of the test module."""
+"""A caller of the test module's HTTP interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from served_gateway import Served
 
 @pytest.fixture
 def caller(served: Served) -> Iterator[HttpCaller]:
-    """Sends requests to the gateway of the test module, with the token of its data folder."""
+    """Sends requests to the test module's gateway, with its data folder's token."""
     caller = HttpCaller(served.http, served.token)
     yield caller
     caller.close()

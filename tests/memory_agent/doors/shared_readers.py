@@ -1,4 +1,4 @@
-"""Reads shared items by every path to an item, through each interface."""
+"""Reads shared items through each interface, by every path to an item."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """A caller of an interface. A path that the interface lacks returns None; a refusal raises `RefusedError`."""
+    """A caller of an interface. Paths that the interface does not offer return None; refusals raise `RefusedError`."""
 
     def found(self) -> set[str]: ...
     def recalled(self, *tiers: Tier) -> set[str]: ...
@@ -71,7 +71,7 @@ class ByMethods:
 
 
 class ByTools:
-    """Reads through MCP, which has no tool for attachments and own items."""
+    """Reads through MCP, which has no tools for attachments or the caller's own items."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -107,7 +107,7 @@ class ByTools:
 
 
 class ByCommands:
-    """Reads through the command line, with a key through a daemon, or on the files."""
+    """Reads through the command line, with a key through a daemon, or directly on the files."""
 
     def __init__(self, token: str, *where: str) -> None:
         self._token = token

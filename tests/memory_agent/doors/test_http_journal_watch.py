@@ -1,4 +1,4 @@
-"""Test the task that wakes streams: a stream is woken by events of its own user, and not of other users."""
+"""Test the task that wakes streams: a stream is woken only by its own user's events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def waiting(watch: JournalWatch, user_id: str | None, after: int) -> asyncio.Tas
 
 
 async def begun(*tasks: asyncio.Task[None]) -> None:
-    """Let the tasks run until they wait."""
+    """Let the tasks run until they block."""
     await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
 

@@ -200,7 +200,7 @@ def test_the_server_refuses_the_same_arguments_as_a_client(
 def test_an_unknown_field_is_refused_by_name(caller: HttpCaller, verb: str) -> None:
     answer = caller.post(verb, {"colour": "red"})
     field, reason = refused(answer, 422, "invalid_input")["args"]
-    assert (field, reason.partition(":")[0]) == ("colour", "there is no such field; there are")
+    assert (field, reason.partition(":")[0]) == ("colour", "no such field; must be one of")
     assert reason.endswith("user_id, deadline_ms")
 
 
@@ -210,13 +210,13 @@ def test_an_unknown_field_is_refused_by_name(caller: HttpCaller, verb: str) -> N
         (
             "recall",
             {"query": "x", "filter": {"kind": "finding"}},
-            "filter.kind: there is no such field; there are: kinds,",
+            "filter.kind: no such field; must be one of: kinds,",
         ),
         ("recall", {"query": "x", "filter": {"kinds": ["idea"]}}, "filter.kinds[0]: must be one of episode, finding,"),
         ("recall", {"query": "x", "profile": "plan"}, "profile: must be one of before_planning, document, trajectory"),
         ("list", {"order": "best"}, "order: must be one of newest, oldest, updated"),
-        ("events", {"event_type": "chat.user_msg"}, "event_type: there is no such field; there are: events, user_id,"),
-        ("events", [], "body: Expected `object`, got `array`, with the fields events, user_id, deadline_ms"),
+        ("events", {"event_type": "chat.user_msg"}, "event_type: no such field; must be one of: events, user_id,"),
+        ("events", [], "body: Expected `object`, got `array`; its fields are events, user_id, deadline_ms"),
     ],
 )
 def test_a_refusal_lists_what_fits(caller: HttpCaller, path: str, body: Any, detail: str) -> None:
@@ -308,7 +308,7 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sent(serv
 
 @pytest.mark.parametrize("token", ["right", "wrong"])
 def test_an_endless_body_is_cut_off(served: Served, token: str) -> None:
-    """With a wrong key the body is not read."""
+    """With a wrong key, the body is not read."""
     with RawConnection(served) as raw:
         head = raw.head("recall", "Transfer-Encoding: chunked")
         raw.send(head if token == "right" else head.replace(b"Bearer ", b"Bearer x"))
@@ -356,7 +356,7 @@ def test_a_client_that_reads_no_response_loses_its_connection(served: Served, ca
         raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 30)
         events = select.poll()
         events.register(raw.socket, select.POLLERR | select.POLLHUP)
-        assert events.poll(PATIENCE_S * 1000), "the server still waits for a client that does not read"
+        assert events.poll(PATIENCE_S * 1000), "the server is blocked by a client that does not read"
     assert caller.post("stats").status == 200
 
 
@@ -423,7 +423,7 @@ def test_unread_responses_are_limited_per_user() -> None:
             assert callers[0].post("list", {"limit": 1}).status == 200
             assert callers[1].post("list", {"limit": 40}).status == 200
         while callers[0].post("list", {"limit": 40}).status != 200:
-            pass  # the server notices that the client has gone
+            pass  # the server notices that the client has disconnected
         for caller in callers:
             caller.close()
 

@@ -256,7 +256,7 @@ def test_followers_receive_the_events_of_shared_items_that_their_keys_admit(worl
             assert next(quiet).name == ""
     with world.listen("events", member, frames[0].id, user_id=SHARED_USER) as again:
         assert [again.next_event() for _ in range(2)] == frames[1:]
-    world.publish(SHARED_USER, VPN)  # only the owner of the folder can do this
+    world.publish(SHARED_USER, VPN)  # only the folder's owner can do this
     with MemoryClient("una", endpoint=world.served.gateway, token=world.token) as client:
         client.wait({SHARED_USER: frames[2].id + 1}, 30)
     assert world.served.host._memories[SHARED_USER].stats().memories == 1  # no event became a memory
@@ -271,7 +271,7 @@ def test_one_user_cannot_take_all_streams(world: World) -> None:
         assert other.status == 200
     streams[0].close()
     while (again := world.listen("events", token)).status != 200:
-        pass  # the server notices that the client has gone
+        pass  # the server notices that the client has disconnected
     for stream in (*streams[1:], again):
         stream.close()
 

@@ -36,7 +36,7 @@ def served(embedder: Embedder) -> Iterator[Served]:
 
 
 def events_in(frames: bytes) -> list[tuple[str, Any]]:
-    """Return the names and the data of frames."""
+    """Return the frames' names and data."""
     said = [dict(line.split(": ", 1) for line in frame.splitlines()) for frame in frames.decode().split("\n\n")[:-1]]
     return [(frame["event"], json.loads(frame["data"])) for frame in said]
 

@@ -1,4 +1,4 @@
-"""Test that the text results of tools mark the shared items of other users."""
+"""Test that tools' text results mark other users' shared items."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ PROTOCOL_SCENARIOS = {
         "dns-rebinding-protection",
     ),
 }
-"""The scenarios of the conformance suite that do not call a tool of its reference server."""
+"""The conformance suite's scenarios that do not call a tool of its reference server."""
 DIAGNOSTIC_CHECKS = {
     "sep-2575-server-rejects-undeclared-capability",
     "sep-2575-missing-capability-http-400",

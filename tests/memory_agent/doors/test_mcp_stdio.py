@@ -63,7 +63,7 @@ def line(message: object) -> bytes:
 
 
 def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str]:
-    """Return the answers of a process to these lines, by id, and its standard error."""
+    """Return a process's answers to these lines, by id, and its standard error."""
     done = subprocess.run(
         command(*options), input=lines, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
     )
@@ -401,7 +401,7 @@ def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, 
     assert failure(lost)["retryable"]
     ids = {record.id for record in served.host._memories[user].list().records}
     assert ids == {one["result"]["structuredContent"]["id"] for one in (again, later)}
-    assert len(ids) == 2, "the third call is another one: the second was answered"
+    assert len(ids) == 2, "the third call is not a repeat, because the second was answered"
 
 
 def test_a_cancelled_request_is_dropped_without_an_answer() -> None:

@@ -1,4 +1,4 @@
-"""Test that users share the request slots: a flood fills only the share of its user, with any number of keys."""
+"""Test that users share the request slots: a flood fills only its user's share, regardless of the number of keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def fault_of(socket: AsyncRequestSocket, asked: bytes) -> dict[str, Any] |
 
 
 async def flood(served: Served, tokens: list[str], left: int, others: list[str]) -> None:
-    """Flood the gateway until only `left` requests wait; check that requests with other keys are answered."""
+    """Flood the gateway until only `left` requests are pending; check that requests with other keys are answered."""
     socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
     asked = [request(token, "wait", {"through": {"alice": NEVER}}, 1e12) for token in tokens]
     waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * SLOTS)}
@@ -95,7 +95,7 @@ def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
 
 def test_a_user_holds_a_quarter_of_the_bytes_and_one_request_of_any_size() -> None:
     quota, ann, bob, planner = ByteQuota(400), *(Principal("k", user, ALL_SCOPES) for user in ("ann", "bob", None))
-    quota.take(ann, 150)  # alone, a user may exceed its share
+    quota.take(ann, 150)  # a user may exceed its share while no other user has requests
     quota.take(ann, 10, 150)  # the same request grows
     with pytest.raises(UnavailableError):
         quota.take(ann, 1)
@@ -131,7 +131,7 @@ def test_running_requests_are_bounded_in_bytes(embedder: Embedder) -> None:
 
 
 async def crowd(served: Served) -> None:
-    """Check that two of three large requests fit, and a small one beside them."""
+    """Check that two of three large requests fit, and that a small one fits beside them."""
     local = served.token
     through = {f"user-{number:040}": NEVER for number in range(8_000)}  # 440 KB
     large = request(local, "wait", {"through": through}, 1e12)

@@ -104,7 +104,7 @@ DOORS = ("memory", "zmq", "http", "mcp", "command", "files")
 def shared(
     request: pytest.FixtureRequest, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shared]:
-    """The items, and a function that returns the reader of a caller, for each interface."""
+    """For each interface, the items and a function that returns a caller's reader."""
     door = str(request.param)
     with ExitStack() as stack:
         if door in ("memory", "files"):
@@ -147,13 +147,13 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
     reader = readers(name)
     ids = {item.id: policy for policy, item in items.items()}
     assert {ids[one] for one in reader.found() if one in ids} == SEES[name]
-    others = set() if name == "author" else SEES[name]  # a recall does not return own items
+    others = set() if name == "author" else SEES[name]  # a recall does not return the caller's own items
     for seen in (reader.recalled("global"), reader.recalled(*BOTH)):
         assert {ids[one] for one in seen if one in ids} == others
     assert not reader.recalled("local")
     assert reader.own() in (None, set(ids) if name == "author" else set())
     for policy, item in items.items():
-        assert not reader.got(item.id)  # it is not a memory of the caller
+        assert not reader.got(item.id)  # it is not the caller's memory
         if policy in SEES[name]:
             assert reader.fetched(item.id) in (None, f"for {policy}".encode())
             if name != "author":
@@ -166,7 +166,7 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
 
 
 def refusal(ask: Callable[[str], object], item_id: str) -> str:
-    """Return the message of a refusal with the id replaced, or "" without a refusal."""
+    """Return the message of a refusal with the id replaced, or "" if there was no refusal."""
     try:
         ask(item_id)
     except RefusedError as error:
@@ -354,7 +354,7 @@ def test_shared_text_stays_in_its_fence_marked_as_written_by_another_user(
         heading = next(line for line in fenced.splitlines() if line.startswith("1. "))
         assert "shared by" in heading
         assert CLOSE not in fenced + after
-        assert heading.count(OBEY) <= 1  # in the quoted name of the author
+        assert heading.count(OBEY) <= 1  # in the author's quoted name
         assert any(OBEY in line for line in fenced.splitlines() if line.startswith("| "))
         assert OBEY not in after
         assert all(line.isprintable() for line in text.splitlines())
@@ -362,7 +362,7 @@ def test_shared_text_stays_in_its_fence_marked_as_written_by_another_user(
 
 
 def test_shared_text_controls_no_terminal(doors: Doors, hostile: GlobalRecord) -> None:
-    """Check text for a terminal: only printable characters, and no line that looks like our own."""
+    """Check text for a terminal: only printable characters, and no line that looks like one of ours."""
     user_id = f"seen-{doors.door}"
     token, where = key_of(doors.served.data_dir, user_id, "other"), ("--endpoint", doors.served.gateway)
     asked = [f"{QUESTION} of the quagga", "--top-k", "1", "--min-relevance", "0"]

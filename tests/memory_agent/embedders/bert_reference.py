@@ -68,7 +68,7 @@ class Reference:
 
 
 def write_random_model(folder: Path, tokenizer: Path, *, pooling: str, width: int = 64, layers: int = 2) -> None:
-    """Write a folder with a random model of another size, its checksums, and an existing vocabulary."""
+    """Write a folder with a random model of a different size, its checksums, and an existing vocabulary."""
     rng = np.random.default_rng(7)
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
@@ -89,7 +89,7 @@ def write_random_model(folder: Path, tokenizer: Path, *, pooling: str, width: in
 
 
 def list_checksums(folder: Path) -> None:
-    """Write `SHA256SUMS` in the format of the tool `sha256sum`."""
+    """Write `SHA256SUMS` in the format of `sha256sum`."""
     names = ("model.safetensors", "tokenizer.json", "config.json", "1_Pooling/config.json")
     present = [name for name in names if (folder / name).exists()]
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in present]

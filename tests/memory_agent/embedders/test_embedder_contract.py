@@ -89,7 +89,7 @@ def test_a_lone_surrogate_is_refused_and_named_before_anything_is_embedded(embed
 
 
 def test_input_that_is_not_text_is_refused(embedder: Embedder) -> None:
-    with pytest.raises(InvalidInputError, match="must be text, is bytes"):
+    with pytest.raises(InvalidInputError, match="must be text, not bytes"):
         embedder.embed_query(b"bytes")  # type: ignore[arg-type]
 
 
@@ -144,7 +144,7 @@ def test_a_closed_embedder_is_unavailable(embedder: Embedder) -> None:
         embedder.embed_query("too late")
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_texts(["too late"])
-    # all errors except that of an invalid text are raised by `result`
+    # all errors except the one for an invalid text are raised by `result`
     for pending in (embedder.begin_query("too late"), embedder.begin_texts(["too late"]), embedder.begin_texts([])):
         with pytest.raises(EmbedderUnavailableError):
             pending.result()

@@ -30,7 +30,7 @@ WAIT_S = 60.0
 def poll(fact: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not fact():
-        assert time.monotonic() < deadline, "the fact did not come about"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         threading.Event().wait(0.02)
 
 
@@ -157,7 +157,7 @@ def test_the_client_learns_which_model_was_refused(start_server: StartServer, tm
     server = start_server(settings=msgspec.structs.replace(INT8, folder=str(folder)))
     assert server.ready["problem"] == "model_checksum"
     embedder = RemoteEmbedder(server.endpoint)
-    with pytest.raises(Exception, match=r"model\.safetensors: SHA-256 is [0-9a-f]{64}, expected 53aa"):
+    with pytest.raises(Exception, match=r"model\.safetensors was rejected: SHA-256 is [0-9a-f]{64}, expected 53aa"):
         embedder.embed_query("x")
     embedder.close()
 

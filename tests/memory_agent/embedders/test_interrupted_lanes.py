@@ -1,4 +1,4 @@
-"""The lanes stay usable after Ctrl-C at any point in a caller's thread."""
+"""The lanes remain usable after Ctrl-C at any point in a caller's thread."""
 
 from __future__ import annotations
 

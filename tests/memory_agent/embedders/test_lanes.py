@@ -137,7 +137,7 @@ def test_bulk_calls_take_turns(witness: Witness, lanes: Lanes) -> None:
     long.cancel()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have separate priorities only on Linux")
 def test_the_bulk_lane_is_nice_and_the_query_lane_is_not(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_niceness=7)
     embedder.embed_texts(["in bulk"])

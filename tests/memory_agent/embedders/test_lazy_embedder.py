@@ -90,7 +90,7 @@ class _FormerEmbedder:
 
 
 class _FormerHeir(_FormerEmbedder, Embedder):  # type: ignore[misc]
-    """A custom embedder that inherits the protocol."""
+    """A custom embedder that inherits from the protocol."""
 
     info: Any = None
 

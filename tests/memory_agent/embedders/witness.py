@@ -1,4 +1,4 @@
-"""The real model, with a recorder of the order in which texts begin and end."""
+"""The real model, with a recorder of the order in which texts start and finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 60.0
 
 
 class Witness:
-    """The real model; records when each text begins and ends, and lets a test block a text before it begins."""
+    """The real model; records when each text starts and finishes, and lets a test block a text before it starts."""
 
     def __init__(self, model: MiniLM) -> None:
         self._model = model

@@ -1,6 +1,6 @@
-"""An embedder server process that prints when each text begins and ends: `witness_server.py ENDPOINT CACHE`.
+"""An embedder server process that prints when each text starts and finishes: `witness_server.py ENDPOINT CACHE`.
 
-Texts whose first word is `held` block after they begin, until a line arrives on standard input.
+Texts whose first word is `held` block after they start, until a line arrives on standard input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Teller:
 
 
 class ToldReading:
-    """A reading that prints when it begins and ends."""
+    """A reading that prints when it starts and finishes."""
 
     def __init__(self, teller: Teller, text: str) -> None:
         self._teller = teller

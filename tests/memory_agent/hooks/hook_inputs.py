@@ -1,4 +1,4 @@
-"""Inputs of hooks as the clients write them, and a function that runs a hook in this process."""
+"""Hook inputs as the clients write them, and a function that runs a hook in this process."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from memory_agent.hooks.deadline import Deadline
 FOLDER = "/home/ann/shop"
 PATIENCE_MS = 30_000
 _PIPE_BYTES = 64 << 10
-"""The bytes that a pipe buffers while its reader waits for the end of the hook."""
+"""How many bytes a pipe buffers while its reader waits for the hook to exit."""
 
 
 def of_claude(name: str, session: str = "s-1", turn: str = "p-1", **fields: Any) -> dict[str, Any]:
-    """Return an input of Claude Code."""
+    """Return a hook input as sent by Claude Code."""
     own = {"session_id": session, "transcript_path": "/t.jsonl", "cwd": FOLDER, "prompt_id": turn}
     return {**own, "hook_event_name": name, **fields}
 
 
 def of_codex(name: str, session: str = "s-2", turn: str = "t-1", **fields: Any) -> dict[str, Any]:
-    """Return an input of Codex."""
+    """Return a hook input as sent by Codex."""
     return {"session_id": session, "turn_id": turn, "cwd": FOLDER, "hook_event_name": name, **fields}
 
 
 def of_gemini(name: str, session: str = "s-3", **fields: Any) -> dict[str, Any]:
-    """Return an input of Gemini CLI."""
+    """Return a hook input as sent by Gemini CLI."""
     own = {"session_id": session, "cwd": FOLDER, "timestamp": "2026-11-22T15:53:49.887Z"}
     return {**own, "hook_event_name": name, **fields}
 
 
 def bash(name: str, command: str, **fields: Any) -> dict[str, Any]:
-    """Return an input of Claude Code about a command."""
+    """Return a hook input about a command, as sent by Claude Code."""
     return of_claude(name, tool_name="Bash", tool_input={"command": command}, **fields)
 
 

@@ -1,4 +1,4 @@
-"""Test hooks with a real server, relay and memory: published events, context for prompts, and failures in between."""
+"""Test hooks with a real server, relay and memory: published events, context for prompts, and failures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def waiting_in(data_dir: Path) -> list[Path]:
 
 
 def finished_session(served: Served) -> None:
-    """Run the hooks of a session of Claude Code that has a finding."""
+    """Run the hooks of a Claude Code session that has a finding."""
     for said in (
         of_claude("SessionStart", source="startup"),
         of_claude("UserPromptSubmit", prompt=REQUEST),
@@ -214,7 +214,9 @@ def test_without_a_daemon_events_wait_for_the_next_hook(tmp_path: Path, embedder
 def test_a_port_that_another_program_has_taken_is_not_contacted(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         Layout(tmp_path).create()
-        (tmp_path / "run" / "http").write_text(f"http://127.0.0.1:{other.getsockname()[1]}\n")  # of a killed daemon
+        (tmp_path / "run" / "http").write_text(
+            f"http://127.0.0.1:{other.getsockname()[1]}\n"
+        )  # left by a killed daemon
         answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path)
         other.setblocking(False)
         with pytest.raises(BlockingIOError):

@@ -155,7 +155,7 @@ def test_additions_of_the_user_stay(tmp_path: Path) -> None:
     text = text.replace("    },\n}", f"{mine}    }},\n}}").replace('"Ayu"', '"One"')
     path.write_text(text)
     place.connect()
-    assert path.read_text() == text, "what is connected is left as it is"
+    assert path.read_text() == text, "an existing connection is not changed"
     place.disconnect()
     assert path.read_text() == EDITED.replace("    },\n}", f"{mine}    }},\n}}").replace('"Ayu"', '"One"')
 
@@ -242,7 +242,7 @@ def test_a_file_that_is_not_valid_is_left_alone_with_all_others_of_its_client(
     place.paths[0].parent.mkdir(parents=True, exist_ok=True)
     place.paths[0].write_bytes(content)
     before = place.tree()
-    with pytest.raises(ClientSettingsError, match="is left as it is") as raised:
+    with pytest.raises(ClientSettingsError, match="was not changed") as raised:
         place.connect()
     assert str(place.paths[0]) in str(raised.value)
     assert reason in str(raised.value)

@@ -9,7 +9,7 @@ from memory_agent.records.shared import QualityMetrics
 
 
 class CountedVersion(Figures):
-    """The sums and the contributions of one version, which the store keeps in two places."""
+    """The sums and the contributions of one version, which are stored separately."""
 
     def __init__(self, key: bytes, author: bytes) -> None:
         self.parts: dict[bytes, Part] = {}

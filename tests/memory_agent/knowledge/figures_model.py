@@ -25,7 +25,7 @@ QUARTERS = 4
 
 @dataclass
 class Part:
-    """The contribution of one user to a version: counts, and sums in thousandths."""
+    """One user's contribution to a version: counts, and sums in thousandths."""
 
     retrievals: int = 0
     uses: int = 0
@@ -62,7 +62,7 @@ class Released:
 
 @dataclass
 class Tally:
-    """The contributions to one version and their releases. `key` is the store's key, which keeps levels secret."""
+    """The contributions to one version and their releases. The store's `key` makes levels unpredictable."""
 
     author: str
     key: bytes
@@ -85,7 +85,7 @@ class Tally:
             self.quality.change(user, contributes=True)
 
     def count_numbered(self, user: str, number: int, retrievals: int, qualities: list[float]) -> None:
-        """Count a user's report, unless a report with this number or a higher number was already counted."""
+        """Count a user's report, unless a report with this or a higher number was already counted."""
         if user != self.author and number > self.numbers.get(user, 0):
             self.numbers[user] = number
             self.count(user, retrievals, qualities)

@@ -186,7 +186,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def events_contain_only_published_items(self) -> None:
-        """Check that the journal has no word, vector or user, and no ids of items removed before their announcement."""
+        """Check that the journal contains no words, vectors or users, nor ids of items removed before announcement."""
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
@@ -264,7 +264,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_match_the_contributions_of_existing_users(self) -> None:
-        """Check that each contribution is stored once, and no contribution of the author, after any step."""
+        """Check that each contribution is stored once, and that none is by the item's author."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

@@ -35,7 +35,7 @@ class Followers:
         self._tokens = {user: _key(world.data_dir, user, of_user) for user, of_user in groups.items()}
 
     def announce(self) -> None:
-        """Publish the changes of the publish log, as a daemon does. Durable on return."""
+        """Publish the changes in the publish log, as a daemon does. Durable on return."""
 
         async def told(broker: Broker) -> None:
             ingest = broker.endpoints.ingest

@@ -25,9 +25,9 @@ GROUPS = {
     "quince-dot": ("tier:pro",),
 }
 CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in range(6)}
-"""Users who publish nothing. They make figures and items of many users possible."""
+"""Users who publish nothing. Figures and items of many users require them."""
 BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
-"""Users whose reports come from no memory: the numbers have any order and may repeat."""
+"""Users whose reports do not come from a memory: report numbers may repeat, and come in any order."""
 ADMIN = "quince-root"
 EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND, ADMIN), ())
 POLICIES = ("public", "org:acme", "tier:pro")
@@ -71,7 +71,7 @@ class Words(NamedTuple):
 
 @dataclass
 class Offer:
-    """An offer of a user. Other users may only see the marks that others offer too (`common`)."""
+    """One user's offer. Other users may see only the marks that others also offer (`common`)."""
 
     id: str
     user: str
@@ -118,9 +118,9 @@ class Unreported:
 
 @dataclass
 class Journal:
-    """The permitted content of the relay's journal. `named`: ids of items that its bytes may contain. `astray`: items
-    whose events stayed in the journal after a restore of only the store removed the items. `moved`: items withdrawn
-    from the readers of a former policy. `rated`: versions with a released rating.
+    """The permitted content of the relay's journal. `named`: item ids that its bytes may contain. `astray`: items whose
+    events stayed in the journal after a restore of only the store removed the items. `moved`: items withdrawn from the
+    readers of a former policy. `rated`: versions with a released rating.
     """
 
     named: set[str] = field(default_factory=set)
@@ -142,8 +142,8 @@ class Model:
     journal: Journal = field(default_factory=Journal)
     ended: set[str] = field(default_factory=set)  # ids that must not be reused
     left: set[str] = field(default_factory=set)  # marks of removed content
-    vectors: set[bytes] = field(default_factory=set)  # of all memories, queries and items so far
-    public: set[bytes] = field(default_factory=set)  # of all items so far
+    vectors: set[bytes] = field(default_factory=set)  # of all memories, queries and items
+    public: set[bytes] = field(default_factory=set)  # of all items
     pseudonyms: set[str] = field(default_factory=set)  # of erased users
     said: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     is_purged: bool = True
@@ -155,7 +155,7 @@ class Model:
         return {id_: item for id_, item in self.items.items() if item.author == user}
 
     def offers_of(self, user: str) -> dict[str, str | None]:
-        """Return the items made from a user's offers, by offer id."""
+        """Return the items created from a user's offers, by offer id."""
         made = {offer: item.id for item in self.items.values() for offer in item.offerers.values()}
         return {offer.id: made.get(offer.id) for offer in self.offers.values() if offer.user == user}
 
@@ -267,7 +267,7 @@ class Model:
             self.journal = saved.journal
             if erased:  # the restore erases these users again, and then announces what the restored log contains
                 self.announce()
-        else:  # the journal keeps events of removed items, and recognises repeats from the restored log
+        else:  # the journal retains events of removed items, and recognises repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
         self.is_purged = True

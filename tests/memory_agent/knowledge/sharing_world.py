@@ -1,4 +1,4 @@
-"""A data folder of users who share items, opened in this process as by a daemon's hosts."""
+"""A data folder of users who share items, opened in this process as a daemon's hosts would."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class World:
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
     def keep_up(self, user_id: str) -> Memory:
-        """Return a user's memory after upkeep. As in its host, it has no caller's rights."""
+        """Return a user's memory after upkeep. As in its host, the memory has no caller's rights."""
         memory = self.user(user_id)
         memory.expire()
         return memory

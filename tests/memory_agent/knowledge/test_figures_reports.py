@@ -33,7 +33,7 @@ BOTH = ("local", "global")
 
 
 class Between:
-    """The connection of a memory to the store: records requests, and fails on demand."""
+    """A memory's connection to the store: records requests, and fails on demand."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
@@ -101,7 +101,7 @@ def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open,
     for number in range(4):
         used(user := opened(f"user-{number}"), item)
         assert user.shared.report(soon()) == 1
-    assert author.recall(QUESTION, tiers=BOTH, min_relevance=0.0).memories == ()  # the search excludes own items
+    assert author.recall(QUESTION, tiers=BOTH, min_relevance=0.0).memories == ()  # excludes the caller's own items
     own = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
     assert between.ask(Caller(user_id="author"), Report(number=1, items=(own,)), 8.0) == 0
     between.keep_up()

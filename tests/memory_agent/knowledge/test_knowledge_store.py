@@ -165,7 +165,7 @@ def test_a_malformed_policy_is_refused(world: World, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["org:other", "tier:pro", "org:acm", "org:acme2", "org:Acme"])
 def test_a_policy_of_another_group_is_refused(world: World, policy: str) -> None:
     ann = world.user("ann", "org:acme", "tier:free")
-    with pytest.raises(InvalidInputError, match="is not one of the caller's key"):
+    with pytest.raises(InvalidInputError, match="is not permitted by the caller's key"):
         confirm(ann, access_policy=policy)()
     assert ann.shared.published() == []
 

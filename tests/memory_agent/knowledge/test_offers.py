@@ -61,7 +61,7 @@ def test_no_offer_is_seen_until_the_fifth_user_offers_the_same(world: World) -> 
     assert all(one.proposed_as is None for user in FIVE[:4] for one in world.user(user).shared.offered())
     assert not any(world.user(user).shared.published() for user in USERS)
     offer(world, FIVE[4])
-    assert world.found("reader", QUESTION) == {}, "it appears in upkeep, and not with the last offer"
+    assert world.found("reader", QUESTION) == {}, "it appears during upkeep, not with the last offer"
     [item] = shown(world)
     assert (item.title, item.summary, item.content_type) == (TITLE, WORDS, "pattern")
     assert (item.author, item.offered_by) == ("5 users", 5)
@@ -169,7 +169,7 @@ def test_another_wording_is_shown_when_the_last_user_of_the_former_is_erased(wor
     offer(world, "user-hal")
     world.shared.expire()
     world.shared.ask(Caller(user_id=USERS[2]), ForgetUser())
-    assert world.found("reader", QUESTION) == {}, "nobody is left who wrote these words"
+    assert world.found("reader", QUESTION) == {}, "no remaining user wrote these words"
     [again] = shown(world)
     assert (again.summary, again.author) == (WORDS, "5 users")
     assert again.id != item.id
@@ -214,7 +214,7 @@ def test_runs_and_ratings_of_offerers_do_not_count(world: World) -> None:
     assert len(contributors(world, item)) == 2
     offer(world, USERS[5])
     assert [one.id for one in shown(world)] == [item.id]
-    assert len(contributors(world, item)) == 1, "what an offerer reported before counts no more"
+    assert len(contributors(world, item)) == 1, "an offerer's earlier reports no longer count"
 
 
 def told(world: World) -> list[SharedChange]:
@@ -236,7 +236,7 @@ def test_followers_receive_an_items_publication_and_removal_but_no_offers(world:
     assert came.at == item.published_at
     offer(world, USERS[5])
     world.shared.expire()
-    assert told(world) == [], "another who offers it is nobody's business"
+    assert told(world) == [], "a later offer by another user is not announced"
     for user in FIVE[:2]:
         world.user(user).shared.unpublish(offers[user].content.item_id)
     [went] = told(world)
@@ -328,7 +328,7 @@ def test_an_item_that_an_administrator_removes_is_not_made_again(
     with world.closed():
         restore_all(backup, world.data_dir, world.settings, datetime.now(UTC), lambda *_: None, replace=True)
     offer(world, USERS[5])
-    assert shown(world) == [], "one user's words are no reason to bring it back"
+    assert shown(world) == [], "one user's offer does not restore it"
     for user in FIVE[:4]:
         offer(world, user)
     assert [one.summary for one in shown(world)] == [WORDS]

@@ -6,8 +6,8 @@ a user's memory to the store, the relay's journal, and logs. It checks words, ta
 names.
 
 The journal may contain the id, version, type, policy and time of an announced item. It never contains a word, author,
-vector or figure, or anything about unpublished content, including offers. Once a removal was announced and the journal
-was compacted, only the item's fingerprint remains.
+vector or figure, or anything about unpublished content, including offers. Once a removal has been announced and the
+journal compacted, only the item's fingerprint remains.
 
 `--hypothesis-profile deep` (`make fuzz`) runs ten times as many examples, with a new random seed each time.
 """
@@ -148,9 +148,7 @@ class SharingModel(CheckedSharing):
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Work as enough users for figures, one of them repeating a report, and as authors, whose reports do not
-        count.
-        """
+        """Act as enough users for figures, one of whom repeats a report, and as authors, whose reports do not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):
@@ -251,7 +249,7 @@ class SharingModel(CheckedSharing):
 
     @rule(policy=policies, whom=st.sets(offerers, min_size=4), spelled=spellings, crash=crashes)
     def offer_together(self, policy: str, whom: set[str], spelled: list[str], crash: int | None) -> None:
-        """Offer words that others offer too, with other punctuation and another tag."""
+        """Offer words that others also offer, with different punctuation and a different tag."""
         common = self.said_by_many.setdefault(policy, (self.mark(), self.mark()))
         able = [user for user in sorted(whom) if policy in ("public", *EVERYBODY[user])]
         for user, end in zip(able, spelled, strict=False):
@@ -372,7 +370,7 @@ class SharingModel(CheckedSharing):
         said=st.lists(qualities, min_size=1, max_size=4),
     )
     def report_by_hand(self, data: st.DataObject, sender: str, number: int, said: list[float]) -> None:
-        """Send a report by hand, with a number that may have been counted, also for the user's own item."""
+        """Send a report by hand, with a number that may have been counted, including for the user's own item."""
         item = self.some_item(data)
         user = (item.author or min(item.offerers)) if sender == "author" else sender
         self.reports_by_hand(user, item, number, said)

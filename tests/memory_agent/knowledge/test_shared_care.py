@@ -390,7 +390,7 @@ def test_an_export_imports_items_as_they_were_published(
         assert contributors(other, items["kept"]) == 0
         other.user("dot").shared.rate(items["kept"].id, 1.0)
         assert faults(other) == set()
-        assert other.user("ann").shared.published() == []  # "ann" may be another user in this folder
+        assert other.user("ann").shared.published() == []  # "ann" may be a different user in this folder
         assert not other.user("ann").shared.unpublish(items["kept"].id).found
         assert other.user("root", is_admin=True).shared.unpublish(items["kept"].id).found
 

@@ -1,4 +1,4 @@
-"""The storage quota of an author: publishing consumes it, and removing items frees it."""
+"""An author's storage quota: publishing consumes it, and removing items frees it."""
 
 from __future__ import annotations
 

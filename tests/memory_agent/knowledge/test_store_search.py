@@ -139,7 +139,7 @@ def test_the_search_quota_of_a_user_affects_nobody_else(tmp_path: Path, embedder
         ben.remember("Staging needs a ticket", id="own")
         for _ in range(2):
             assert ben.shared.search("what does staging need?", min_relevance=0.0)
-        with pytest.raises(RateLimitedError, match="ask again in"):
+        with pytest.raises(RateLimitedError, match="retry in"):
             ben.shared.search("what does staging need?")
         result = ben.recall("what does staging need?", tiers=("local", "global"), deadline_ms=30_000.0)
         assert [one.record.id for one in result.memories] == ["own"]

@@ -1,4 +1,4 @@
-"""The stored form of figures, with one blob per user of an item, and the conversion of the former form."""
+"""The stored form of figures, with one blob per user of an item, and the conversion from the former form."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def as_former(batch: Batch) -> None:
 
 
 def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
-    """Convert a store with released figures, and with users changed since, to the former form."""
+    """Convert a store with released figures, and with users who changed since, to the former form."""
     item, other = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
     for number in range(10):
         report(world, f"user-{number}", 1, item)

@@ -105,7 +105,7 @@ def test_long_paths_cost_no_more_than_they_take_in_a_request() -> None:
     assert most_bytes < 4 * len(key)
     longest = "p" * MOST_PATH_CHARS
     assert matches({longest: 1}, {longest: 1})
-    with pytest.raises(InvalidInputError, match="at most 1000"):
+    with pytest.raises(InvalidInputError, match="the limit is 1000"):
         check_conditions("f", {longest + "p": 1})
 
 

@@ -1,4 +1,4 @@
-"""The query of a document: title, headings, then changed and central sentences; bounded even for a megabyte."""
+"""A document's query: title, headings, then changed and central sentences; bounded even for a megabyte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reactions of an embedded memory: omitted texts, budgets, deadlines, unusual payloads."""
+"""Reactions to events in an embedded memory: omitted texts, budgets, deadlines, unusual payloads."""
 
 from __future__ import annotations
 

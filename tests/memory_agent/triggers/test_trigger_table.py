@@ -1,4 +1,4 @@
-"""The table of triggers: event types, a user's table, and errors with row, field and line."""
+"""The trigger table: event types, a user's own table, and errors with row, field and line."""
 
 from __future__ import annotations
 
