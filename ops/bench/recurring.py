@@ -1,10 +1,10 @@
-"""Measures which memories recall shows, and which the learner can credit, if requests recur in nearly the same words.
+"""Measures what recall shows and how many runs the learner can credit if requests recur in nearly the same words.
 
-60 runs make 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
-recalls first, is then published as a conductor would publish it (the user's words, the start, the end), and names the
-findings that it was shown. At each recall, the findings, ends of earlier runs and earlier requests among the first five
-memories are counted. At the end, the runs that the learner could credit are counted. It is measured with learning off,
-and with learning on from the first run. Run alone: `python -m ops.bench.recurring`.
+60 runs make 6 requests, each in 10 wordings, in a store with 1,000 other memories; three findings answer each request.
+Each run recalls first, is then published as by a conductor (the user's words, its start, its end), and names the
+findings that it was shown. For each recall, the findings, the ends of earlier runs and the earlier requests among the
+first five memories are counted; at the end, so are the runs that the learner could credit. Everything is measured with
+learning off, and with learning on from the first run. To run only this benchmark: `python -m ops.bench.recurring`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ RUNS = 60
 _OTHERS = 1_000
 _TOP_K = 5
 _START = datetime(2026, 5, 4, 8, tzinfo=UTC)
-_SESSION = 3  # runs
+_SESSION = 3  # runs per session
 _BATCH = 250
 
 
 class _Work(NamedTuple):
-    """A recurring request: its text, the findings that answer it, and the final message of its runs."""
+    """A recurring request: its text, the findings that answer it, and its runs' final message."""
 
     wish: str
     findings: tuple[str, ...]
@@ -110,7 +110,7 @@ _WORDINGS = (
 
 
 class Shown(NamedTuple):
-    """Counts among the first five of an answer. `first` is 1 / the rank of the first finding, 0 if there is none."""
+    """Counts among an answer's memories. `first` is 1 / the rank of the first finding, or 0 if there is none."""
 
     findings: int
     endings: int
@@ -120,7 +120,7 @@ class Shown(NamedTuple):
 
 
 def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K) -> dict[str, Any]:
-    """Return the memories shown to all runs except the first of each request, and the number of credited runs."""
+    """Return the mean counts for all runs except each request's first, and the number of credited runs."""
     learning = LearningSettings(mode=mode)
     with (
         tempfile.TemporaryDirectory(prefix="bench-recurring-") as folder,
@@ -134,7 +134,7 @@ def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K)
 
 
 def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
-    """Replay the runs, one per hour, and yield the memories that each was shown."""
+    """Replay the runs, one per hour, and yield the counts of each run's recall."""
     others = events(passages(_OTHERS, seed=11), "user", "others")
     for start in range(0, _OTHERS, _BATCH):
         memory.ingest(others[start : start + _BATCH])
@@ -152,7 +152,7 @@ def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
 def _run(
     number: int, work: _Work, words: str, recall_id: str, used: Sequence[str], now: datetime
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run."""
+    """Yield a run's events: the user's message, the start and the end."""
     payloads: list[tuple[str, dict[str, Any]]] = [
         ("chat.user_msg", {"text": words}),
         ("conductor.run.started", {"objective": words, "recall_ids": [recall_id]}),
@@ -187,7 +187,7 @@ def _is_ending(record: MemoryRecord) -> bool:
 
 
 def main() -> None:
-    """Print the figures as JSON, with learning off and on, for answers of five and of twenty-five memories."""
+    """Print the measurements as JSON, with learning off and on, for answers of 5 and of 25 memories."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         for top_k in (_TOP_K, 25):

@@ -1,10 +1,10 @@
-"""Formats the report of `ops.lab` as a page: the figures, and what they do and do not show.
+"""Formats reports of `ops.lab` as a page: the results, and what they do and do not show.
 
     python -m ops.lab sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
     python -m ops.lab instant LOCOMO_FILE --json > instant.json
     python -m ops.bench.sona report.json instant.json          a second; writes ops/bench/sona.md
 
-The text is fixed; the figures come from the two reports.
+The text is fixed; the numbers come from the two reports.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _TAIL = """\
 
 
 def page(report: LearningReport, instant: InstantReport, machine: dict[str, str], now: datetime) -> str:
-    """Return the reports as Markdown."""
+    """Return the contents of sona.md."""
     described = "; ".join(f"{name}: {value}" for name, value in machine.items())
     parts = [_HEAD.format(date=now, machine=described), _list(figures(report))]
     parts += [f"## {title[0].upper()}{title[1:]}\n\n{_table(columns, rows)}" for title, columns, rows in tables(report)]
@@ -100,7 +100,7 @@ def page(report: LearningReport, instant: InstantReport, machine: dict[str, str]
 
 
 def instant_section(report: InstantReport) -> str:
-    """Return the measurement of the instant layer as a section."""
+    """Return the page's section on the instant layer."""
     title, columns, rows = instant_table(report)
     about = _INSTANT.format(seeds=report.seeds, took=report.took_s)
     return f"## {title[0].upper()}{title[1:]}\n\n{about}\n{_table(columns, rows)}"
@@ -116,7 +116,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page of the given reports."""
+    """Write sona.md from the given reports."""
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2
