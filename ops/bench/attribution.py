@@ -66,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of each shown memory, whether it was used, and whether its conversation is a development one; all (n,)."""
+    """The score of each shown memory, whether it was used, and whether it is from a development part; all (n,)."""
 
     scores: npt.NDArray[np.float64]
     used: npt.NDArray[np.bool_]
