@@ -25,7 +25,7 @@ def slope_of(times_s: Sequence[float], values: Sequence[float]) -> Slope:
     Raises `ValueError` for fewer than 24 samples.
     """
     if len(times_s) < 2 * _BLOCKS:
-        raise ValueError(f"{len(times_s)} samples are too few")
+        raise ValueError(f"requires at least 24 samples, not {len(times_s)}")
     x = np.array([block.mean() for block in np.array_split(np.asarray(times_s, float), _BLOCKS)])
     y = np.array([block.mean() for block in np.array_split(np.asarray(values, float), _BLOCKS)])
     spread = float(((x - x.mean()) ** 2).sum())
