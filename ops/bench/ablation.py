@@ -250,7 +250,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         "- Differences are from the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
         "  set supports a part if the interval of the line without it is entirely below 0.",
         f"- `+ {_PARTS[-2].name}` equals the shipped recall without {_PARTS[-1].name}.",
-        "- `cosine and words`, and shipped without late interaction, equal the results of an embedder without word",
+        "- `cosine and words` and `shipped without late interaction` equal the results of an embedder without word",
         "  vectors.",
         "- LoCoMo's `sessions@10` includes all questions; those without evidence count as found.",
         f"- Shipped settings: {', '.join(f'{name} {value}' for name, value in _shipped().items())}.",

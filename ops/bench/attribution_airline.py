@@ -77,11 +77,11 @@ def _calls(run: Mapping[str, Any]) -> str:
 
 _OUTPUTS: dict[str, Callable[[Any], str]] = {
     "all its messages": lambda run: "\n".join(_messages(run, "assistant")),
-    "the longest of its last three": lambda run: max(_messages(run, "assistant")[-3:], key=len),
+    "the longest of its last three messages": lambda run: max(_messages(run, "assistant")[-3:], key=len),
 }
 _RECORDS: dict[str, Callable[[Any], str]] = {
     "its last message": lambda run: _messages(run, "assistant")[-1],
-    "the longest of its last three": _OUTPUTS["the longest of its last three"],
+    "the longest of its last three messages": _OUTPUTS["the longest of its last three messages"],
     "its tool calls": _calls,
     "all its messages": _OUTPUTS["all its messages"],
 }

@@ -56,7 +56,7 @@ class Run(msgspec.Struct):
 
 
 def measure(runs: list[Run], embedder: Embedder) -> Iterator[dict[str, Any]]:
-    """Yield, for each kind of query and threshold, for how many documents the three findings include a related one."""
+    """Yield, for each kind of query and threshold, the number of documents for which a related finding is recalled."""
     asks: dict[str, Ask] = {
         "title": lambda title, _: title,
         "title and beginning": lambda title, text: f"{title}\n{text[:_BEGINNING_CHARS]}",

@@ -1,6 +1,6 @@
 """Grows one user's store, recording the cost of each batch and copying the folder at several sizes.
 
-Batches have 64 events, as in a daemon. Vectors are mixtures of the model's vectors for 2,000 passages, with the word
+Batches contain 64 events, as in a daemon. Vectors are mixtures of the model's vectors for 2,000 passages, with the word
 vectors of one passage, since embedding 110,000 texts would take minutes and is measured elsewhere. Queries are embedded
 by the model, or mixed in the same way.
 

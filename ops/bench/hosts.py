@@ -92,7 +92,7 @@ def _clients() -> int:
 
 
 async def _measure_calls() -> dict[str, Any]:
-    """Time a minimal request to one host: its process id through Ray, and no records through the socket."""
+    """Time a minimal request to one host, through Ray (its process id) and through its socket (no records)."""
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder, ExitStack() as stack:
         run = Path(folder) / "run"
         run.mkdir(mode=0o700)
@@ -232,12 +232,12 @@ def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
 
 
 def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
-    """Return the daemons, reversed every other turn, since one's maintenance may overlap the next one's measurement."""
+    """Return the daemons, reversed every other turn, since upkeep of one may overlap the next measurement."""
     return list(folders.items())[:: -1 if turn % 2 else 1]
 
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
-    """Return the spread over the turns of the rate with the most hosts divided by the rate with the fewest."""
+    """Return the ratio of the rate with the most hosts to that with the fewest, as a spread over the turns."""
     few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
     return spread([more / less for less, more in zip(few, many, strict=True)])
 

@@ -78,7 +78,7 @@ class Measured:
         return [answer for answer in self.answers[line] if answer.evidence]
 
     def others(self, line: str) -> list[Answered]:
-        """Return the answers to the questions of other stores."""
+        """Return the answers to other stores' questions."""
         return [answer for answer in self.answers[line] if not answer.evidence]
 
     def kept(self, line: str, least: float) -> float:
@@ -102,7 +102,7 @@ class Measured:
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return how often an own question's best memory is more relevant than another store's question's."""
+        """Return the AUC: how often the best memory for an own question is more relevant than that for another's."""
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 

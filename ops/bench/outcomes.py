@@ -7,7 +7,7 @@ user's memory, an hour apart, without feedback or learning. Each run's request i
 (`by_run`), which excludes its own memories. The answer is read as a list of runs, each ranked by its best memory.
 
 The arms are outcome weights (`recall.outcome`), with 0 as the baseline, and a control with the shipped weight and the
-outcomes of all runs shuffled. Any gain of the control is not due to outcomes.
+outcomes of all runs shuffled. Any gain in the control is not due to outcomes.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ tasks.
 {machine}.
 """
 _TAIL = """
-In the control, the outcomes of all runs are shuffled, {shuffles} times; the values still count real successes. `both
+In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
 first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of 64 issues have three runs; the
-other issues have no past run. The recorded runs used no memory, so whether seeing successful runs helps a planner was
-not measured.
+others have only one, so no past run. The recorded runs used no memory, so whether seeing successful runs helps a
+planner was not measured.
 """
 
 
@@ -109,7 +109,7 @@ def measure(
     weights: Sequence[float] = _WEIGHTS,
     shuffles: int = _SHUFFLES,
 ) -> dict[str, Figures]:
-    """Return each arm's values, (requests, figures); the control's include all shuffles."""
+    """Return each arm's values, (requests, figures); those of the control cover all shuffles."""
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as folder:
         _ingest(runs, Path(folder), embedder)
@@ -161,7 +161,7 @@ def _open(folder: Path, embedder: CachingEmbedder, weight: float) -> Memory:
 
 
 def _chosen(values: Sequence[Chosen]) -> list[Chosen]:
-    """Select the values of the page's columns from those of all fields of `RunFigures`."""
+    """Select the page's columns from the values of all fields of `RunFigures`."""
     return [values[RunFigures._fields.index(name)] for name in _FIGURES]
 
 

@@ -94,7 +94,7 @@ def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
         f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}, with an airline agent's 100 runs (25",
         "tasks, four trials each) and `memory_agent/learning/patterns.py` as shipped. Purity is the share of runs in",
         "patterns whose task is the most frequent one in their pattern. The last column counts the patterns that name",
-        "a failure step: one that no other runs took, but at least two, and at least half, of the failed runs.",
+        "a failure step: one taken by at least two, and at least half, of the failed runs, and by no other runs.",
         "",
         "| request | tasks | runs in patterns | patterns | pure | purity | tasks found | with a failure step |",
         "|---|---|---|---|---|---|---|---|",

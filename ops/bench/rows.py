@@ -77,7 +77,7 @@ def journal_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingest_rows(figures: Figures) -> Iterator[Row]:
-    """Yield events/s from publish until recallable, compared with only embedding."""
+    """Yield the rate of events from publish until recallable, compared with only embedding."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
         f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
@@ -260,7 +260,7 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
 def _at_most(
     figure: str, value: float, limit: float | None, unit: str = "", *, measured: str = "", beside: str = ""
 ) -> Row:
-    """Return the row of a value with an upper limit, or none. `measured` is shown instead of the bare value."""
+    """Return the row of a value with an optional upper limit. `measured`, if set, is shown instead of the value."""
     shown = f"{measured or f'{value:g}'} {unit}".rstrip()
     if limit is None:
         return Row(figure, shown, beside)

@@ -101,7 +101,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of kinds, users, requests per user and epoch, epochs, and others, who ask after certain epochs."""
+    """The numbers of kinds, users, requests per user and epoch, epochs, and other users, who ask after some epochs."""
 
     kinds: int = 6
     users: int = 40
@@ -140,7 +140,7 @@ class Answered(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """A search of the items for one kind after an epoch.
+    """The results of one search for a kind after an epoch.
 
     For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
     `others` and `late` are the proven shares of the found items that help, do not help, or are late and help; None if
@@ -287,7 +287,7 @@ class Deployment:
         return tiers.merged(self.world.own[owner, text], self.shown[text], TOP_K, key, SETTINGS.recall.min_relevance)
 
     def released(self, found: Iterable[FoundItem]) -> list[FoundItem]:
-        """Return the published ones among the found items, sorted by their scores after the last release."""
+        """Return the found items that are published, sorted by their scores after the last release."""
         published = [one for one in found if self.places[one.item.id] in self.published]
         return sorted((self._released(one) for one in published), key=lambda one: one.sona_score, reverse=True)
 

@@ -1,9 +1,9 @@
 """Builds worlds from recorded texts: users' own memories, published items, and the requests that each item helps.
 
-A kind of request has wordings for learning and a held-out one. Which items help is taken from the data where they state
-it: a question's evidence, or a run's reward. The thoughts of software-engineering runs have no such labels, so a random
-third of the found items counts as helpful. The other found items are look-alikes: real texts that the shipped search
-finds for the request.
+A kind of request has wordings for learning and a held-out one. Which items help is taken from the data's labels: a
+question's evidence, or a run's reward. The thoughts of software-engineering runs have no labels, so a random third of
+the found items counts as helpful. The other found items are look-alikes: real texts that the shipped search finds for
+the request.
 
 The remaining texts become users' own memories.
 
@@ -56,7 +56,7 @@ _ACCOUNT_CHARS = 1_500
 _LONG_CHARS = 140
 _TITLE_CHARS = 200
 _THOUGHTS = 6
-_DRAWN = 3  # one in three helps if the data have no labels
+_DRAWN = 3  # one in three helps if the data contain no labels
 _CONVERSATION_KINDS, _CHAT_KINDS = 6, 4
 _OWNERS = 5
 
@@ -86,7 +86,7 @@ class Kind(NamedTuple):
 class World:
     """The owners of memories, the item ids and the kinds of request, before any report.
 
-    By owner and text, `own` contains the owner's recalled memories. By text, `found` contains the shared items in a
+    `own` contains the memories that an owner recalls for a text. For each text, `found` contains the shared items in a
     recall of both tiers, and `searched` the results of a search of only items.
     """
 
@@ -203,7 +203,7 @@ def _recalled(
 
 
 def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:
-    """Return the kind with only a random third of its found helpful items as `helps`."""
+    """Return the kind with its helpful items reduced to a random third of the found ones."""
     near = [place for place in kind.found if place in kind.helps]
     drawn = random.permutation(len(near))[: max(len(near) // _DRAWN, 1)] if near else ()
     return kind._replace(helps=frozenset(near[place] for place in drawn))

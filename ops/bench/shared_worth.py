@@ -7,8 +7,8 @@ FOLDER contains at least one of `locomo_dev.json`, `beam_dev/`, `airline_runs_de
 merging are real; only the agent that reads an answer is simulated. Before the first report, every arm equals the
 deployment with the loop off.
 
-Each seed is a deployment with different kinds of request, runs and random draws, identical in all arms. The 95 %
-intervals resample whole kinds and whole seeds simultaneously (the pigeonhole bootstrap of Owen 2007).
+Each seed is a deployment with different kinds of request, runs and random draws; these are identical in all arms. The
+95 % intervals resample whole kinds and whole seeds simultaneously (the pigeonhole bootstrap of Owen 2007).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _live(size: Size, stores: Path, job: Job) -> Lived:
 
 
 def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
-    """Return a `map` that uses `processes` processes, or only this one if that is 1."""
+    """Return a `map` over `processes` worker processes, or over this process if `processes` is 1."""
     if processes == 1:
         return map
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the matrices are small, and two processes' threads would compete
@@ -199,7 +199,7 @@ class _Reader:
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the values before any report (the loop off), equal for all arms with the same agent and place."""
+        """Return the values before any report (loop off); arms with the same agent and place have equal ones."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
@@ -253,7 +253,7 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"loop minus shuffled, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"{arm} minus loop off"] = gain(reader.after(arm), off)
-    claims["loop minus loop with worse items not last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["loop minus loop without ranking worse items last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["loop with a reserved place minus loop without"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
     claims["place half for proven items minus only for new ones, if own memories fill the answer"] = gain(half, none)
@@ -510,7 +510,7 @@ _TAIL = """\
 ## What this shows, and what it does not
 
 - *success* is the probability that the run succeeds, given the shown memories. *First shared item helps* and *one of
-  five helps* do not depend on the agent. Own memories never help here, because the data have no labels for them.
+  five helps* do not depend on the agent. Own memories never help here, because the data contain no labels for them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
   gain comes from being shown and used, not from outcomes. In *helpful proven*, twenty users have reported the truth
   about every item, which gives the upper limit of merging. In *others proven*, the same number of random found items is

@@ -55,10 +55,10 @@ _TAIL = """\
 - In "oracle", "cite", "list" and the controls, learning is active from the first lesson (`learning.mode=on`), to
   measure what was learned. "cite, gate decides" is what a user gets (`learning.mode=auto`): until the gate opens,
   answers are the same as with learning off. Each LoCoMo question is asked once, so the gate seldom opens there.
-- *Users with recurring work* have 50 runs. Four of five runs ask, in changing words, about one of six matters, each a
+- *Users with recurring work* have 50 runs. Four of five runs ask, in varying words, about one of six matters, each a
   question about one conversation. Every fifth run asks something else. *Again* is the subsequent gain on these matters,
-  in new words, and *new* the gain on questions never asked, both over learning off. Before decision 0020, the gate
-  opened for no such user by run 50, since its trial started after 50 credited runs.
+  in new words, and *new* the gain on questions never asked, both relative to learning off. Before decision 0020, the
+  gate had not opened for any of these users by run 50, since its trial started after 50 credited runs.
 - The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each is
   compared with learning off and its control for the same seeds.
 - "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for

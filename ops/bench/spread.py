@@ -1,4 +1,4 @@
-"""Medians with ranges, and percentiles, in which all measurements are reported."""
+"""Computes medians with ranges, and percentiles, for all reported measurements."""
 
 from __future__ import annotations
 

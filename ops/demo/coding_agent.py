@@ -38,7 +38,7 @@ def connect_an_agent(stage: Stage) -> None:
         model.play([AGENTS[name].run_shell("sh deploy.sh")], ANSWER)
         stage.screen.request(f"the real {title}, with a fake model: its first session", _FIRST)
         AGENTS[name].session(_FIRST, folder, home, model.url)
-        stage.screen.say(f"it ran deploy.sh, which failed, and said: {ANSWER}")
+        stage.screen.say(f"it ran deploy.sh, which failed, and reported: {ANSWER}")
         client = stage.client(_USER)
         wait_until(lambda: any(ANSWER in record.text for record in client.list(limit=50).records))
         stage.screen.request("its second session", _SECOND)

@@ -92,7 +92,7 @@ def _look_closely(stage: Stage, publisher: Publisher) -> None:
     stage.screen.request(f"week three: {story.user}'s agent is paged and has not planned yet", page.text)
     result, asked = _ask_the_learned(stage, page)
     if asked > 1:
-        others = "the gate used the usual ranking or both for the others, to continue comparing"
+        others = "the other answers used the usual ranking, or both, to continue the comparison"
         stage.screen.say(f"recalled {asked} times: {others}", "dim")
     _show_ranking(stage, result.memories)
     _show_why(stage, page, result.memories)

@@ -28,7 +28,7 @@ _ALL = 1_000
 
 _PARTS = {
     "relay": "stores every event on disk, even while the daemon restarts",
-    "embedder": "runs the model, all-MiniLM-L6-v2, once for all users",
+    "embedder": "runs one model (all-MiniLM-L6-v2) for all users",
     "daemon": "answers requests, and has Ray start an actor for each active user",
 }
 
@@ -107,7 +107,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 def ask_as_somebody_else(stage: Stage) -> None:
     """Recall one user's query as the other user; check that the answer contains none of the first user's memories."""
     question = stage.story.request[0].text
-    stage.screen.request(f"{OTHER} makes {HEROINE}'s first request", question)
+    stage.screen.request(f"{OTHER} repeats {HEROINE}'s first request", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories
     result = stage.client(OTHER).recall(question, _ALL, min_relevance=0.0)
     owners = {stage.story.owner_of(memory.record.run_id) for memory in result.memories}

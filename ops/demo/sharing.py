@@ -22,7 +22,7 @@ def share_what_worked(stage: Stage) -> None:
     stage.client(OTHER).remember(_OWN)
     stage.screen.say(f"{OTHER} has noted: {_OWN}")
     found = _asked(stage, OTHER, question)
-    stage.screen.request(f"{OTHER} makes {HEROINE}'s request of three weeks ago, from both tiers", question)
+    stage.screen.request(f"{OTHER} repeats {HEROINE}'s request of three weeks ago, recalling from both tiers", question)
     stage.screen.answer(found, stage.now)
     stage.screen.promise(
         f"{OTHER}'s own memory comes first, followed by the item that {HEROINE} shared, with her chosen name",
@@ -43,7 +43,7 @@ def share_what_worked(stage: Stage) -> None:
         f"mean {metrics.avg_trajectory_score:.2f}, rated {metrics.user_rating:.2f}"
     )
     stage.screen.promise(
-        "only counts and sums left the users, and the figures change only after five more users",
+        "only counts and sums left the users' stores, and the figures change only after five more users",
         metrics.distinct_users == metrics.raters == len(_USERS),
     )
     raised = 0.0 if before is None or after is None else after.sona_score - before.sona_score

@@ -1,4 +1,4 @@
-"""The arms to compare: rankings, and signals to learn from. Arms differ only in the real `Memory`'s settings.
+"""The arms to compare: rankings, and signals to learn from. Every arm is the real `Memory` with different settings.
 
 A signal consists of the memories that a run names as used, and the run's verdict:
 

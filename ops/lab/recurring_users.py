@@ -1,6 +1,6 @@
 """Measures for how many users with recurring work the gate opens within 20 and 50 runs, and their gain.
 
-A user has six matters, each a question about one conversation. Four of five runs ask about one of them, in changing
+A user has six matters, each a question about one conversation. Four of five runs ask about one of them, in varying
 words; every fifth run asks something else. After 50 runs, the matters are asked in new words, along with questions that
 were never asked. With shuffled citations the gate should not open: the share of users for whom it does is the
 false-alarm rate.
