@@ -131,7 +131,7 @@ class Seen(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One answer: the last completed epoch, the kind of request, whether own memories can fill it, and its values."""
+    """One answer: the last completed epoch, the kind, whether own memories can fill it, and its measurements."""
 
     epoch: int
     kind: str

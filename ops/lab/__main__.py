@@ -91,8 +91,8 @@ class _Options(NamedTuple):
 def sona(target: Target, options: _Options) -> None:
     """Teach memories by feedback, test them, and compare their gains with controls.
 
-    FILE contains LoCoMo conversations; categories 1 to 4 are used. Every query uses the real memory, embedded, on
-    temporary copies of one store: recall, then feedback, then the next recall.
+    FILE contains LoCoMo conversations; categories 1 to 4 are used. Every query uses the real, embedded memory, on
+    temporary copies of one store. Each recall is followed by feedback, and then by the next recall.
 
     \b
     Signals (what runs name as used):

@@ -65,7 +65,8 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if process.ppid() == os.getpid() and process.name() != "python":  # their parents reap those
+            # Python processes are reaped by their parents.
+            if process.ppid() == os.getpid() and process.name() != "python":
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 
