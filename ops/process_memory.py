@@ -1,8 +1,7 @@
-"""Measures the resident and the proportional size of each process of a daemon, including Ray's.
+"""Measures the resident and proportional set sizes of a daemon's processes, including Ray's.
 
-The resident size (RSS) counts shared pages in every process; the proportional size (PSS) divides them among the
-processes, so only PSS can be added up. PSS exists only on Linux. On other systems, the resident size is used, which is
-an upper bound.
+The resident set size (RSS) counts shared pages in every process. The proportional set size (PSS) divides them among the
+processes, so only PSS can be summed. PSS exists only on Linux; on other systems RSS, an upper bound, is used instead.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ROLES = (
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """The role of one process, and its memory in bytes."""
+    """A process's id, role and memory in bytes."""
 
     role: str
     pid: int
@@ -42,13 +41,13 @@ class ProcessMemory:
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """Return a process and all its descendants."""
+    """Return a process and all of its descendants."""
     root = psutil.Process(pid)
     return [root, *root.children(recursive=True)]
 
 
 def measure_tree(pid: int, names: Mapping[int, str] | None = None) -> list[ProcessMemory]:
-    """Return the memory of a process and its descendants; `names` maps process ids to known roles."""
+    """Measure a process and its descendants; `names` maps process ids to known roles."""
     measured = []
     for process in process_tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -60,18 +59,18 @@ def measure_tree(pid: int, names: Mapping[int, str] | None = None) -> list[Proce
 
 
 def role_of(process: psutil.Process) -> str:
-    """Return the role of a process of a daemon. Raises `psutil.Error` if it has ended."""
+    """Return a daemon process's role. Raises `psutil.Error` if the process has exited."""
     command, name = " ".join(process.cmdline()), process.name()
     return next((role for part, role in _ROLES if part in command), name)
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Return the processes that have not ended."""
+    """Return the processes that have not exited."""
     return [process for process in processes if process.is_running() and not _is_zombie(process)]
 
 
 def own_memory() -> int:
-    """Return the resident memory of this process in bytes."""
+    """Return this process's resident memory in bytes."""
     return int(psutil.Process(os.getpid()).memory_info().rss)
 
 

@@ -1,9 +1,9 @@
-"""`make bench`: measures every part in one run, and prints one table with the targets of the design.
+"""`make bench`: measures every part in one run, and prints one table of results and design targets.
 
     python -m ops.bench [--quick] [--json] [--only PART]...
 
 Progress goes to standard error. A full run also writes `ops/bench/results.md`. The exit code is 0 even if a target is
-missed. Run it on an idle machine: the load during the run is part of the result.
+missed. Run it on an idle machine: the results include the load before and after the run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ _MARKS = {True: "yes", False: "NO", None: ""}
 
 
 def main(now: datetime) -> int:
-    """Measure and print; write the results of a full run, dated `now`. Return 1 if a part failed, without its rows."""
+    """Run the benchmarks and print the results; a full run also writes results.md, dated `now`. Return 1 if a part
+    failed.
+    """
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # prevents background work
     options = _parse()
     started_s = time.monotonic()
@@ -92,17 +94,17 @@ def main(now: datetime) -> int:
 
 
 def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str:
-    """Return the results as Markdown."""
+    """Return the contents of results.md."""
     lines = [
         "# Bench results",
         "",
-        f"Measured on {now:%Y-%m-%d} by `make bench`, all in one run. Figures are medians, with the",
-        "minimum and maximum of the turns in brackets. Memory is proportional (PSS). Targets are from the design.",
-        "Ratios hold on other machines; absolute figures do not.",
+        f"Measured on {now:%Y-%m-%d} by `make bench`, all in one run. Values are medians, with the",
+        "minimum and maximum of the turns in parentheses. Memory is the proportional set size (PSS). Targets are",
+        "from the design. Ratios hold on other machines; absolute values do not.",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",
-        "| figure | measured | beside | target | reached |",
+        "| measurement | result | baseline | target | reached |",
         "|---|---|---|---|---|",
         *(f"| {' | '.join(_cells(row))} |" for row in rows),
     ]
@@ -160,10 +162,12 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m ops.bench", description="Measures, beside the design's targets.")
-    parser.add_argument("--quick", action="store_true", help="fewer memories and events; does not write results.md")
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.bench", description="Compare measurements with the design targets."
+    )
+    parser.add_argument("--quick", action="store_true", help="use fewer memories and events; do not write results.md")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--only", action="append", choices=PARTS, help="run only this part; may be repeated")
     return parser.parse_args()
 
 

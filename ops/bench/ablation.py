@@ -1,15 +1,15 @@
-"""Measures what each part of the ranking contributes: built up step by step, and without one part at a time.
+"""Measures what each part of the ranking contributes: parts are added one by one, and removed one at a time.
 
 LoCoMo has short turns, BEAM has longer messages with short evidence, and the runs of a software-engineering agent (SWE)
-have long reports and outputs. Parts are settings, so every line is the shipped code, called through `Memory` on the
-same stores. The exception is late interaction, which is switched off by an embedder without word vectors. A word then
-counts only if the memory contains it. Differences to the shipped recall are resampled by groups (conversations, chats,
-issues), because the questions of one group are not independent.
+have long reports and outputs. Parts are switched by settings, so every line runs the shipped code, called through
+`Memory` on the same stores. The exception is late interaction, which is switched off by an embedder without word
+vectors: a query word then matches only memories that contain it. Differences from the shipped recall are bootstrapped
+over groups (conversations, chats, issues), because the questions of one group are not independent.
 
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
 
-FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half of the time. With `--stores` the
-memories are kept, and later runs with other ranking constants skip it.
+FOLDER contains `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half the time. With `--stores`,
+the stores are kept, and later runs (for example with different ranking constants) skip it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from ops.bench.machine import describe_machine
 
 PAGE = Path(__file__).with_name("ablation.md")
 
-_TOP_K = 50  # the number that `memory-agent eval` uses
+_TOP_K = 50  # as in `memory-agent eval`
 _SHIPPED = "shipped"
 _METRICS = ("recall@1", "recall@5", "recall@10", "session_recall@10")
 
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its displayed name, its path in the folder, and the kind of its groups."""
+    """A data set: its display name, its path in the folder, and what its groups are called."""
 
     name: str
     place: str
@@ -76,12 +76,12 @@ SETS = (
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the ranking, and the settings that switch it off."""
+    """A part of the ranking, with the settings that switch it off."""
 
     name: str
     off: dict[str, object]
     words: bool = True
-    """Whether the query's words have vectors if the part is off."""
+    """Whether the query's words are embedded if the part is off."""
 
 
 _PARTS = (
@@ -92,12 +92,12 @@ _PARTS = (
     Part("least relevance", {"min_relevance": 0.0}),
 )
 _KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
-"""Parts that are on in every hybrid line except the line that measures their absence."""
+"""Parts that are on in every hybrid line except their own "without" line."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: the settings of a recall, and whether the query's words have vectors."""
+    """One line of a table: the recall settings, and whether the query's words are embedded."""
 
     name: str
     mode: Mode
@@ -106,7 +106,7 @@ class Line:
 
 
 def lines() -> list[Line]:
-    """Return the lines: vectors and words alone, then parts added one by one, then all parts except one."""
+    """Return the lines: only vectors, only words, parts added one by one, then parts removed one at a time."""
     found = [
         Line("vectors alone", "vector", RecallSettings(dates="ignore", min_relevance=0.0)),
         Line("words alone", "lexical", RecallSettings(dates="ignore", min_relevance=0.0)),
@@ -125,14 +125,14 @@ def _without(name: str, parts: Sequence[Part]) -> Line:
 
 
 class WithoutWords(Embedder):
-    """An embedder that returns the same query vectors, but no vectors for the query's words."""
+    """An embedder that returns the wrapped embedder's query vectors, but no vectors for the query's words."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors."""
+        """Like `Embedder.info`."""
         return self._embedder.info
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
@@ -153,7 +153,7 @@ class WithoutWords(Embedder):
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one data set, with the number of questions and groups."""
+    """The table rows of one data set, with its numbers of questions, groups and memories."""
 
     title: str
     groups: str
@@ -164,9 +164,9 @@ class Table:
 
 
 def measure(which: Set, folder: Path, stores: Path | None, progress: Progress) -> Table:
-    """Ingest a data set once, ask its questions under each line's settings, and return the table.
+    """Ingest a data set once, recall its questions with each line's settings, and return the table.
 
-    The memories are kept in `stores` and reused if they exist.
+    If `stores` is set, the ingested stores are kept there and reused.
     """
     plan = Plan(
         dataset=which.read(folder / which.place),
@@ -200,7 +200,7 @@ def _run(prepared: Prepared, line: Line, done: Callable[[], None]) -> Run:
 
 
 def _differences(runs: dict[str, Run]) -> dict[str, Comparison]:
-    """Return the differences of each run from the shipped one."""
+    """Compare each run with the shipped one, by run name."""
     with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
         results = {
             name: _written(run, Path(folder) / f"{place}.jsonl") for place, (name, run) in enumerate(runs.items())
@@ -234,27 +234,27 @@ def _percent(share: float | None) -> str:
 
 
 def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str:
-    """Return the tables as Markdown."""
+    """Return the contents of ablation.md."""
     head = (
-        "| | R@1 | R@5 | R@10 | sessions@10 | R@1, less shipped | R@5 | R@10 | sessions@10 |\n"
+        "| | R@1 | R@5 | R@10 | sessions@10 | R@1, minus shipped | R@5 | R@10 | sessions@10 |\n"
         "|---|---|---|---|---|---|---|---|---|"
     )
     text = [
         "# Contribution of each part of the ranking",
         "",
-        f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; figures in %.",
+        f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; values in %.",
         "",
-        "- Every line is the shipped code under other settings. The first two lines use only vectors or only words. In",
-        "  `cosine and words`, a word of the query counts if the memory contains it. Each further line adds a part.",
-        "  All of these lines use the speaker.",
-        "- Differences are to the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
-        "  set supports a part if the line without it has an interval below 0.",
+        "- All lines run the shipped code, with different settings. The first two use only vectors or only words. In",
+        "  `cosine and words`, a query word matches only memories that contain it. Each following line adds a part.",
+        "  All of these lines take the speaker into account.",
+        "- Differences are from the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
+        "  set supports a part if the interval of the line without it is entirely below 0.",
         f"- `+ {_PARTS[-2].name}` equals the shipped recall without {_PARTS[-1].name}.",
-        "- `cosine and words`, and shipped without late interaction, equal the results of an embedder without word",
+        "- `cosine and words` and `shipped without late interaction` equal the results of an embedder without word",
         "  vectors.",
-        "- For sessions of LoCoMo, all questions count, and questions without evidence count as found.",
+        "- LoCoMo's `sessions@10` includes all questions; those without evidence count as found.",
         f"- Shipped settings: {', '.join(f'{name} {value}' for name, value in _shipped().items())}.",
-        "- Constants were chosen on these questions. The intervals cover the sampling of questions, not this choice.",
+        "- The constants were chosen on these questions; the intervals account for sampling, but not for this choice.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]
@@ -265,7 +265,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
 
 
 def _shipped() -> dict[str, object]:
-    """Return the settings that the lines change, as shipped, with the size of the shortlist."""
+    """Return the shipped values of the settings that the lines change, and of `candidates` and `date_weight`."""
     names = ["candidates", "date_weight", *(name for part in (*_KEPT, *_PARTS) for name in part.off)]
     return {name: getattr(RecallSettings(), name) for name in names}
 
@@ -278,16 +278,16 @@ def _tell(progress: Progress, task: TaskID) -> Callable[[str, int, int], None]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the data sets of the given folder and write the page."""
+    """Measure the data sets in the `--data` folder and write ablation.md."""
     parser = argparse.ArgumentParser(
         "python -m ops.bench.ablation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the folder of the data sets")
-    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep the memories there, for the next time")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="folder that contains the data sets")
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep and reuse the ingested stores in FOLDER")
     given = parser.parse_args(arguments)
     folder: Path = given.data
     if absent := [which.place for which in SETS if not (folder / which.place).exists()]:
-        parser.error(f"{folder} lacks {', '.join(absent)}")
+        parser.error(f"not found in {folder}: {', '.join(absent)}")
     with Progress(console=Console(stderr=True)) as progress:
         tables = [measure(which, folder, given.stores, progress) for which in SETS]
     PAGE.write_text(page(tables, describe_machine(), datetime.now(UTC)), encoding="utf-8")

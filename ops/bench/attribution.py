@@ -1,11 +1,11 @@
-"""Measures how well a run's own words show which memories it used: precision, and the share of used memories found.
+"""Measures how well a run's own words show which memories it used: precision, and the share of used memories named.
 
-For LoCoMo, the answer to a question is the output of a run, the first ten memories of the shipped recall count as
-shown, and the evidence turns as used. Since real outputs are longer, the answer is also placed between two phrases of a
-report, and among the answers to 4 or 19 other questions of the conversation, whose evidence then counts as used too.
+For LoCoMo, the answer to a question is taken as a run's output, the first ten memories of the shipped recall as shown,
+and the evidence turns as used. Since real outputs are longer, the answer is also placed between two phrases of a
+report, and among the answers to 4 or 19 other questions about the conversation, whose evidence then counts as used too.
 The threshold was chosen on conversations 0 to 2.
 
-For airline runs (`attribution_airline`), false attributions are measured, since no run saw a memory.
+For airline runs (`attribution_airline`), only false attributions are measured, since no run saw a memory.
 
     python -m ops.bench.attribution LOCOMO_FILE [AIRLINE_FILE]      two minutes; writes ops/bench/attribution.md
 """
@@ -41,13 +41,13 @@ PAGE = Path(__file__).with_name("attribution.md")
 _SHOWN = 10
 _CHOSEN_ON = ("0", "1", "2")
 _THRESHOLDS = (3.0, 3.5, THRESHOLD, 4.5, 5.0, 6.0)
-_FEWEST = 20  # named memories; with fewer, precision is not meaningful
+_FEWEST = 20  # minimum number of named memories for a meaningful precision
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A question, its answer, and the shown memories. `vectors` (k, d) and `answer_vector` (d,) have unit length."""
+    """A question, its answer, and the k shown memories. `vectors` (k, d) and `answer_vector` (d,) have unit length."""
 
     user: str
     request: str
@@ -60,20 +60,20 @@ class Case:
 
     @property
     def shown(self) -> list[ShownText]:
-        """The shown memories, by position."""
+        """The shown memories, numbered from 0."""
         return [ShownText(place, text) for place, text in enumerate(self.texts)]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of all shown memories, whether each was used, and whether it is in the development part; all (n,)."""
+    """The score of each shown memory, whether it was used, and whether it is from a development part; all (n,)."""
 
     scores: npt.NDArray[np.float64]
     used: npt.NDArray[np.bool_]
     chosen_on: npt.NDArray[np.bool_]
 
     def cells(self, threshold: float) -> list[str]:
-        """Return precision, share found and number named, for the development conversations and the others."""
+        """Return the precision, share found and number named for the development conversations, then for the others."""
         return [cell for part in (self.chosen_on, ~self.chosen_on) for cell in self._cells(part, threshold)]
 
     def least_with(self, precision: float) -> float | None:
@@ -94,11 +94,11 @@ class Scored:
 
 Score = Callable[[str, Case, CountedTexts], Sequence[float]]
 Form = Callable[[Case, random.Random], tuple[str, frozenset[str]]]
-"""Makes an output and the memories that it used."""
+"""Returns an output and the ids of the memories that it used."""
 
 
 def cases(file: Path) -> tuple[list[Case], dict[str, CountedTexts]]:
-    """Ask the questions of the main categories; return them with the word counts of each user's memories."""
+    """Recall for each question of the main categories; return the cases and each user's word counts."""
     answers = [[entry.get("answer") for entry in part["qa"]] for part in json.loads(file.read_bytes())]
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_SHOWN)
     found: list[Case] = []
@@ -135,7 +135,7 @@ def _case(user: str, user_id: str, question: Question, answer: str, memory: Memo
 
 
 def forms(found: Sequence[Case]) -> dict[str, Form]:
-    """Return the forms of output that an answer is embedded in."""
+    """Return, by name, the functions that turn a case into a run's output."""
     by_user: defaultdict[str, list[Case]] = defaultdict(list)
     for case in found:
         by_user[case.user].append(case)
@@ -169,7 +169,7 @@ def forms(found: Sequence[Case]) -> dict[str, Form]:
 
 
 def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form, score: Score) -> Scored:
-    """Score all shown memories of every question; the choice of other answers is seeded."""
+    """Score all shown memories of every question. Deterministic: the choice of other answers is seeded."""
     chance = random.Random(0)
     scores: list[float] = []
     used: list[bool] = []
@@ -182,36 +182,36 @@ def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form
 
 
 def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score as the learner does."""
+    """Score with the shipped attribution, as the learner does."""
     by_place = {one.row: one.score for one in weigh(output, case.request, case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 
 
 def keeping_request(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score as the learner does if it has no request."""
+    """Score with the shipped attribution, but without the run's request."""
     by_place = {one.row: one.score for one in weigh(output, "", case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 
 
 def cosine(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score by the vectors of the answer and of the memory."""
+    """Score by the cosine of the answer's and the memory's vectors."""
     return [float(score) for score in case.vectors @ case.answer_vector]
 
 
 def place(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score only by recall rank, which is equivalent to crediting the first memories."""
+    """Score only by recall rank, which credits the first memories."""
     return [1.0 / (at + 1) for at in range(len(case.texts))]
 
 
 def shared_words(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score by the share of the output's words, weighted by rarity, that the memory has."""
+    """Score by the rarity-weighted share of the output's words that the memory contains."""
     said = _rarities(output, case, store)
     total = sum(said.values()) or 1.0
     return [sum(said[word] for word in said.keys() & set(_stems(text))) / total for text in case.texts]
 
 
 def longest_phrase(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score by the rarity of the longest common run of words."""
+    """Score by the rarity of the longest phrase that the output and the memory share."""
     said, rarity = _stems(output), _rarities(output, case, store)
     return [_longest(said, _stems(text), rarity) for text in case.texts]
 
@@ -236,12 +236,12 @@ def _stems(text: str) -> list[str]:
 
 
 def locomo_lines(file: Path) -> Iterator[str]:
-    """Yield the LoCoMo part of the page, line by line."""
+    """Yield the lines of the page's LoCoMo section."""
     found, stores = cases(file)
     made = forms(found)
     total = sum(len(case.ids) for case in found)
     base = scored(found, stores, made["the answer"], shipped).used
-    yield f"{len(found)} questions, {total} memories shown, {int(base.sum())} of them used ({base.mean():.1%})."
+    yield f"{len(found)} questions, {total} memories shown, of which {int(base.sum())} were used ({base.mean():.1%})."
     head = "precision, 0 to 2 | found | named | precision, 3 and 4 | found | named |"
     yield from ("", "## By the length of the output", "", f"| output | {head}", "|---|" + "---|" * 6)
     for name, form in made.items():
@@ -250,7 +250,7 @@ def locomo_lines(file: Path) -> Iterator[str]:
         figures = scored(found, stores, made[name], shipped)
         yield from ("", f"## By the threshold: {name}", "", f"| threshold | {head}", "|---|" + "---|" * 6)
         yield from (_row(f"{threshold:g}", figures.cells(threshold)) for threshold in _THRESHOLDS)
-    yield from ("", "## Other signals, each at the threshold that gives .8 on 0 to 2", "")
+    yield from ("", "## Other signals, each at its lowest threshold with a precision of .8 on 0 to 2", "")
     yield from (f"| signal | threshold | {head}", "|---|---|" + "---|" * 6)
     one_sentence = made["request and answer in one sentence"]
     signals: dict[str, tuple[Form, Score]] = {
@@ -258,9 +258,9 @@ def locomo_lines(file: Path) -> Iterator[str]:
         "share of words, by rarity": (made["the answer"], shared_words),
         "longest phrase, by rarity": (made["the answer"], longest_phrase),
         "cosine of answer and memory": (made["the answer"], cosine),
-        "place in the answer": (made["the answer"], place),
+        "rank in the recall": (made["the answer"], place),
         "request and answer in one sentence": (one_sentence, shipped),
-        "the same, the request's words counted": (one_sentence, keeping_request),
+        "the same, counting the request's words": (one_sentence, keeping_request),
     }
     for name, (form, score) in signals.items():
         figures = scored(found, stores, form, score)
@@ -273,14 +273,14 @@ def _row(name: str, cells: Sequence[str]) -> str:
 
 
 def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str:
-    """Return the figures as Markdown."""
+    """Return the contents of attribution.md."""
     head = [
         "# Attribution from a run's words",
         "",
         f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}. It applies",
         "`memory_agent/learning/attribution.py` to answers of the shipped recall on LoCoMo, conversations 0 to 4,",
-        "categories 1 to 4. Precision is the share of the",
-        "named memories that were used. Found is the share of the used memories shown that are named. The threshold",
+        "categories 1 to 4. A memory is named if its score reaches the threshold. Precision is the share of the",
+        "named memories that were used. Found is the share of the used memories that were named. The threshold",
         f"was chosen on conversations 0 to 2; unless stated otherwise, it is {THRESHOLD:g}.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
@@ -290,7 +290,7 @@ def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the given files and write the page."""
+    """Measure the given files and write attribution.md."""
     if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
-"""Measures false attributions on 100 real runs of an airline agent, which name records although they have seen none.
+"""Measures false attributions on 100 real runs of an airline agent, none of which saw a memory.
 
-A run's messages are its output, and the shown memories are records of earlier runs of its own task and of other tasks.
-No record of another task may be named. Records named within the same task show the limit of word overlap: using a
-memory looks the same as finding the same facts again.
+A run's messages are its output, and records of earlier runs, of the same task and of other customers' tasks, count as
+shown. Naming a record of a different task is always wrong. Records named within the same task show the limit of word
+overlap: using a memory looks the same as finding the same facts again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SHOWN = 10
 
 
 def airline_lines(file: Path) -> Iterator[str]:
-    """Yield the airline part of the page, line by line."""
+    """Yield the lines of the page's airline section."""
     runs: list[dict[str, Any]] = json.loads(file.read_bytes())
-    yield from ("", "## Airline runs: the share of earlier runs' records that is named, though no run saw another", "")
-    yield "| a run's output | what is recorded of a run | its own task | other customers' tasks |"
+    yield from ("", "## Airline runs: the share of earlier runs' records named, although no run saw any", "")
+    yield "| run output | run record | same task | other customers' tasks |"
     yield "|---|---|---|---|"
     for output_name, output_of in _OUTPUTS.items():
         for record_name, record_of in _RECORDS.items():
@@ -41,7 +41,9 @@ def _share(named: Sequence[bool]) -> str:
 def _named(
     runs: Sequence[dict[str, Any]], output_of: Callable[[Any], str], record_of: Callable[[Any], str]
 ) -> tuple[list[bool], list[bool]]:
-    """Return whether each shown record is named, separately for the run's own task and for other tasks."""
+    """Return whether each shown record is named: first for records of the run's own task, then for other customers'
+    tasks.
+    """
     chance, store = random.Random(0), CountedTexts(record_of(run) for run in runs)
     own: list[bool] = []
     other: list[bool] = []
@@ -75,11 +77,11 @@ def _calls(run: Mapping[str, Any]) -> str:
 
 _OUTPUTS: dict[str, Callable[[Any], str]] = {
     "all its messages": lambda run: "\n".join(_messages(run, "assistant")),
-    "the longest of its last three": lambda run: max(_messages(run, "assistant")[-3:], key=len),
+    "the longest of its last three messages": lambda run: max(_messages(run, "assistant")[-3:], key=len),
 }
 _RECORDS: dict[str, Callable[[Any], str]] = {
     "its last message": lambda run: _messages(run, "assistant")[-1],
-    "the longest of its last three": _OUTPUTS["the longest of its last three"],
-    "its calls of tools": _calls,
+    "the longest of its last three messages": _OUTPUTS["the longest of its last three messages"],
+    "its tool calls": _calls,
     "all its messages": _OUTPUTS["all its messages"],
 }

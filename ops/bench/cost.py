@@ -1,11 +1,11 @@
-"""Measures a recall in process relative to embedding its query, at several sizes of one user's memory.
+"""Measures the cost of a recall in process relative to embedding its query, for stores of several sizes.
 
-Each question is both embedded and recalled, alternating and in both orders, by the same model without its query cache.
-After a recall, little of the model is left in the processor's caches, so embedding questions in a row takes less time;
-both times are shown. Processor time includes all threads of this process. Calls of Python functions are counted in
-the calling thread, without C functions. SQLite statements are counted over all connections.
+Each question is both embedded and recalled, in alternating order, by the same model without its query cache. A recall
+evicts most of the model from the processor's caches, so embedding questions in a row takes less time; both times are
+shown. Processor time includes all threads of this process. Python function calls are counted in the calling thread,
+excluding C functions. SQLite statements are counted over all connections.
 
-Run alone: `python -m ops.bench --only cost [--quick]`.
+To run only this benchmark: `python -m ops.bench --only cost [--quick]`.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""The time limit of a recall in embeddings, by number of memories; at 10,000, .5 is for the words of texts."""
+"""Maximum time of a recall, in query embeddings, by number of memories; at 10,000, .5 is for matching texts' words."""
 TARGET_CALLS = 3_000
 
 _TURNS = 6
 _QUESTIONS = 50
 _WARM_UP = 40
 _COUNTED = 20
-_DEADLINE_MS = 60_000.0  # late answers are measured, not cut short
+_DEADLINE_MS = 60_000.0  # high enough that no recall times out
 _TOP_K = 10
 
 
 class Cost(NamedTuple):
-    """The cost of one action."""
+    """The wall time and processor time of one action."""
 
     wall_ms: float
     processor_ms: float
 
 
 def measure(growth: Growth) -> dict[str, Any]:
-    """Return the figures of each size; the folders are not changed."""
+    """Return the measurements by store size; the stores are not changed."""
     model = open_embedder(EmbedderSettings(allow_download=False, query_cache=0))
     try:
         return {str(size): _measure_one(folder, model, size) for size, folder in growth.folders.items()}
@@ -92,7 +92,7 @@ def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:
 
 
 def python_calls(action: Callable[[], object]) -> int:
-    """Return the number of Python functions that `action` calls in this thread, including itself."""
+    """Return the number of Python function calls that `action` makes in this thread, including its own."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -109,7 +109,7 @@ def python_calls(action: Callable[[], object]) -> int:
 
 
 def _statements(memory: Memory, question: str) -> int:
-    """Return the number of SQL statements that all open connections run for a recall."""
+    """Return the number of SQL statements that a recall runs, over all open connections."""
     seen: list[str] = []
     connections = [found for found in gc.get_objects() if isinstance(found, sqlite3.Connection)]
     for connection in connections:
@@ -119,7 +119,7 @@ def _statements(memory: Memory, question: str) -> int:
     finally:
         for connection in connections:
             connection.set_trace_callback(None)
-    return sum(not statement.startswith("--") for statement in seen)  # further steps of a counted statement
+    return sum(not statement.startswith("--") for statement in seen)  # "--" marks a nested statement
 
 
 def _recall(memory: Memory, question: str) -> None:
@@ -135,7 +135,7 @@ def _timed(action: Callable[[str], object], question: str) -> Cost:
 
 
 def _ratios(base: list[list[Cost]], other: list[list[Cost]], place: int) -> list[float]:
-    """Return the ratio of the medians of `other` and `base`, per turn."""
+    """Return, for each turn, the median of `other` divided by the median of `base`."""
     return [_median(theirs, place) / _median(ours, place) for ours, theirs in zip(base, other, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Word counts over texts, equal to the counts of a store with these texts."""
+"""Counts words over texts, exactly as a store of the same texts does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory_agent.learning.attribution import statements, stem
 
 
 class CountedTexts:
-    """Counts how many of a user's memories contain a word."""
+    """Counts how many texts contain a word."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         having = [{word for one in statements(text) for word in one.words} for text in texts]

@@ -1,8 +1,8 @@
-"""Measures how well the query for a document finds related findings, compared with its title or its beginning.
+"""Measures how well a document's query finds related findings, compared with its title or its beginning.
 
-A run's thoughts are the document, and the first line of its issue is the title. The memory has four thoughts of every
-run as findings; findings of other runs on the same issue are related. Each query recalls three findings, excluding its
-own run, with the default threshold and without a threshold.
+A run's thoughts are the document, and the first line of its issue is the title. Four thoughts of every run are stored
+as findings; findings of other runs on the same issue are related. Each query recalls three findings, excluding those of
+its own run, with the default threshold and without one.
 
     python -m ops.bench.document_queries SWE_RUNS_FILE      half a minute
 """
@@ -30,7 +30,7 @@ _KEPT_CHARS = 4_000
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 
 Ask = Callable[[str, str], str]
-"""Returns a query for a title and a text."""
+"""Returns a document's query, from its title and text."""
 
 
 class _Step(msgspec.Struct):
@@ -38,7 +38,7 @@ class _Step(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """A run of the file: its issue and its thoughts."""
+    """A run in the file, with its issue and its steps."""
 
     instance_id: str
     task: str
@@ -46,17 +46,17 @@ class Run(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """The first line of the issue."""
+        """The first line of the issue, used as the document's title."""
         return self.task.split("\n", 1)[0]
 
     @property
     def thoughts(self) -> list[str]:
-        """The thoughts of the run, in order."""
+        """The run's non-empty thoughts, in order."""
         return [step.thought for step in self.steps if step.thought]
 
 
 def measure(runs: list[Run], embedder: Embedder) -> Iterator[dict[str, Any]]:
-    """Yield, for each kind of query and threshold, how many documents have related work among their three findings."""
+    """Yield, for each kind of query and threshold, the number of documents for which a related finding is recalled."""
     asks: dict[str, Ask] = {
         "title": lambda title, _: title,
         "title and beginning": lambda title, text: f"{title}\n{text[:_BEGINNING_CHARS]}",
@@ -83,7 +83,7 @@ def measure(runs: list[Run], embedder: Embedder) -> Iterator[dict[str, Any]]:
 
 
 def _fill(memory: Memory, runs: list[Run]) -> dict[str, str]:
-    """Store four thoughts of each run; return the issue of each memory."""
+    """Store four thoughts of each run; return the issue of each memory, by memory id."""
     issues = {}
     for number, run in enumerate(runs):
         thoughts = run.thoughts
@@ -96,7 +96,7 @@ def _fill(memory: Memory, runs: list[Run]) -> dict[str, str]:
 def _related(
     memory: Memory, number: int, run: Run, ask: Ask, floor: float | None, issues: dict[str, str]
 ) -> list[bool]:
-    """Return whether each finding of the answer is of the same issue."""
+    """Return, for each recalled finding, whether it belongs to the run's issue."""
     query = ask(run.title, "\n\n".join(run.thoughts))
     result = memory.recall(
         query, _ASKED, {"kinds": ["finding"]}, None, _DEADLINE_MS, by_run=_run_id(number), min_relevance=floor
@@ -109,7 +109,7 @@ def _run_id(number: int) -> str:
 
 
 def main(file: Path) -> None:
-    """Print the figures as JSON lines."""
+    """Print the results as JSON lines."""
     runs = msgspec.json.decode(file.read_bytes(), type=list[Run])
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:

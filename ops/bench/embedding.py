@@ -1,10 +1,10 @@
-"""Compares embedding throughput and query latency of our engine with the common default.
+"""Compares our engine's embedding throughput and query latency with the common default.
 
 The default is configured like the most widely used library: float32, every text padded to 256 tokens, batches of 32,
 and the engine's default session (all cores, spinning). It runs our fused graph, which is faster than the library's
-graph. Variants alternate, so that other load affects all of them. Figures are medians over the turns, with the range.
+graph. Variants alternate, so other load affects them equally. Results are medians over the turns, with ranges.
 
-Run alone: `python -m ops.bench.embedding`.
+To run only this benchmark: `python -m ops.bench.embedding`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Run = Callable[[list[str]], object]
 
 
 class _Padded:
-    """float32, configured like the most widely used library."""
+    """The float32 model, configured as the most widely used library configures it."""
 
     def __init__(self, model: MiniLM, graph: Path | bytes) -> None:
         self._encode = model.encode
@@ -63,19 +63,19 @@ class _Padded:
             self._session.run(None, {"input_ids": ids, "attention_mask": mask})
 
     def each(self, texts: list[str]) -> None:
-        """Embed one text at a time, as queries arrive."""
+        """Embed the texts one at a time, like queries."""
         for text in texts:
             self([text])
 
 
 def measure() -> dict[str, Any]:
-    """Return the figures of one run; about half a minute."""
+    """Measure all variants once, in about half a minute."""
     with tempfile.TemporaryDirectory() as folder:  # keep the float32 graph (90 MB) out of the user's cache
         int8 = obtain(msgspec.structs.replace(_SETTINGS, scheme="int8"), cache_folder())
         float32 = obtain(msgspec.structs.replace(_SETTINGS, scheme="float32"), Path(folder))
         small, large = MiniLM(int8, 256), MiniLM(float32, 256)
         padded = _Padded(large, float32.graph)
-        lanes = LanedEmbedder(small, bulk_niceness=0)  # the same priority for all: the engines are compared
+        lanes = LanedEmbedder(small, bulk_niceness=0)  # the same priority for all variants
         try:
             return _report(_take_turns(small, large, padded, lanes), small)
         finally:
@@ -84,7 +84,7 @@ def measure() -> dict[str, Any]:
 
 @dataclass
 class _Kind:
-    """One variant, with a measured value per turn."""
+    """One variant and its measurements, one per turn."""
 
     bulk: Run
     query: Run
@@ -140,7 +140,7 @@ def _report(kinds: dict[str, _Kind], model: MiniLM) -> dict[str, Any]:
 
 
 def _compare(ours: _Kind, other: _Kind, target: float) -> dict[str, Any]:
-    """Compare by throughput and by processor time, which other programs disturb less."""
+    """Compare by throughput and by processor time, which is less affected by other programs."""
     return {
         "by_throughput": round(statistics.median(ours.texts_per_s) / statistics.median(other.texts_per_s), 2),
         "by_processor_time": round(
@@ -155,14 +155,14 @@ def _one_by_one(model: MiniLM) -> Run:
 
 
 def _seconds(run: Run, texts: list[str]) -> tuple[float, float]:
-    """Return wall time and the processor time of all threads of this process."""
+    """Return the wall time, and the processor time of all threads of this process."""
     start, cpu_start = time.perf_counter(), time.process_time()
     run(texts)
     return time.perf_counter() - start, time.process_time() - cpu_start
 
 
 def _texts(count: int, seed: int) -> list[str]:
-    """Return distinct texts as long as dialogue turns: 34 tokens on average, one in twenty over 80."""
+    """Return distinct texts of the length of dialogue turns: 34 tokens on average, 5 % over 80."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(3.25, 0.6, count), 3, 240).astype(int)
     return [f"{seed} {i} " + " ".join(rng.choice(_WORDS.split(), length)) for i, length in enumerate(lengths)]

@@ -1,9 +1,9 @@
-"""Measures the cost of encryption in the journal: events/s written and read, and bytes on disk.
+"""Measures the cost of encrypting the journal: events/s written and read, and bytes on disk.
 
 `python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Plain and encrypted journals
-alternate. Events of 1 KB of eight users are appended in transactions of 100, as in a group commit, and of 1, for which
-the disk dominates. They are read in batches of 1,000. In addition, a plain journal is converted. Everything runs in one
-process, so that the difference is due to the cipher.
+alternate. Events of 1 KB from eight users are appended in transactions of 100, as in a group commit, and singly, where
+the disk dominates. They are read in batches of 1,000. In addition, a plain journal is converted to an encrypted one.
+Everything runs in one process, so any difference is due to the cipher.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PAYLOAD_BYTES = 850
 USERS = 8
 
 Figures = dict[str, dict[str, Spread]]
-"""The figures with their ranges, under `plain` and `encrypted`."""
+"""Measurements with their ranges, under `plain` and `encrypted`."""
 
 
 def measure(rounds: int = ROUNDS, events: int = EVENTS) -> Figures:
-    """Return the figures of a plain and an encrypted journal.
+    """Measure a plain and an encrypted journal.
 
-    They are append_per_s, append_cpu_us (processor time per event), commit_ms (one event alone), read_per_s,
-    read_cpu_us and bytes_per_event; for the plain journal also convert_per_s.
+    Each has append_per_s, append_cpu_us (processor time per event), commit_ms (a single event), read_per_s, read_cpu_us
+    and bytes_per_event; the plain journal also has convert_per_s.
     """
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
     for _ in range(rounds):
@@ -73,7 +73,7 @@ def _read_all(journal: Journal) -> None:
 
 
 def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return wall time and processor time."""
+    """Return the wall time and the processor time of `act`."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     act()
     return time.perf_counter() - started_s, time.process_time() - cpu_s

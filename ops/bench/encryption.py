@@ -1,10 +1,10 @@
 """Measures the cost of encryption for a memory (filling, recalls, opening, bytes on disk) and for the journal.
 
-`python -m ops.bench.encryption` alternates plain and encrypted, so that other load affects both, and writes
-`ops/bench/encryption.md`. Memories are synthetic: their lengths are as in real events (mean 34 words, 5 % over 75),
-their words are distributed as in natural language, and their vectors form 300 clusters. Queries are synthetic as well,
-and are embedded before timing starts. Events carry ids of their emitter, which are ordered in a plain store but not in
-an encrypted store.
+`python -m ops.bench.encryption` alternates plain and encrypted, so other load affects both equally, and writes
+`ops/bench/encryption.md`. Memories are synthetic: they have the lengths of real events (mean 34 words, 5 % over 75) and
+the word frequencies of natural language, and their vectors form 300 clusters. Queries are also synthetic, and are
+embedded before timing starts. Event ids are assigned by the emitter; they are ordered in a plain store but not in an
+encrypted one.
 """
 
 from __future__ import annotations
@@ -65,31 +65,31 @@ _STOP_WORDS = [
 ]
 
 Figures = dict[str, dict[str, Spread]]
-"""The figures with their ranges, under `plain` and `encrypted`."""
+"""Measurements with their ranges, under `plain` and `encrypted`."""
 
 _MEANINGS = {
     "ingest_per_s": "memories/s ingested in batches of 100, columns included",
-    "ingest_cpu_us": "of processor time for each, us",
+    "ingest_cpu_us": "processor time per memory, us",
     "commit_ms": "one memory, durable, ms",
     "recall_p50_ms": "hybrid recall with an embedded query, p50, ms",
-    "recall_cpu_ms": "of processor time for each, ms",
-    "open_ms": "opening a memory that was closed, ms",
-    "rebuild_s": "rebuild of the columns, s",
-    "records_bytes": "records with vectors, bytes each",
-    "columns_bytes": "columns, bytes each",
-    "graph_bytes": "graph, bytes each",
+    "recall_cpu_ms": "processor time per recall, ms",
+    "open_ms": "reopening a closed memory, ms",
+    "rebuild_s": "rebuilding the columns, s",
+    "records_bytes": "records with vectors, bytes per memory",
+    "columns_bytes": "columns, bytes per memory",
+    "graph_bytes": "graph, bytes per memory",
     "encrypt_s": "`memory-agent encrypt`, s",
     "append_per_s": "events/s appended to the journal, in transactions of 100",
-    "append_cpu_us": "of processor time for each, us",
+    "append_cpu_us": "processor time per appended event, us",
     "read_per_s": "events/s read from the journal",
-    "read_cpu_us": "of processor time for each, us",
-    "bytes_per_event": "bytes of an event of 1 KB in the journal",
+    "read_cpu_us": "processor time per read event, us",
+    "bytes_per_event": "bytes in the journal per event of 1 KB",
     "convert_per_s": "events/s converted by `memory-agent encrypt`",
 }
 
 
 def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
-    """Return the figures of the memory, named in `_MEANINGS`; `encrypted_journal` measures the journal."""
+    """Measure a plain and an encrypted memory; the keys are those of `_MEANINGS`, except the journal's."""
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
     texts = _SyntheticTexts(seed=2)
     records = [_record(number, texts.draw()) for number in range(memories + ALONE)]
@@ -105,7 +105,7 @@ def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
 
 
 class _SyntheticVectors:
-    """Draws unit vectors around 300 centres, of rank 32 within each, with noise in all directions."""
+    """Draws unit vectors from 300 clusters of rank 32, with noise in all directions."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ class _SyntheticVectors:
 
 
 class _SyntheticTexts:
-    """Draws sentences in which three words in ten are stop words and the others follow Zipf's law."""
+    """Draws texts in which 30 % of the words are stop words and the others follow Zipf's law."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -159,7 +159,7 @@ def _record(number: int, text: str) -> MemoryRecord:
 
 
 class _Round:
-    """Fills and reopens one memory, recalls from it, and measures its files."""
+    """One round: fills a memory, recalls from it, reopens it, and measures its files."""
 
     def __init__(self, scratch: Path, embedder: Embedder, found: dict[str, list[float]], *, is_encrypted: bool) -> None:
         self._folder = scratch / "user"
@@ -172,7 +172,7 @@ class _Round:
 
     def run(self, records: list[MemoryRecord]) -> None:
         count = len(records) - ALONE
-        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # low enough to build a graph file
+        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # low enough that a graph is built
         self._fill(records, count)
         self._ask()
         for name, path in (("records", "records/data.mdb"), ("columns", COLUMNS_FILE), ("graph", GRAPH_FILE)):
@@ -220,24 +220,24 @@ class _Round:
 
 
 def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return wall time and processor time."""
+    """Return the wall time and the processor time of `act`."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     act()
     return time.perf_counter() - started_s, time.process_time() - cpu_s
 
 
 def page(figures: Figures, now: datetime) -> str:
-    """Return the figures as Markdown."""
+    """Return the contents of encryption.md."""
     machine = describe_machine()
     lines = [
         "# Cost of encryption",
         "",
-        f"Measured on {now.date().isoformat()} with `python -m ops.bench.encryption` on an {machine['processor']} with",
+        f"Measured on {now.date().isoformat()} with `python -m ops.bench.encryption` on {machine['processor']} with",
         f"{machine['cores']} cores; the load at the end was {load_per_core()} per core.",
-        f"Figures are medians of {ROUNDS} rounds (least to most),",
-        f"alternating plain and encrypted, with {MEMORIES:,} memories of one user and events of 1 KB.",
+        f"Values are medians of {ROUNDS} rounds (minimum to maximum),",
+        f"alternating plain and encrypted, with one user's {MEMORIES:,} memories and events of 1 KB.",
         "",
-        "| figure | plain | encrypted | encrypted / plain |",
+        "| measurement | plain | encrypted | encrypted / plain |",
         "|---|---|---|---|",
     ]
     for name, meaning in _MEANINGS.items():
@@ -256,7 +256,7 @@ def _cell(figure: Spread | None) -> str:
 
 
 def main() -> None:
-    """Measure and write the page."""
+    """Measure the memory and the journal, and write encryption.md."""
     memory, journal = measure(), encrypted_journal.measure(rounds=ROUNDS)
     PAGE.write_text(page({kind: memory[kind] | journal[kind] for kind in memory}, datetime.now(UTC)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))

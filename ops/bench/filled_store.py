@@ -1,4 +1,4 @@
-"""A user's folder with many memories, filled once and shared by several parts of the bench."""
+"""A user folder with many memories, filled once and shared by several benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def filled_store(count: int, tell: Tell | None = None) -> Iterator[Path]:
-    """Yield the folder of a closed memory with `count` memories, embedded by the real model; remove it afterwards."""
+    """Yield the folder of a closed `Memory` with `count` memories, embedded by the real model; remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-store-") as folder:
         path = Path(folder) / "filled"
         started_s = time.perf_counter()
@@ -32,7 +32,7 @@ def filled_store(count: int, tell: Tell | None = None) -> Iterator[Path]:
             for start in range(0, count, _BATCH):
                 memory.ingest(made[start : start + _BATCH])
                 if tell is not None and start % (_BATCH * 8) == 0:
-                    tell(f"{start} of {count} memories after {time.perf_counter() - started_s:.0f} s")
+                    tell(f"{start} of {count} memories, {time.perf_counter() - started_s:.0f} s elapsed")
             assert memory.stats().memories == count
             assert memory.stats().without_vector == 0
         yield path

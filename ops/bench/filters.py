@@ -1,9 +1,9 @@
-"""Measures filtered recalls relative to unfiltered ones, with filters that keep from 1 % of the memories to all.
+"""Measures filtered recalls relative to unfiltered ones, with filters that match between 1 % and all of the memories.
 
-There are filters by time, by tag and by quality. Times are processor time of the calling thread, with known vectors.
-Variants alternate. Recall@10 is checked in the mode `vector` against brute force over float32 vectors.
+Memories are filtered by time, tag or quality. Times are the calling thread's processor time, with precomputed vectors.
+Variants alternate. Recall@10 is checked in `vector` mode against brute force over float32 vectors.
 
-Run alone: `python -m ops.bench --only filters [--quick]`.
+To run only this benchmark: `python -m ops.bench --only filters [--quick]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGET_RECALL = 1.0
 _QUERIES = 12
 _WARM_UP = 20
 _TOP_K = 10
-_TOLERANCE = 1e-3  # vectors are stored as float16
+_TOLERANCE = 1e-3  # since vectors are stored as float16
 _SETTINGS = Settings(
     recall=RecallSettings(dates="ignore"),
     learning=LearningSettings(mode="off"),
@@ -38,13 +38,13 @@ _SETTINGS = Settings(
 
 Figures = dict[str, Any]
 Passing = npt.NDArray[np.bool_]
-"""Whether each of n memories passes, (n,)."""
+"""Whether each of n memories passes the filter, (n,)."""
 Asked = tuple[str, Embedding]
-"""A query, and its cosine with each of n memories, (n,)."""
+"""A query, and its cosines with n memories, (n,)."""
 
 
 def measure(growth: Growth) -> Figures:
-    """Return the figures of each size; the folders are not changed."""
+    """Return the measurements by store size; the stores are not changed."""
     return {str(size): _measure_one(folder, growth.vectors, size) for size, folder in growth.folders.items()}
 
 
@@ -66,7 +66,7 @@ def _measure_one(folder: Path, embedder: MixedVectors, size: int) -> Figures:
 
 
 def _filters(made: Sequence[dict[str, Any]]) -> list[tuple[str, MemoryFilter, Passing]]:
-    """Return the filters by kind and share, and which events pass each."""
+    """Return the filters with their names (kind and share), and which events pass each."""
     times = [datetime.fromisoformat(event["timestamp"]) for event in made]
     qualities = np.array([event["payload"]["quality"] for event in made])
     filters = []
@@ -99,7 +99,7 @@ def _compare(memory: Memory, asked: Sequence[Asked], name: str, chosen: MemoryFi
 
 
 def _recall(found: Sequence[float], best: Embedding) -> float:
-    """Return the share of the best cosines that the recall found."""
+    """Return the share of the `best` cosines (in descending order) that are in `found`."""
     if len(found) != len(best):
         return 0.0
     return float(np.mean(np.abs(np.sort(found)[::-1] - best) < _TOLERANCE))

@@ -1,8 +1,8 @@
-"""Grows one user's memory: the cost of each batch, and copies of the folder at several sizes.
+"""Grows one user's store, recording the cost of each batch and copying the folder at several sizes.
 
-Batches have 64 events, as in a daemon. Vectors are mixtures of the model's vectors of 2,000 passages, with the words of
-one passage, since embedding 110,000 texts would take minutes and is measured elsewhere. Queries are embedded by the
-model, or mixed in the same way.
+Batches contain 64 events, as in a daemon. Vectors are mixtures of the model's vectors for 2,000 passages, with the word
+vectors of one passage, since embedding 110,000 texts would take minutes and is measured elsewhere. Queries are embedded
+by the model, or mixed in the same way.
 
 Shapes: n texts, d dimensions of an embedding.
 """
@@ -32,9 +32,9 @@ from ops.bench.texts import event_of, passages
 SIZES = (10_000, 100_000)
 QUICK_SIZES = (1_000, 10_000)
 WINDOW = 0.1
-"""Figures at a size are from the batches between 10 % before and 10 % after it."""
+"""Measurements at size n are from the batches between 0.9 n and 1.1 n memories."""
 SHARES = (0.01, 0.1, 0.6)
-"""The shares S: each is the share of memories with the tag `share S`."""
+"""For each share S in this tuple, a share S of the memories has the tag `share S`."""
 
 _USER = "grown"
 _BATCH = 64
@@ -47,29 +47,29 @@ Tell = Callable[[str], None]
 
 
 class MixedVectors(PassageEmbedder):
-    """Mixes two of the model's vectors (.6 and .4) with noise; the words are those of the first. Deterministic."""
+    """Mixes two passage vectors (weights .6 and .4) with noise; the words are the first passage's. Deterministic."""
 
     def __init__(self, model: Embedder) -> None:
-        """Embed the passages to mix. The caller closes `model`."""
+        """Embed the passages that will be mixed. The caller closes `model`."""
         self._model = model
         self._basis = model.embed_passages(passages(_BASIS, _BASIS_SEED))
         self._prepared: dict[str, Embedded] = {}
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the mixed vectors."""
+        """Like `Embedder.info`."""
         return self._model.info
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`, by the model."""
+        """Return the model's token count for `text`."""
         return self._model.count_tokens(text, timeout_s)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Mix the vectors of the next texts; drop the vectors prepared before."""
+        """Mix the vectors of the next texts, replacing those prepared before."""
         self._prepared = {text: self._mix(text) for text in texts}
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Settled[EmbeddedQuery]:
-        """Return the completed vectors of `text` and its words."""
+        """Return the vectors of `text` and its words, already settled."""
         words = tuple(query_words(text))
         random = np.random.default_rng(zlib.crc32(text.encode()))
         vectors = random.normal(scale=WORD_DIMENSIONS**-0.5, size=(len(words), WORD_DIMENSIONS)).astype(np.float16)
@@ -78,7 +78,7 @@ class MixedVectors(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Settled[list[Embedded]]:
-        """Return the completed mixture for each text."""
+        """Return each text's mixture, already settled."""
         return Settled([self._prepared.get(text) or self._mix(text) for text in texts])
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class MixedVectors(PassageEmbedder):
 
 @dataclass(frozen=True)
 class Batch:
-    """The cost of one ingested batch in a store of `memories` memories. Processor time includes all threads."""
+    """The cost of ingesting one batch into a store of `memories` memories. Processor time includes all threads."""
 
     memories: int
     count: int
@@ -107,7 +107,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Growth:
-    """The closed folders by their number of memories, the batches in order, and the embedder that made the vectors."""
+    """Folders of closed stores by number of memories, the ingested batches in order, and the embedder used."""
 
     folders: dict[int, Path]
     batches: list[Batch]
@@ -116,7 +116,7 @@ class Growth:
 
 @contextmanager
 def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iterator[Growth]:
-    """Grow a memory to 10 % more than the last of `sizes`, and yield its folders at each size; remove them later."""
+    """Grow a store to 10 % more than the last of `sizes`, and yield its copies at each size; remove them afterwards."""
     model = open_embedder(EmbedderSettings(allow_download=False, bulk_niceness=0))
     try:
         with tempfile.TemporaryDirectory(prefix="bench-grown-") as folder:
@@ -136,7 +136,7 @@ def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iter
 
 @contextmanager
 def opened(folder: Path, embedder: Embedder, settings: Settings | None = None) -> Iterator[Memory]:
-    """Open a copy of `folder`, and yield the memory once it has all word vectors."""
+    """Open a copy of `folder`, and yield the memory once its word vectors are loaded."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(folder, Path(scratch) / "user")
         with Memory.open(copy, settings=settings, embedder=embedder) as memory:
@@ -145,17 +145,17 @@ def opened(folder: Path, embedder: Embedder, settings: Settings | None = None) -
 
 
 def await_words(memory: Memory) -> None:
-    """Return once all word vectors are in memory: a large store loads them in the background."""
+    """Block until all word vectors are loaded, which a large store does in the background."""
     while "word_vectors_pending" in memory.recall("are the words there").degraded:
         time.sleep(_POLL_S)
 
 
 def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
-    """Iterate over the events that make a memory grow from `begin` to `end` memories.
+    """Iterate over the events that grow a store from `begin` to `end` memories.
 
-    They are findings in sessions of 30, with tags by `SHARES` and qualities spread evenly from 0 to 1. Do not keep the
-    events while measuring: with 200,000 more objects, a full garbage collection takes 110 ms instead of 30, and a
-    daemon has no such objects.
+    They are findings in sessions of 30, with tags according to `SHARES` and qualities uniform in [0, 1). Do not retain
+    the events while measuring: with 200,000 more objects, which a daemon does not have, a full garbage collection takes
+    110 ms instead of 30 ms.
     """
     for place, text in enumerate(passages(end, _SEED)[begin:], begin):
         made = event_of(text, place, _USER, "grow")
@@ -168,13 +168,13 @@ def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """Return the text that is embedded for the memory of an event, as `embedded.embedded_text` composes it."""
+    """Return the text that is embedded for the event's memory, composed as by `embedded.embedded_text`."""
     payload = event["payload"]
     return "\n".join(filter(None, (payload["summary"], ", ".join(payload["tags"]))))
 
 
 def _chance(place: int, salt: int) -> float:
-    """Return a pseudorandom number from 0 to 1."""
+    """Return a pseudorandom number in [0, 1), determined by `place` and `salt`."""
     return zlib.crc32(f"{salt} {place}".encode()) / 2**32
 
 

@@ -1,9 +1,9 @@
-"""Measures a hook of a coding agent: the time from a prompt to its context and to the end of the process.
+"""Measures a coding agent's hook: the time from a prompt to its context, and until the hook process exits.
 
-Each prompt starts a process, as clients do, with the usual deadline; its events are published during the recall. The
-baseline is an interpreter that only reads its input. Variants alternate; no prompt repeats.
+Each prompt starts a process, as in clients, with the default deadline; its events are published during the recall. The
+baseline is an interpreter that only reads its input. Variants alternate, and no prompt is repeated.
 
-Run alone: `python -m ops.bench --only hook [--quick] [--json]`.
+To run only this benchmark: `python -m ops.bench --only hook [--quick] [--json]`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
 
 
 class Timed(NamedTuple):
-    """Milliseconds until the first line (infinite if there is none) and until the end, and the processor time."""
+    """Milliseconds until the first output line (infinite if there is none) and until exit, and the processor time."""
 
     line_ms: float
     end_ms: float
@@ -40,7 +40,7 @@ class Timed(NamedTuple):
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures; the filled store is not changed."""
+    """Return the measurements; the filled store is not changed."""
     with temporary_daemon(Settings()) as data_dir:
         shutil.copytree(store, user_folder(data_dir, _USER))
         hook = [str(Path(sys.executable).with_name("memory-agent")), "hook", "claude-code", "--data-dir", str(data_dir)]

@@ -1,10 +1,11 @@
-"""Measures the cost of the processes between a caller and a memory, and how recall and ingest scale with hosts.
+"""Measures the cost of the processes between a caller and a memory, and how recall and ingest scale with the number of
+hosts.
 
 Compares an empty call through a Ray actor and through the host's socket, a recall through RPC and in process (in units
-of one query embedding), and many clients of several users at daemons with one host and with two. Also reports the
-processor time of a recall in each process. Variants alternate; no question repeats.
+of one query embedding), and daemons with one host and with two under the load of several users' clients. Also reports
+the processor time that a recall takes in each process. Variants alternate, and no question is repeated.
 
-Run alone: `python -m ops.bench.hosts [--quick]`.
+To run only this benchmark: `python -m ops.bench.hosts [--quick]`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return all figures; the filled store is not changed."""
+    """Return all measurements; the filled store is not changed."""
     calls = asyncio.run(_measure_calls())
     with ExitStack() as stack:
         folders = {hosts: stack.enter_context(temporary_daemon(_settings(hosts))) for hosts in _HOSTS}
@@ -91,7 +92,7 @@ def _clients() -> int:
 
 
 async def _measure_calls() -> dict[str, Any]:
-    """Time an empty request to one host: the process id through Ray, and no records through the socket."""
+    """Time a minimal request to one host, through Ray (its process id) and through its socket (no records)."""
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder, ExitStack() as stack:
         run = Path(folder) / "run"
         run.mkdir(mode=0o700)
@@ -114,7 +115,7 @@ async def _measure_calls() -> dict[str, Any]:
 
 
 def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
-    """Time the query's embedding and the recall in process and through RPC, and measure the processor time."""
+    """Time query embedding, recall in process and recall through RPC, and measure their processor time."""
     settings = EmbedderSettings(allow_download=False)
     taken_ms: dict[str, list[Block]] = {"embedding": [], "in_process": [], "rpc": []}
     spent: list[dict[str, float]] = []
@@ -158,7 +159,7 @@ def _report_alone(taken_ms: dict[str, list[Block]], spent: list[dict[str, float]
 
 
 def _processor_s(client: MemoryClient) -> dict[str, float]:
-    """Return the processor seconds of each process on a recall's path, with hosts combined, and of this process."""
+    """Return the processor seconds of this process and of each process on a recall's path, summed over hosts."""
     spent = {"client": sum(psutil.Process(os.getpid()).cpu_times()[:2])}
     for part in client.status().parts:
         name = "hosts" if part.name.startswith(("shared-", "user-", "spare-")) else part.name
@@ -172,7 +173,7 @@ def _spent_ms(before: dict[str, float], after: dict[str, float], recalls: int) -
 
 
 def _measure_load(folders: dict[int, Path]) -> dict[str, Any]:
-    """Recall with all clients at once at each daemon, in turns."""
+    """Recall from each daemon in turn, with all clients at once."""
     rates: dict[int, Block] = {hosts: [] for hosts in folders}
     blocks: dict[int, list[Block]] = {hosts: [] for hosts in folders}
     for turn in range(-1, _LOAD_TURNS):
@@ -198,7 +199,7 @@ def _load_figures(rates: Block, blocks: list[Block]) -> dict[str, Any]:
 
 
 async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
-    """Let each client recall `count` times; return the milliseconds of each recall and the seconds of all."""
+    """Recall `count` times from each client at once; return the milliseconds of each recall and the total seconds."""
 
     async def ask(number: int) -> Block:
         async with AsyncMemoryClient(_USERS[number % len(_USERS)], data_dir=data_dir) as client:
@@ -211,7 +212,7 @@ async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
 
 
 def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
-    """Publish events of all users at once to each daemon, in turns, until all are recallable."""
+    """Publish all users' events at once to each daemon in turn, and time until all are recallable."""
     rates: dict[int, Block] = {hosts: [] for hosts in folders}
     with tempfile.TemporaryDirectory() as scratch:
         for turn in range(_LOAD_TURNS):
@@ -231,12 +232,12 @@ def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
 
 
 def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
-    """Return the daemons, reversed every other turn, since upkeep of one may overlap the measurement of the next."""
+    """Return the daemons, reversed every other turn, since upkeep of one may overlap the next measurement."""
     return list(folders.items())[:: -1 if turn % 2 else 1]
 
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
-    """Return, for each turn, the rate with the most hosts divided by the rate with the fewest."""
+    """Return the ratio of the rate with the most hosts to that with the fewest, as a spread over the turns."""
     few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
     return spread([more / less for less, more in zip(few, many, strict=True)])
 
@@ -254,7 +255,7 @@ def _milliseconds(ask: Callable[[str], object], question: str) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

@@ -1,10 +1,10 @@
-"""Compares recalls over HTTP and over ZeroMQ, through one daemon on a filled store.
+"""Compares recalls over HTTP with recalls over ZeroMQ, both through one daemon with a filled store.
 
-Protocols alternate in blocks; no query repeats. Latencies are measured with one caller, and requests per second with
-several. The verb `owner`, which the daemon answers from memory, shows the cost of the protocol itself. Callers are
+Protocols alternate in blocks, and no query is repeated. Latency is measured with one caller, and requests per second
+with several. The verb `owner`, which the daemon answers from memory, shows the cost of the protocol itself. Callers are
 threads of this process, each with its own connection (`http.client` or `MemoryClient`).
 
-Run alone: `python -m ops.bench.http [--quick]`.
+To run only this benchmark: `python -m ops.bench.http [--quick]`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Ask = Callable[[str], object]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures of both protocols; the filled store is not changed."""
+    """Return the measurements of both protocols; the filled store is not changed."""
     with temporary_daemon(Settings()) as data_dir, ExitStack() as stack:
         shutil.copytree(store, user_folder(data_dir, _USER))
         doors = {
@@ -104,7 +104,7 @@ def _took_ms(ask: Ask, texts: list[str]) -> list[float]:
 
 
 def _per_second(asks: list[Ask], texts: list[str]) -> float:
-    """Return the requests per second of all callers, which share the texts."""
+    """Return the total requests per second of all callers; `texts` are divided among them."""
     parts = [texts[place :: len(asks)] for place in range(len(asks))]
     started_s = time.perf_counter()
     with ThreadPoolExecutor(len(asks)) as pool:
@@ -120,7 +120,7 @@ def _figures(turns: list[list[float]]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

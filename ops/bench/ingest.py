@@ -1,11 +1,11 @@
-"""Measures ingest end to end, from the first publish until the last event can be recalled, and the embedder alone.
+"""Measures ingest end to end, from the first publish until the last event is recallable, and the embedder by itself.
 
-Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`); the events are findings of 34
-tokens on average, all of one user. Embedding dominates, so the same texts are also embedded in this process by the same
-lanes, alternating, so that other load affects both. The processor times show the upper bound of the ratio: if all cores
-are busy, it is the embedder's share of the total time.
+Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`). The events are one user's
+findings, of 34 tokens on average. Embedding dominates, so the same texts are also embedded in this process by the same
+lanes; the two alternate, so other load affects both. The processor times give the upper bound of the ratio: with all
+cores busy, it is the embedder's share of the total processor time.
 
-Run alone: `python -m ops.bench.ingest`.
+To run only this benchmark: `python -m ops.bench.ingest`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _TIMEOUT_S = 300.0
 
 
 def measure(count: int = _EVENTS) -> dict[str, Any]:
-    """Return events/s and texts/s of each turn, their ratio, and the processor time of each part."""
+    """Return the events/s and texts/s, their ratio, and each process's processor time per event."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "events.jsonl"
-            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # wake the user, open the model
+            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # starts the user and loads the model
             embedder.embed_texts(passages(_WARM_UP, seed=99))
             return _take_turns(embedder, data_dir, file, count // _TURNS)
     finally:
@@ -80,7 +80,7 @@ def _seconds(embedder: Embedder, texts: list[str]) -> float:
 
 
 def _processor_s(data_dir: Path) -> dict[str, float]:
-    """Return the processor time of the daemon's parts so far: embedder, relay, daemon, hosts, Ray."""
+    """Return the processor time used by each part of the daemon: embedder, relay, daemon, hosts, Ray."""
     with MemoryClient(_USER, data_dir=data_dir) as client:
         names = {part.pid: part.name for part in client.status().parts}
     daemon = next(pid for pid, name in names.items() if pid is not None and name == "daemon")
@@ -93,7 +93,7 @@ def _processor_s(data_dir: Path) -> dict[str, float]:
 
 
 def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float:
-    """Publish one event per text; return the seconds until all can be recalled."""
+    """Publish one event per text; return the seconds until all are recallable."""
     summary = publish_events(events(texts, _USER, series), file, data_dir, _TIMEOUT_S)
     assert summary.acknowledged == len(texts), summary
     assert summary.recallable_s is not None

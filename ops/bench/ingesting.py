@@ -1,10 +1,11 @@
-"""Measures recalls in process while memories are ingested at a steady rate, relative to the same recalls when idle.
+"""Measures recalls in process while memories are ingested at a steady rate, relative to the same recalls without
+ingest.
 
-One thread ingests 250 memories per second in batches of 25, like a host for one user; another recalls, with pauses.
-The vectors are known, so the embedder (see `load`) is not measured. A second pass with the model shows its share.
-Idle and loaded blocks alternate.
+One thread ingests 250 memories per second in batches of 25, as a host does for one user; another recalls, with pauses.
+The vectors are precomputed, so the embedder (see `load`) is not measured. A second pass with the model shows the
+embedder's share. Idle and loaded blocks alternate.
 
-Run alone: `python -m ops.bench --only ingesting [--quick]`.
+To run only this benchmark: `python -m ops.bench --only ingesting [--quick]`.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ TARGET_P50 = 1.5
 _TURNS = 4
 _TURNS_WITH_MODEL = 2
 _QUESTIONS = 120
-_MOST_S = 15.0  # per block; if recalls are slow, the last questions are left out
+_MOST_S = 15.0  # maximum per block; if recalls are slow, the last questions are skipped
 _WARM_UP = 40
 _BATCH = 25
 _INTERVAL_S = 0.1
 _PAUSE_S = (0.01, 0.04)
 _EVENTS = 20_000
-_DEADLINE_MS = 60_000.0  # late answers are measured, not cut short
+_DEADLINE_MS = 60_000.0  # high enough that no recall times out
 _TOP_K = 5
 
 Block = list[float]
 
 
 def measure(growth: Growth) -> dict[str, Any]:
-    """Return the figures on the largest store, which is not changed."""
+    """Return the measurements on the largest store, which is not changed."""
     size, folder = max(growth.folders.items())
     begin = round(size * (1 + WINDOW))
     made = list(grown_events(begin, begin + _EVENTS))
@@ -91,7 +92,7 @@ def _measure_one(folder: Path, embedder: Embedder, made: list[dict[str, Any]], t
 
 @contextmanager
 def _coming_in(memory: Memory, left: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """Ingest from `left` at the given rate inside the block; yield the number of memories so far."""
+    """Ingest from `left` at the fixed rate inside the block; yield a one-item list with the number ingested."""
     came_in = [0]
     over = threading.Event()
 
@@ -109,11 +110,11 @@ def _coming_in(memory: Memory, left: list[dict[str, Any]]) -> Iterator[list[int]
     finally:
         over.set()
         thread.join()
-        assert left, "the load ended too early"
+        assert left, "ingest ran out of events"
 
 
 def _ask(memory: Memory, texts: list[str]) -> Block:
-    """Return the milliseconds of each recall, with pauses between."""
+    """Return the milliseconds of each recall, pausing between recalls."""
     pauses = random.Random(len(texts))
     block: Block = []
     ends_s = time.perf_counter() + _MOST_S

@@ -1,9 +1,9 @@
 """Measures journal throughput and ack latency through a real relay process, with windows of 1, 16 and 256 events.
 
-`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Events have 1 KB. Latency is measured
-from `publish` until the ack arrives, including the wait for the window, for each event. Relay and publisher are
-separate processes, as in production. `commit` is the same journal in this process with one event per commit, which is
-the limit of disk and processor at that time.
+`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Events are 1 KB long. Each event's
+latency is measured from `publish` until the ack arrives, including the time spent waiting for the window. Relay and
+publisher are separate processes, as in production. `commit` uses the journal in this process with one event per commit,
+which shows the limit of disk and processor at that time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 20
 
 
 def measure() -> dict[str, Any]:
-    """Return events/s, p50 and p99 in ms and the number of events, for a bare commit and for each window."""
+    """Return events/s, ack p50 and p99 in ms, and the number of events, for a bare commit and for each window."""
     with tempfile.TemporaryDirectory(prefix="bench-journal-") as folder, _relay(Path(folder)):
         figures = {"commit": _measure_commit(Path(folder) / "bare")}
         for window, count in WINDOWS.items():

@@ -1,9 +1,8 @@
-"""Asks questions and judges the answers, to measure what the relevance threshold keeps and refuses, and its
-calibration.
+"""Judges the answers to a data set's questions, to measure the effect and calibration of the relevance threshold.
 
-Judged memories are the evidence of a store's own questions, and all answers to questions of other stores. Other answers
-to own questions are not judged, since annotators mark only the minimal evidence. Memories of unrelated stores are
-judged separately (`strange`).
+The judged memories are the evidence for a store's own questions, and all memories returned for other stores' questions.
+Other memories returned for own questions are not judged, since annotators mark only the minimal evidence. Memories of
+unrelated stores are judged separately (`strange`).
 
 Shapes: m judged memories, a answers.
 """
@@ -33,9 +32,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer: the relevance of its memories, which of them are evidence, and how much evidence there is.
+    """One answer: the relevance of its memories, which of them are evidence, and how much evidence the store has.
 
-    `evidence` is 0 for a question of another store. `is_strange` marks memories of unrelated stores.
+    `evidence` is 0 for other stores' questions. `is_strange` marks memories of unrelated stores.
     """
 
     relevance: Array
@@ -45,12 +44,12 @@ class Answered:
 
     @property
     def best(self) -> float:
-        """The highest relevance, -1 for an empty answer."""
+        """The highest relevance of a memory, or -1 for an empty answer."""
         return float(self.relevance.max(initial=-1.0))
 
 
 class Judged(NamedTuple):
-    """Judged memories: their logits (m,), whether they are evidence (m,), and their weights (m,)."""
+    """The logits of the judged memories, whether they are evidence, and their weights; all (m,)."""
 
     logits: Array
     is_evidence: Mask
@@ -58,7 +57,7 @@ class Judged(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """The predicted and observed relevance and the share of memories in each bin, and the mean error."""
+    """The predicted relevance, observed relevance and share of memories in each bin, and the mean error."""
 
     said: Array
     seen: Array
@@ -68,7 +67,7 @@ class Reliability(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """The answers of one data set, by line."""
+    """The answers for one data set, by table line."""
 
     name: str
     stores: int
@@ -79,36 +78,36 @@ class Measured:
         return [answer for answer in self.answers[line] if answer.evidence]
 
     def others(self, line: str) -> list[Answered]:
-        """Return the answers to the questions of other stores."""
+        """Return the answers to other stores' questions."""
         return [answer for answer in self.answers[line] if not answer.evidence]
 
     def kept(self, line: str, least: float) -> float:
-        """Return the share of recall at 10 from memories with a relevance of at least `least`."""
+        """Return the share of recall@10 that a threshold of `least` keeps."""
         parts = [(part.relevance[part.is_evidence], min(part.evidence, TOP_K)) for part in self.own(line)]
         found = sum(len(relevance) / evidence for relevance, evidence in parts)
         return sum(float((relevance >= least).sum()) / evidence for relevance, evidence in parts) / max(found, 1e-9)
 
     def refused(self, line: str, least: float) -> float:
-        """Return the share of other stores' questions that get an empty answer."""
+        """Return the share of other stores' questions whose answer is empty at a threshold of `least`."""
         return float(np.mean([answer.best < least for answer in self.others(line)]))
 
     def shown(self, line: str, least: float) -> float:
-        """Return the mean number of memories in the answer to an own question."""
+        """Return the mean number of memories in the answer to an own question, at a threshold of `least`."""
         return float(np.mean([(answer.relevance >= least).sum() for answer in self.own(line)]))
 
     def strange(self, line: str, least: float) -> float:
-        """Return the share of own questions in whose answer a memory of an unrelated store reaches the threshold."""
+        """Return the share of own questions answered with an unrelated store's memory, at a threshold of `least`."""
         parts = [(part.relevance, part.is_strange) for part in self.own(line) if part.is_strange is not None]
         reached = [bool((relevance[strange] >= least).any()) for relevance, strange in parts if strange.any()]
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return how often the best memory for an own question is more relevant than for another store's question."""
+        """Return the AUC: how often the best memory for an own question is more relevant than that for another's."""
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories. Own questions have a total weight of 1, and so do other questions."""
+        """Return the judged memories. Own questions have a total weight of 1, as do other stores' questions."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}
@@ -133,7 +132,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Ask a store one of its own or of another store's questions; `strangers` are items of unrelated stores."""
+    """Recall an own or another store's question; `strangers` are the ids of unrelated stores' items."""
     result = memory.recall(
         question.text,
         TOP_K,
@@ -156,7 +155,7 @@ def ask(
 
 
 def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
-    """Return the slope and offset of the logits that fit best, by Newton's method; 1 and 0 if calibrated."""
+    """Return the slope and offset of the logits that fit best (1 and 0 if calibrated), by Newton's method."""
     logits, seen, weights = (np.concatenate([part[place] for part in parts]) for place in range(3))
     design = np.stack([logits, np.ones(len(logits))])
     fitted = np.zeros(2)
@@ -171,7 +170,7 @@ def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
 
 
 def reliability(judged: Judged, slope: float = 1.0, offset: float = 0.0) -> Reliability:
-    """Compare predicted and observed relevance in ten bins."""
+    """Compare predicted with observed relevance in ten bins."""
     said = _share(slope * judged.logits + offset)
     bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
     weights = np.bincount(bins, judged.weights, _BINS)

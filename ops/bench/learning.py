@@ -1,8 +1,8 @@
-"""Measures the cost of learning: an update, relearning, the state, and the time that learning adds to a recall.
+"""Measures the cost of learning: time of an update and of relearning, file size, and the time added to a recall.
 
-Updates are measured on a separate learner, with the model's dimensions and the number of runs in the design. Recalls
-query a filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares
-both rankings. Blocks alternate, and times are compared in pairs, per question. Run alone: `python -m
+Updates are measured on a separate learner with the model's dimensions and the design's number of runs. Recalls query a
+filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares both
+rankings. Blocks alternate, and times are compared per question. To run only this benchmark: `python -m
 ops.bench.learning`.
 """
 
@@ -45,7 +45,7 @@ _MODES = ("off", "on", "auto")
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning, separately and in recalls of the filled `store`, which is not changed."""
+    """Return the cost of learning by itself and in recalls of the filled `store`, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),
@@ -57,7 +57,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _updates(size: int) -> dict[str, Any]:
-    """Time adding, revising and forgetting a run, with `size` runs learned."""
+    """Time adding, revising and forgetting a run in a learner of `size` runs."""
     lessons = list(_lessons(size + _UPDATES))
     learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)
@@ -70,7 +70,7 @@ def _updates(size: int) -> dict[str, Any]:
 
 
 def _state() -> dict[str, Any]:
-    """Return the file size of a full learner, and the time to relearn everything."""
+    """Return a full learner's file size, and the time to relearn everything."""
     lessons = list(_lessons(CAPACITY))
     taken = [_milliseconds(lambda: Learner.from_lessons(_NDIM, lessons)) for _ in range(3)]
     more = list(_lessons(2 * CAPACITY))
@@ -85,7 +85,7 @@ def _state() -> dict[str, Any]:
 
 
 def _recalls(store: Path) -> dict[str, Any]:
-    """Time the same questions in each mode of learning, alternating."""
+    """Time the same questions in each learning mode, alternating between modes."""
     with ExitStack() as stack:
         embedder = open_embedder(EmbedderSettings(allow_download=False))
         stack.callback(embedder.close)
@@ -101,7 +101,7 @@ def _recalls(store: Path) -> dict[str, Any]:
         for turn in range(-1, _TURNS):
             asked = queries(_QUESTIONS, seed=5_000 + turn)
             for question in asked:
-                embedder.embed_query(question)  # keep the model out of the comparison
+                embedder.embed_query(question)  # cached, so that embedding is not compared
             order = (*_MODES[turn % 3 :], *_MODES[: turn % 3])
             taken = {mode: [_milliseconds(lambda q=q, m=mode: _ask(ways[m], q)) for q in asked] for mode in order}  # type: ignore[misc]
             for mode in order if turn >= 0 else ():
@@ -119,9 +119,10 @@ def _recalls(store: Path) -> dict[str, Any]:
 
 
 def _teach(folder: Path, embedder: Embedder) -> None:
-    """Replay as many runs as the learner holds, each using the first memory it was shown.
+    """Replay as many runs as a learner can hold, each using the first memory it was shown.
 
-    With learning off, no rankings are compared, so the gate begins its trial with the second run and has no evidence.
+    With learning off, no rankings are compared, so the gate starts its trial with the second run and gathers no
+    evidence.
     """
     with _opened(folder, embedder, "off") as memory:
         for question in queries(CAPACITY, seed=4_000):
@@ -142,7 +143,7 @@ def _ask(memory: Memory, question: str) -> None:
 
 
 def _lessons(count: int) -> Iterator[Lesson]:
-    """Yield requests on a few dozen topics, each answered by one to three of 3,000 memories."""
+    """Yield lessons with requests on a few dozen topics, each using one to three of 3,000 memories."""
     random = np.random.default_rng(0)
     topics = [_unit(random.normal(size=_NDIM)) for _ in range(40)]
     for number in range(1, count + 1):
@@ -163,7 +164,7 @@ def _milliseconds(do: Callable[[], object]) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

@@ -1,11 +1,12 @@
-"""Measures query latency during bulk embedding, compared with an idle lane, and the bulk throughput lost to queries.
+"""Measures query latency during bulk embedding, compared with an idle bulk lane, and the bulk throughput lost to
+queries.
 
-In process, one model with two lanes is measured, with texts of 256 tokens in the bulk lane and with as many bulk
-threads as cores or one fewer. Through RPC, recalls of a user are measured while events of the same user are published
-and ingested. Variants take turns, and no query repeats. A query should be delayed by one embedding at most, so the
-delays of the median and the 99th percentile are shown next to the time of embedding the longest text.
+In process, one model with two lanes is measured, with texts of 256 tokens in the bulk lane and as many bulk threads as
+cores, or one fewer. Through RPC, a user's recalls are measured while the same user's events are published and ingested.
+Variants alternate, and no query is repeated. A query should be delayed by at most one embedding, so the delays of the
+median and the 99th percentile are in units of the time of embedding the longest text.
 
-Run alone: `python -m ops.bench.load [--quick]`.
+To run only this benchmark: `python -m ops.bench.load [--quick]`.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _TURNS = 4
 _QUESTIONS = 60
 _RPC_TURNS = 3
 _RPC_QUESTIONS = 120
-_EVENTS = 1_500  # per turn; more than can be ingested during the queries
-_PAUSE_S = (0.01, 0.04)  # between two queries, to let the bulk lane work
+_EVENTS = 1_500  # per turn; more than are ingested during the queries
+_PAUSE_S = (0.01, 0.04)  # between queries, so that the bulk lane can run
 _ALONE_S = 2.0
 _BULK_TEXTS = 400
-_LONGEST_OF = 16  # passages that form a text of at least 256 tokens
+_LONGEST_OF = 16  # number of passages that form a text of at least 256 tokens
 _TIMEOUT_S = 600.0
 
 Ask = Callable[[str], object]
@@ -53,7 +54,7 @@ Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures in process and through RPC; the filled store is not changed."""
+    """Return the measurements in process and through RPC; the filled store is not changed."""
     model = open_minilm(EmbedderSettings(allow_download=False), cache_folder(), PACKAGE)
     longest_ms = min(_milliseconds(model.embed, text) for text in _longest(20, seed=1))  # the strictest baseline
     return {
@@ -88,7 +89,7 @@ def _rates(pairs: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 def _in_lanes(model: MiniLM, bulk_threads: int, seed: int) -> tuple[Block, float, float]:
-    """Return the latency of each query, and the bulk texts per second before and during the queries."""
+    """Return each query's latency, and the bulk texts per second before and during the queries."""
     lanes = LanedEmbedder(model, bulk_threads=max(bulk_threads, 1))
     try:
         done = [0]
@@ -97,7 +98,7 @@ def _in_lanes(model: MiniLM, bulk_threads: int, seed: int) -> tuple[Block, float
         alone = _rate(lambda: time.sleep(_ALONE_S if bulk_threads else 0.0), done)
         block: Block = []
         beside = _rate(lambda: block.extend(_asked(lanes.embed_query, queries(_QUESTIONS, seed))), done)
-        assert done[0] < _BULK_TEXTS, "the bulk load ended too early"
+        assert done[0] < _BULK_TEXTS, "bulk embedding finished before the queries"
         return block, alone, beside
     finally:
         lanes.close()
@@ -129,7 +130,7 @@ def _measure_rpc(store: Path, longest_ms: float) -> dict[str, Any]:
 
 
 def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int) -> tuple[Block, float]:
-    """Return the latency of each recall during ingest, and the events per second over the whole load."""
+    """Return each recall's latency during ingest, and the events ingested per second."""
     rates: list[float] = []
     ended = threading.Event()
 
@@ -147,12 +148,12 @@ def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int
         time.sleep(0.05)
     block = _asked(client.recall, queries(_RPC_QUESTIONS, seed=400 + turn), ended.is_set)
     publisher.join()
-    assert len(block) > _RPC_QUESTIONS // 4, "the load ended too early"
+    assert len(block) > _RPC_QUESTIONS // 4, "ingest finished before the recalls"
     return block, rates[0]
 
 
 def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: False) -> Block:
-    """Return the milliseconds of each query, with pauses between; `is_over` ends it early."""
+    """Return the milliseconds of each query, pausing between queries; stop once `is_over` returns true."""
     pauses = random.Random(len(texts))
     block: Block = []
     for text in texts:
@@ -165,7 +166,7 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
-    """Return p50 and p99, and their delay over `idle` in embeddings of the longest text."""
+    """Return p50 and p99, and their delay relative to `idle`, in embeddings of the longest text."""
     pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
     delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
     return {
@@ -184,13 +185,13 @@ def _milliseconds(ask: Ask, text: str) -> float:
 
 
 def _longest(count: int, seed: int) -> list[str]:
-    """Return texts longer than 256 tokens."""
+    """Return `count` texts longer than 256 tokens."""
     parts = passages(count * _LONGEST_OF, seed)
     return [" ".join(parts[start::count]) for start in range(count)]
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

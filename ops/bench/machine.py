@@ -1,4 +1,4 @@
-"""Describes the machine of a measurement: processor, cores, memory, engine versions and load."""
+"""Describes the benchmark machine: processor, cores, memory, engine versions and load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENGINES = ("ray", "onnxruntime", "usearch", "lmdb", "pyzmq", "msgspec", "numpy"
 
 
 def describe_machine() -> dict[str, str]:
-    """Return names and values for the header of the results."""
+    """Return the machine's properties, by name, for the header of a results page."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -25,7 +25,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def load_per_core() -> float:
-    """Return the load average of the last minute per core; above 1, other programs interfered."""
+    """Return the load average per core over the last minute; above 1, other programs interfered."""
     return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
 
 

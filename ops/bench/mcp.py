@@ -1,8 +1,9 @@
-"""Measures `memory-agent mcp`: start-up time, memory, and a recall compared with a recall over ZeroMQ.
+"""Measures `memory-agent mcp`: start-up time, memory use, and the time of a recall compared with one over ZeroMQ.
 
-The baseline for start-up time and memory is an interpreter that does nothing. Variants alternate; no query repeats.
+The baseline for start-up time and memory use is an interpreter that only echoes a line. Variants alternate, and no
+query is repeated.
 
-Run alone: `python -m ops.bench --only mcp [--quick] [--json]`.
+To run only this benchmark: `python -m ops.bench --only mcp [--quick] [--json]`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _BARE = "import sys; print(sys.stdin.readline(), flush=True); sys.stdin.read()"
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures; the filled store is not changed."""
+    """Return the measurements; the filled store is not changed."""
     with temporary_daemon(Settings()) as data_dir:
         shutil.copytree(store, user_folder(data_dir, _USER))
         command = [str(Path(sys.executable).with_name("memory-agent")), "mcp", "--data-dir", str(data_dir)]
@@ -83,7 +84,7 @@ def _running(program: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _started(program: list[str]) -> tuple[float, float]:
-    """Return the milliseconds until the first line is answered, and the resident megabytes at that time."""
+    """Return the milliseconds until the first line is answered, and the resident memory in MB at that time."""
     started_s = time.perf_counter()
     with _running(program) as process:
         _exchange(process, "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}})

@@ -1,11 +1,11 @@
-"""Counts the groups of real sentences that each matching rule forms, and the statements that similarity confuses.
+"""Counts the groups that each matching rule forms from real sentences, and the statements that similarity confuses.
 
-Each run is a user who offers every sentence that its agent wrote. A group is a statement that at least five users
-offer. By similarity, a group is a sentence and all sentences with at least the given cosine to it; wordings with
-another number or a negation are counted as confused, and some are printed for inspection. Finally, it counts groups
-among learned patterns: runs are divided among six users, and each user offers all patterns.
+Each run acts as a user who offers every sentence that its agent wrote. A group is a statement offered by at least five
+users. By similarity, a group consists of a sentence and all sentences whose cosine to it reaches the threshold; pairs
+that differ in a number or a negation are counted as confused, and some are printed for inspection. Finally, groups are
+counted among learned patterns: runs are divided among six users, each of whom offers all of its patterns.
 
-    python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the figures of decision 0025
+    python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the numbers in decision 0025
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sentences(texts: Sequence[str]) -> set[str]:
 
 
 def offered(airline: Sequence[Run], swe: Sequence[Run]) -> dict[str, set[int]]:
-    """Return the users who offer each sentence."""
+    """Return the numbers of the users who offer each sentence."""
     written = [[step["thought"] for step in run["steps"]] for run in swe]
     written += [[one["content"] or "" for one in run["messages"] if one["role"] == "assistant"] for run in airline]
     users: defaultdict[str, set[int]] = defaultdict(set)
@@ -60,12 +60,12 @@ def offered(airline: Sequence[Run], swe: Sequence[Run]) -> dict[str, set[int]]:
 
 
 def key_of(text: str) -> object:
-    """Return the key of the product, equal for matching sentences."""
+    """Return the shipped matching key, which is equal for matching sentences."""
     return match_key(SharedContent(item_id="", content_type="pattern", title="-", summary=text, version="1"))
 
 
 def same_words(users: Mapping[str, set[int]]) -> str:
-    """Return the numbers of groups formed by the product's rule and by the fingerprints of duplicates."""
+    """Return a line with the numbers of groups formed by the shipped rule and by duplicate fingerprints."""
     counts = []
     for key in (key_of, fingerprint):
         groups: defaultdict[object, set[int]] = defaultdict(set)
@@ -76,7 +76,7 @@ def same_words(users: Mapping[str, set[int]]) -> str:
 
 
 def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> str:
-    """Return the number of groups at a cosine threshold, and the number of statements it confuses."""
+    """Return the number of groups at a cosine threshold, the number of confused pairs, and some of the pairs."""
     texts, by = list(users), list(users.values())
     blocks = (vectors[start : start + _BLOCK] @ vectors.T >= least for start in range(0, len(texts), _BLOCK))
     near = [np.flatnonzero(row) for block in blocks for row in block]
@@ -91,7 +91,7 @@ def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> st
         pairs += [(texts[place], texts[row]) for row in rows if key_of(texts[row]) != key_of(texts[place])]
     mixed = sum(_claims(one) != _claims(other) for one, other in pairs)
     drawn = np.random.default_rng(7).permutation(len(pairs))[:_SHOWN]
-    lines = [f"cosine {least}: {groups} groups, {len(pairs)} other wordings, {mixed} with another number or denial"]
+    lines = [f"cosine {least}: {groups} groups, {len(pairs)} pairs, {mixed} that differ in a number or negation"]
     return "\n".join([*lines, *(f"    {pairs[one][0][:90]} | {pairs[one][1][:90]}" for one in drawn)])
 
 
@@ -101,7 +101,7 @@ def _claims(text: str) -> tuple[frozenset[str], bool]:
 
 
 def of_patterns(runs: Sequence[PastRun]) -> str:
-    """Return the number of patterns that users learn from their runs, and the number of groups they form."""
+    """Return a line with the number of patterns learned from the users' runs, and the number of groups they form."""
     groups: defaultdict[object, set[int]] = defaultdict(set)
     learned = 0
     for user in range(_USERS):
@@ -114,7 +114,7 @@ def of_patterns(runs: Sequence[PastRun]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures of the given files."""
+    """Print the results for the given files."""
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,13 +1,13 @@
-"""Measures what outcomes change: whether the first run recalled succeeded, and whether it is still of the same task.
+"""Measures the effect of outcomes on recall: whether the first run recalled succeeded, and is of the same task.
 
     python -m ops.bench.outcomes FOLDER     ten minutes; writes ops/bench/outcomes.md
 
-FOLDER has `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a file are ingested as events into one user's
-memory, an hour apart, without feedback or learning. The request of each run is then recalled in the name of that run,
-which excludes its own memories (`by_run`). The answer is read as a list of runs, each at the rank of its best memory.
+FOLDER contains `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a file are ingested as events into one
+user's memory, an hour apart, without feedback or learning. Each run's request is then recalled on behalf of that run
+(`by_run`), which excludes its own memories. The answer is read as a list of runs, each ranked by its best memory.
 
-The arms are weights of outcomes (`recall.outcome`), with 0 as the baseline, and a control with the shipped weight and
-the outcomes of all runs shuffled. A gain of the control does not come from outcomes.
+The arms are outcome weights (`recall.outcome`), with 0 as the baseline, and a control with the shipped weight and the
+outcomes of all runs shuffled. Any gain in the control is not due to outcomes.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ _HEAD = """\
 # Effect of outcomes on the ranking
 
 Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Recalls use the real `Memory` with
-learning off. All runs of a file are in one user's memory. The request of each run is recalled without the run's own
-memories. The row of weight 0 shows in how many of 100 answers the first run succeeded or is of the same task. The other
-rows are points over it, with intervals of 95 % of {resamples:,} resamples of whole tasks.
+learning off. All runs of a file are in one user's memory. Each run's request is recalled without the run's own
+memories. The row of weight 0 shows in what percentage of answers the first run succeeded or is of the same task. The
+other rows show the difference from it in percentage points, with 95 % intervals from {resamples:,} resamples of whole
+tasks.
 
 {machine}.
 """
 _TAIL = """
-In the control, the outcomes of all runs are shuffled, {shuffles} times; the figures still count real success. `both
+In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
 first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of 64 issues have three runs; the
-other issues have no past run. The recorded runs used no memory, so it was not measured whether a planner does better if
-it sees successful runs.
+others have only one, so no past run. The recorded runs used no memory, so whether seeing successful runs helps a
+planner was not measured.
 """
 
 
 def main() -> None:
-    """Measure, and write the page."""
+    """Measure both data sets and write outcomes.md."""
     folder = Path(sys.argv[1])
     sets = {
         "Airline": read_airline(folder / "airline_runs_dev.json").runs,
@@ -82,7 +83,7 @@ def main() -> None:
 
 
 def _section(name: str, runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """Yield the table of a data set."""
+    """Yield the lines of a data set's section."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         found = measure(runs, CachingEmbedder(embedder))
@@ -108,7 +109,7 @@ def measure(
     weights: Sequence[float] = _WEIGHTS,
     shuffles: int = _SHUFFLES,
 ) -> dict[str, Figures]:
-    """Return the figures (requests, figures) of each arm; the control has those of all shuffles."""
+    """Return each arm's values, (requests, figures); those of the control cover all shuffles."""
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as folder:
         _ingest(runs, Path(folder), embedder)
@@ -136,7 +137,7 @@ def _ingest(runs: Sequence[RecordedRun], folder: Path, embedder: CachingEmbedder
 
 
 def _asked(runs: Sequence[RecordedRun], folder: Path, embedder: CachingEmbedder, weight: float) -> Figures:
-    """Return the figures of each run's request (requests, figures)."""
+    """Recall each run's request; return the values, (requests, figures)."""
     by_id = {run.run_id: run for run in runs}
     now = _START + (len(runs) + 1) * _APART
     figures: list[RunFigures] = []
@@ -160,7 +161,7 @@ def _open(folder: Path, embedder: CachingEmbedder, weight: float) -> Memory:
 
 
 def _chosen(values: Sequence[Chosen]) -> list[Chosen]:
-    """Return the values for the columns of the page, from values for all fields of `RunFigures`."""
+    """Select the page's columns from the values of all fields of `RunFigures`."""
     return [values[RunFigures._fields.index(name)] for name in _FIGURES]
 
 

@@ -1,8 +1,8 @@
-"""Measures relevance in small stores: paraphrased questions should be answered, unrelated ones refused.
+"""Measures the relevance threshold in small stores: paraphrased questions should be answered, unrelated ones refused.
 
-The memories of `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all. Each store is asked its own
-questions, the questions of the next store, and unrelated ones, with the default settings. An own question is kept if it
-is answered with its memory. Another or unrelated question is refused if its answer is empty.
+The memories in `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all memories. Each store is asked its own
+questions, the next store's questions, and unrelated ones, with the default settings. An own question is kept if its
+memory is in the answer. Any other question is refused if its answer is empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """
@@ -28,13 +28,13 @@ PAGE = Path(__file__).with_name("paraphrases.md")
 FILE = Path(__file__).with_name("paraphrases.toml")
 
 _SIZES = (1, 3, 10, 30)
-_UNRELATED = 9  # questions per store at least
+_UNRELATED = 9  # minimum number of unrelated questions per store
 _SEED = 1
 _DEADLINE_MS = 600_000.0
 
 
 class Paraphrased(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A memory, and questions that paraphrase it. They may also match other memories with the same `about`."""
+    """A memory, and questions that paraphrase it; these may also match other memories with the same `about`."""
 
     text: str
     asked: list[str]
@@ -42,14 +42,14 @@ class Paraphrased(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Paraphrases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: memories, and questions that are related to none of them."""
+    """The contents of the file: memories, and questions unrelated to all of them."""
 
     memory: list[Paraphrased]
     unrelated: list[str]
 
 
 class Shares(NamedTuple):
-    """Shares of questions for stores of `size` memories; NaN if there were no questions."""
+    """The shares of questions kept and refused by stores of `size` memories; NaN if there were no questions."""
 
     size: int
     kept: float
@@ -58,7 +58,7 @@ class Shares(NamedTuple):
 
 
 def measure(given: Paraphrases, sizes: Sequence[int], embedder: Embedder) -> Iterator[Shares]:
-    """Divide the memories into stores of each size and ask them."""
+    """Divide the memories into stores of each size, ask the questions, and yield the shares."""
     for size in sizes:
         order = np.random.default_rng(_SEED).permutation(len(given.memory)).tolist()
         stores = [
@@ -93,12 +93,12 @@ def _answer(memory: Memory, asked: str) -> list[str]:
 
 
 def read() -> Paraphrases:
-    """Return the memories and questions of the file."""
+    """Read `paraphrases.toml`."""
     return msgspec.toml.decode(FILE.read_bytes(), type=Paraphrases)
 
 
 def page(found: Sequence[Shares], given: Paraphrases) -> str:
-    """Return the table as Markdown."""
+    """Return the contents of paraphrases.md."""
     questions = sum(len(one.asked) for one in given.memory)
     rows = [
         f"| {one.size} | {one.kept:.2f} | {one.others_refused:.2f} | {one.unrelated_refused:.2f} |".replace("nan", "-")
@@ -108,10 +108,10 @@ def page(found: Sequence[Shares], given: Paraphrases) -> str:
         "# Relevance in small stores",
         "",
         f"Written by `python -m ops.bench.paraphrases` on {datetime.now(UTC):%Y-%m-%d}; `recall.min_relevance` is",
-        f"{RecallSettings().min_relevance:g}. {len(given.memory)} memories and {questions} questions that share few",
-        "or no words with them, in English, German and Spanish (`paraphrases.toml`). The model supports only English.",
-        "*Kept* is the share of own questions answered with their memory. *Refused* is the share of questions of",
-        "another store, and of unrelated questions, with an empty answer.",
+        f"{RecallSettings().min_relevance:g}. There are {len(given.memory)} memories and {questions} questions that",
+        "share few or no words with them, in English, German and Spanish (`paraphrases.toml`). The model supports only",
+        "English. *Kept* is the share of own questions whose memory is in the answer. *Refused* is the share of",
+        "another store's questions, and of unrelated questions, whose answer is empty.",
         "",
         "| memories | kept | refused, others | refused, unrelated |",
         "|---|---|---|---|",
@@ -120,7 +120,7 @@ def page(found: Sequence[Shares], given: Paraphrases) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure all sizes; write the page."""
+    """Measure all sizes and write paraphrases.md."""
     argparse.ArgumentParser(
         "python -m ops.bench.paraphrases", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args(arguments)

@@ -1,10 +1,10 @@
-"""Measures whether patterns group runs by task, on 100 real runs of an airline agent (25 tasks, four trials each).
+"""Measures whether patterns group runs by task, on an airline agent's 100 real runs (25 tasks, four trials each).
 
-The request of a run is either the customer's first message, often just "I would like to change my flight", or
-everything that the customer wants, as a conductor would state its objective. Thresholds were chosen on tasks with even
-numbers. A pattern is pure if all its runs are of one task. An impure pattern is not always wrong, since tasks 8 and 9
-and some others differ in little more than the customer's name. The second part measures whether the steps that runs
-share distinguish success from failure (`shared_steps`).
+A run's request is either the customer's first message, often just "I would like to change my flight", or everything
+that the customer wants, as a conductor would state its objective. Thresholds were chosen on even-numbered tasks. A
+pattern is pure if all its runs are of one task. An impure pattern is not always wrong, since some tasks (8 and 9, for
+example) differ in little more than the customer's name. The second part measures whether the steps that runs share
+distinguish success from failure (`shared_steps`).
 
     python -m ops.bench.patterns AIRLINE_FILE SWE_FILE      five minutes; writes ops/bench/patterns.md
 """
@@ -36,13 +36,13 @@ _TASKS: dict[str, Callable[[int], bool]] = {
     "odd": lambda task: task % 2 == 1,
     "all": lambda task: True,
 }
-_COMPLETED = 0.8  # a completed run (decision 0017)
+_COMPLETED = 0.8  # the quality of a completed run (decision 0017)
 
 
 def past_runs(
     runs: Sequence[Mapping[str, Any]], request_of: Callable[[Mapping[str, Any]], str], embedder: Embedder
 ) -> list[PastRun]:
-    """Return the runs, one a day, each in its own session."""
+    """Return the runs as past runs, one per day, each in its own session."""
     vectors = embedder.embed_texts([request_of(run) for run in runs])
     return [
         PastRun(
@@ -64,7 +64,7 @@ def _task(run_id: str) -> int:
 
 
 def row(request: str, tasks: str, runs: Sequence[PastRun]) -> str:
-    """Return the table row for these runs."""
+    """Return the table row for the patterns of these runs."""
     found = [pattern.record for pattern in find_patterns(runs)]
     by_task = [Counter(map(_task, record.metadata["run_ids"])) for record in found]
     held = sum(map(Counter.total, by_task))
@@ -87,16 +87,16 @@ def _tells_failure(record: MemoryRecord) -> bool:
 
 
 def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
-    """Return the figures as Markdown."""
+    """Return the contents of patterns.md."""
     head = [
         "# Do patterns group runs by task?",
         "",
-        f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}; 100 runs of an airline agent, 25 tasks, four",
-        "trials each; `memory_agent/learning/patterns.py` as shipped. Purity is the share of the runs in patterns",
-        "that have the most frequent task of their pattern. The last column counts the patterns that name a step of",
-        "failed runs: at least two and half of the failed runs took it, and no other run.",
+        f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}, with an airline agent's 100 runs (25",
+        "tasks, four trials each) and `memory_agent/learning/patterns.py` as shipped. Purity is the share of runs in",
+        "patterns whose task is the most frequent one in their pattern. The last column counts the patterns that name",
+        "a failure step: one taken by at least two, and at least half, of the failed runs, and by no other runs.",
         "",
-        "| request | tasks | runs in patterns | patterns | pure | purity | tasks found | what failed runs did |",
+        "| request | tasks | runs in patterns | patterns | pure | purity | tasks found | with a failure step |",
         "|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *rows, "", *_HEAD_OF_STEPS, *step_rows]) + "\n"
@@ -105,13 +105,13 @@ def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
 _HEAD_OF_STEPS = (
     "## Do shared steps distinguish success from failure?",
     "",
-    "Two runs share the steps on a longest common subsequence. Two steps are the same if their similarity reaches the",
-    "threshold (shipped: .6). *Shared* is the mean share of shared steps. *Difference* is how much more two successful",
-    "runs share than a successful and a failed run, with its 95 % interval (bootstrap over runs). *Chance* is the same",
-    "with the outcomes of each group shuffled, and the share of shuffles that reach the difference. *Warnings* is the",
-    "number of steps that only failed runs took, and the number with shuffled outcomes (mean, least to most). For",
-    "airline, groups are patterns of requests and steps are tool calls. For software runs, groups are the issues of a",
-    "repository and steps are the agent's thoughts.",
+    "Two runs share the steps in their longest common subsequence. Two steps are the same if their similarity reaches",
+    "the threshold (shipped: .6). *Shared* is the mean share of shared steps. *Difference* is how much more two",
+    "successful runs share than a successful and a failed run, with its 95 % interval (bootstrap over runs). *Chance*",
+    "is the difference with the outcomes in each group shuffled, and the share of shuffles that reach the real",
+    "difference. *Warnings* is the number of steps that only failed runs took, and the number with shuffled outcomes",
+    "(mean, minimum to maximum). For airline runs, groups are patterns of requests, and steps are tool calls. For",
+    "software runs, a group is all issues of one repository, and steps are the agent's thoughts.",
     "",
     "| runs | likeness | groups, runs | shared | difference | chance | warnings |",
     "|---|---|---|---|---|---|---|",
@@ -120,7 +120,7 @@ _LIKENESSES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.8)
 
 
 def step_rows(runs: Mapping[str, Sequence[PastRun]], swe_file: Path, embedder: Embedder) -> list[str]:
-    """Return the table rows about shared steps."""
+    """Return the rows of the shared-steps table."""
     rows = []
     for request, past in runs.items():
         rows += page_rows(f"airline, {request}", groups_of_patterns(past, embedder), _LIKENESSES)
@@ -128,7 +128,7 @@ def step_rows(runs: Mapping[str, Sequence[PastRun]], swe_file: Path, embedder: E
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the given files and write the page."""
+    """Measure the given files and write patterns.md."""
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2

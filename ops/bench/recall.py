@@ -1,11 +1,12 @@
-"""Measures recall through the daemon, in process, and with only vectors, on copies of one store, relative to embedding.
+"""Measures recall through the daemon, in process and with only vectors, relative to embedding the query.
 
-The variant in process is `Memory.recall`: embedding and search. RPC adds the client's socket, the gateway, the call to
-the user's host and the embedder's socket. The variant with only vectors is the mode `vector` through RPC, which answers
-like a plain vector store. They alternate in blocks; no question repeats. The processor time of a recall through RPC is
-the sum over all processes, including the client, minus their idle use.
+All variants use copies of one store. In process, `Memory.recall` embeds the query and searches. RPC adds the client's
+socket, the gateway, the call to the user's host and the embedder's socket. The variant with only vectors is `vector`
+mode through RPC, which is equivalent to a plain vector store. Variants alternate in blocks, and no question is
+repeated. The processor time of a recall through RPC is the sum over all processes, including the client, minus their
+idle use.
 
-Run alone: `python -m ops.bench.recall [--quick]`.
+To run only this benchmark: `python -m ops.bench.recall [--quick]`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TARGET_P99_RATIO = 5.0
 TARGET_OVER_VECTORS = 1.5
 TARGET_PROCESSOR = 4.0
 TARGET_RPC_LESS = 1.2
-"""Targets in units of one query embedding: processor time of all processes, and time added by RPC."""
+"""Limits in query embeddings: the processor time of all processes, and the time added by RPC."""
 
 _USER = "bench"
 _TURNS = 6
@@ -55,7 +56,7 @@ Ask = Callable[[str], object]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return p50 and p99 of each variant on a filled store, which is not changed, and the processor time of one."""
+    """Return each variant's p50 and p99, and the processor time of a recall through RPC; `store` is not changed."""
     settings = EmbedderSettings(allow_download=False, query_cache=0)
     with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         shutil.copytree(store, user_folder(data_dir, _USER))
@@ -122,7 +123,7 @@ def _report(
 
 
 def _ratios(base: list[list[float]], other: list[list[float]]) -> list[float]:
-    """Return the ratio of the medians of `other` and `base`, per block."""
+    """Return, for each block, the median of `other` divided by the median of `base`."""
     return [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(base, other, strict=True)]
 
 
@@ -133,7 +134,7 @@ def _milliseconds(ask: Ask, question: str) -> float:
 
 
 def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
-    """Return the processor time of a recall through RPC, in all processes, and of embedding its query."""
+    """Return the processor time of a recall through RPC, over all processes, and of embedding its query."""
     daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
     assert daemon is not None
     processes = [process for process in process_tree(daemon) if process.pid != os.getpid()]
@@ -165,7 +166,7 @@ def _ask_all(ask: Ask, questions: list[str]) -> None:
 
 
 def _used_ms(processes: list[psutil.Process], action: Callable[[], object]) -> float:
-    """Return the processor time that `action` takes in these processes and in this one."""
+    """Return the processor time in ms that `action` takes in `processes` and in this process."""
 
     def used_s() -> float:
         times = [process.cpu_times() for process in processes]
@@ -177,7 +178,7 @@ def _used_ms(processes: list[psutil.Process], action: Callable[[], object]) -> f
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

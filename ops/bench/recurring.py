@@ -1,10 +1,10 @@
-"""Measures which memories recall shows, and which the learner can credit, if requests recur in nearly the same words.
+"""Measures what recall shows and how many runs the learner can credit if requests recur in nearly the same words.
 
-60 runs make 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
-recalls first, is then published as a conductor would publish it (the user's words, the start, the end), and names the
-findings that it was shown. At each recall, the findings, ends of earlier runs and earlier requests among the first five
-memories are counted. At the end, the runs that the learner could credit are counted. It is measured with learning off,
-and with learning on from the first run. Run alone: `python -m ops.bench.recurring`.
+60 runs make 6 requests, each in 10 wordings, in a store with 1,000 other memories; three findings answer each request.
+Each run recalls first, is then published as a conductor would (the user's words, its start, its end), and names the
+findings that it was shown. For each recall, the findings, the ends of earlier runs and the earlier requests among the
+first five memories are counted. At the end, the runs that the learner could credit are counted. Everything is measured
+with learning off, and with learning on from the first run. To run only this benchmark: `python -m ops.bench.recurring`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ RUNS = 60
 _OTHERS = 1_000
 _TOP_K = 5
 _START = datetime(2026, 5, 4, 8, tzinfo=UTC)
-_SESSION = 3  # runs
+_SESSION = 3  # runs per session
 _BATCH = 250
 
 
 class _Work(NamedTuple):
-    """A recurring request: its text, the findings that answer it, and the final message of its runs."""
+    """A recurring request: its text, the findings that answer it, and its runs' final message."""
 
     wish: str
     findings: tuple[str, ...]
@@ -44,52 +44,52 @@ _WORKS = (
         (
             "pg_dump stops when /var/lib has less than 4 GB left; prune snapshots older than a week, then resume",
             "The backup job of the orders database needs the replica, not the primary: set BACKUP_HOST=db-2",
-            "A failed nightly backup leaves its lock in /run/backup.lock, and the next one refuses to begin",
+            "A failed nightly backup leaves its lock in /run/backup.lock, and the next one refuses to start",
         ),
         "Pruned the snapshots, removed the lock and ran the backup by hand: {} GB written",
     ),
     _Work(
         "reconcile the bank statement with the ledger",
         (
-            "Statement lines in foreign currency match the ledger only at the rate of the booking day",
+            "Statement lines in foreign currency match the ledger only at the booking day's exchange rate",
             "Card fees arrive a day late: book them to account 6855 before the ledger is compared",
-            "The bank exports the statement in latin-1, the ledger import expects utf-8",
+            "The bank exports the statement in latin-1, but the ledger import expects utf-8",
         ),
-        "All but {} lines matched; the rest were card fees and are booked",
+        "All but {} lines matched; the rest were card fees and have been booked",
     ),
     _Work(
         "renew the certificate of the staging gateway",
         (
             "The gateway reads a certificate only when it starts: reload is not enough, restart the pod",
             "On staging the zone internal.test answers the DNS challenge; its token is in the vault under dns/stage",
-            "Certificates for staging come from the second issuer, the first one refuses wildcard names",
+            "Certificates for staging come from the second issuer, because the first rejects wildcard names",
         ),
         "Certificate renewed through the second issuer, valid for {} days; pod restarted",
     ),
     _Work(
         "prepare the sales report for week {}",
         (
-            "Returns are booked on Mondays, so a sales report that is made before noon shows too much",
-            "The north region's figures come by mail and are missing in the warehouse table: ask Ingrid",
-            "The sales report wants net amounts; the view sales_gross has VAT in it, use sales_net",
+            "Returns are booked on Mondays, so a sales report created before noon is too high",
+            "The north region's numbers come by mail and are missing from the warehouse table: ask Ingrid",
+            "The sales report needs net amounts; the view sales_gross includes VAT, so use sales_net",
         ),
-        "Report sent with net amounts and the mailed figures, {} returns taken off",
+        "Report sent with net amounts and the mailed numbers, {} returns deducted",
     ),
     _Work(
         "clean up the flaky tests of the checkout service",
         (
-            "Checkout tests share one Redis database; give each worker its own number with REDIS_DB",
-            "test_expired_cart depends on the clock of the host: freeze it, or it fails around midnight",
-            "The flaky ones among the checkout tests are listed by the retry plugin in build/retries.xml",
+            "Checkout tests share one Redis database; give each worker its own with REDIS_DB",
+            "test_expired_cart depends on the host's clock: freeze the clock, or the test fails around midnight",
+            "The retry plugin lists the flaky checkout tests in build/retries.xml",
         ),
-        "{} tests repaired: a Redis number for each worker, the clock frozen; none was skipped",
+        "{} tests fixed with a Redis database for each worker and a frozen clock; none was skipped",
     ),
     _Work(
         "update the price list of the web shop",
         (
             "Prices in the shop are cached for six hours; call /admin/cache/flush after an import",
             "The supplier's price list has decimal commas: convert them, or 12,50 becomes 1250",
-            "Articles without a tax class are skipped by the price import without a word",
+            "The price import silently skips articles without a tax class",
         ),
         "{} prices imported after the commas were converted, cache flushed",
     ),
@@ -110,7 +110,7 @@ _WORDINGS = (
 
 
 class Shown(NamedTuple):
-    """Counts among the first five of an answer. `first` is 1 / the rank of the first finding, 0 if there is none."""
+    """Counts among an answer's memories. `first` is 1 / the rank of the first finding, or 0 if there is none."""
 
     findings: int
     endings: int
@@ -120,7 +120,7 @@ class Shown(NamedTuple):
 
 
 def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K) -> dict[str, Any]:
-    """Return the memories shown to all runs except the first of each request, and the number of credited runs."""
+    """Return the mean counts for all runs except each request's first, and the number of credited runs."""
     learning = LearningSettings(mode=mode)
     with (
         tempfile.TemporaryDirectory(prefix="bench-recurring-") as folder,
@@ -134,7 +134,7 @@ def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K)
 
 
 def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
-    """Replay the runs, one per hour, and yield the memories that each was shown."""
+    """Replay the runs, one per hour, and yield the counts of each run's recall."""
     others = events(passages(_OTHERS, seed=11), "user", "others")
     for start in range(0, _OTHERS, _BATCH):
         memory.ingest(others[start : start + _BATCH])
@@ -152,7 +152,7 @@ def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
 def _run(
     number: int, work: _Work, words: str, recall_id: str, used: Sequence[str], now: datetime
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run."""
+    """Yield a run's events: the user's message, the start and the end."""
     payloads: list[tuple[str, dict[str, Any]]] = [
         ("chat.user_msg", {"text": words}),
         ("conductor.run.started", {"objective": words, "recall_ids": [recall_id]}),
@@ -187,7 +187,7 @@ def _is_ending(record: MemoryRecord) -> bool:
 
 
 def main() -> None:
-    """Print the figures as JSON, with learning off and on, for answers of five and of twenty-five memories."""
+    """Print the measurements as JSON, with learning off and on, for answers of 5 and of 25 memories."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         for top_k in (_TOP_K, 25):

@@ -1,14 +1,14 @@
-"""Measures which answers the relevance threshold keeps for a store's own questions and refuses for others.
+"""Measures what the relevance threshold keeps for a store's own questions and refuses for other stores' questions.
 
-Each store is asked its own questions and as many questions of other stores of the data set, through `Memory`, without a
-threshold. A question of another store should get an empty answer ("refused"), and the evidence for an own question
-should be kept ("kept", a share of recall at 10). Data sets have equal weight, and so do own questions and other
-questions. Then small stores are sampled from all sets (`store_sizes`).
+Each store is asked its own questions and as many questions of the data set's other stores, through `Memory`, without a
+threshold. The answer to another store's question should be empty ("refused"), and the evidence for an own question
+should be kept ("kept", a share of recall@10). Data sets have equal weight, as do own and other questions. Then small
+stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 
-FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`, or some of them. Runs of a software-engineering agent
-are divided into a store for each project, or for each issue of a single project.
+FOLDER contains at least one of `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. A software-engineering agent's
+runs are divided into one store per project or, if there is only one project, per issue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INCHES, _DOTS_PER_INCH = (5.5, 5.5), 110
 
 
 class Line(NamedTuple):
-    """A kind of recall: its mode, and whether the query's words have vectors."""
+    """A kind of recall: its mode, and whether the query's words are embedded."""
 
     name: str
     mode: Mode
@@ -58,7 +58,7 @@ LINES = (
 
 
 def measure(which: Set, dataset: Dataset, stores: Path | None, embeddings: Embeddings, progress: Progress) -> Measured:
-    """Ingest a data set once, add its embeddings, and ask all questions with each kind of recall. Keep the `stores`."""
+    """Ingest a data set, add its embeddings, and ask all questions with each kind of recall. `stores` are kept."""
     plan = Plan(
         dataset=dataset,
         settings=Settings(),
@@ -79,9 +79,9 @@ def measure(which: Set, dataset: Dataset, stores: Path | None, embeddings: Embed
 
 
 def separate(dataset: Dataset) -> Dataset:
-    """Return the dataset with a history for each project, or issue, if all items are one user's.
+    """If the dataset has a single history, divide it into one for each project (or issue, if there is one project).
 
-    Memories of runs that are evidence of no question are left out.
+    Runs without evidence for any question are omitted.
     """
     if len(dataset.histories) != 1:
         return dataset
@@ -105,7 +105,7 @@ def separate(dataset: Dataset) -> Dataset:
 
 
 def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answered]:
-    """Ask each store its own questions and as many questions of other stores, drawn with a fixed seed."""
+    """Ask each store its own questions and as many of other stores' questions, drawn with a fixed seed."""
     plan, random = prepared.plan, np.random.default_rng(_SEED)
     embedder = prepared.embedder if line.words else WithoutWords(prepared.embedder)
     open_memory = opener(plan.settings, prepared.data_dir, embedder)
@@ -123,7 +123,7 @@ def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answe
 
 
 def draw(found: Sequence[Measured], file: Path) -> None:
-    """Draw the reliability of hybrid recall to a PNG file."""
+    """Plot the reliability of hybrid recall to a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -141,7 +141,7 @@ def draw(found: Sequence[Measured], file: Path) -> None:
 
 
 def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str, str], now: datetime) -> str:
-    """Return the tables as Markdown."""
+    """Return the contents of relevance.md."""
     least = RecallSettings().min_relevance
     text = [
         "# Effect of the relevance threshold",
@@ -150,10 +150,10 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
         "",
         "- AUC is how often the best memory for an own question is more relevant than the best memory for another",
         "  store's question.",
-        "- Kept is the remaining share of recall at 10. Refused is the share of other stores' questions with an empty",
-        "  answer. Shown is the number of memories, of ten, in the answer to an own question.",
-        "- Error is the difference between relevance and the share of evidence, in ten bins. Slope and offset are the",
-        '  best fit of the logits, 1 and 0 if relevance is calibrated. "Left out" is the error with a fit on the other',
+        "- Kept is the share of recall@10 that remains. Refused is the share of other stores' questions with an",
+        "  empty answer. Shown is the mean number of memories, of ten, in the answer to an own question.",
+        "- Error is the mean difference between relevance and share of evidence in ten bins. Slope and offset fit the",
+        '  logits best; they are 1 and 0 if relevance is calibrated. "Left out" is the error with a fit on the other',
         "  data sets.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
@@ -166,7 +166,7 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
         text.append(f"| all | | | | | | | {slope:.2f}, {offset:+.2f} | |")
     text += _sizes(small, least)
     text += ["", "## Reliability, hybrid", "", "![reliability](relevance.png)", ""]
-    text += ["| | relevance: seen (share of judged memories) |", "|---|---|"]
+    text += ["| | relevance: observed (share of judged memories) |", "|---|---|"]
     return "\n".join([*text, *(f"| {part.name} | {_bins(part)} |" for part in found)]) + "\n"
 
 
@@ -190,14 +190,14 @@ def _row(part: Measured, found: Iterable[Measured], line: str, least: float) -> 
 
 
 def _sizes(small: Sequence[Measured], least: float) -> list[str]:
-    """Return the tables of small stores."""
+    """Return the lines of the section on small stores."""
     text = [
         "",
-        "## By the size of the store, hybrid",
+        "## By store size, hybrid",
         "",
         "The stores are sampled from the data sets (`ops/bench/store_sizes.py`). Missing is the share of questions",
-        "without sampled evidence that get an empty answer. Strange is the share of own questions whose answer shows",
-        "memories of other conversations, chats or projects, of the questions with such memories among the ten.",
+        "without sampled evidence whose answer is empty. Strange is, among own questions with memories of other",
+        "conversations, chats or projects in their top ten, the share whose answer shows one of them.",
     ]
     for mixture in MIXTURES:
         head = (
@@ -234,16 +234,16 @@ def _bins(part: Measured) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the data sets of the given folder; write the page and the diagram."""
+    """Measure the data sets in the `--data` folder; write relevance.md and relevance.png."""
     parser = argparse.ArgumentParser(
         "python -m ops.bench.relevance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the folder of the data sets")
-    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep the memories there, for the next time")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="folder that contains the data sets")
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep and reuse the ingested stores in FOLDER")
     given = parser.parse_args(arguments)
     there = [which for which in SETS if (given.data / which.place).exists()]
     if not there:
-        parser.error(f"{given.data} has none of {', '.join(which.place for which in SETS)}")
+        parser.error(f"{given.data} contains none of {', '.join(which.place for which in SETS)}")
     datasets = {which: separate(which.read(given.data / which.place)) for which in there}
     embeddings = Embeddings()
     with Progress(console=Console(stderr=True)) as progress:

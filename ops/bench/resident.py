@@ -1,9 +1,9 @@
-"""Measures the memory of each process of a daemon with one user, and the memory and disk space of a filled store.
+"""Measures the memory use of a daemon's processes with one user, and the memory and disk space of a filled store.
 
-Proportional sizes (PSS) can be summed; resident size (RSS) counts shared pages in every process that maps them. The
-filled store is measured after use, and compared with an equally used actor with twenty memories in the same daemon.
+Proportional set sizes (PSS) can be summed; resident set sizes (RSS) count shared pages in every process that maps them.
+The filled store is measured after use and compared with an equally used actor with twenty memories in the same daemon.
 
-Run alone: `python -m ops.bench.resident [--quick]`.
+To run only this benchmark: `python -m ops.bench.resident [--quick]`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MEGABYTE = 1e6
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the megabytes of each process, and the disk space and memory that a filled store adds to an empty one."""
+    """Return each process's memory, and the filled store's disk space and additional memory, all in MB."""
     with temporary_daemon(Settings()) as data_dir:
         _use(data_dir, _ONE, remember=True)
         processes = _measure(data_dir)
@@ -57,7 +57,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _use(data_dir: Path, user: str, *, remember: bool = False) -> int:
-    """Use a memory like a planner; return its bytes on disk."""
+    """Use a memory as a planner would; return its size on disk in bytes."""
     with MemoryClient(user, data_dir=data_dir) as client:
         for text in passages(_TEXTS, seed=5) if remember else ():
             client.remember(text)
@@ -76,7 +76,7 @@ def _measure(data_dir: Path) -> list[ProcessMemory]:
 
 
 def _merged(processes: list[ProcessMemory]) -> list[ProcessMemory]:
-    """Sum the processes by role, since Ray runs several processes of some roles."""
+    """Sum the processes by role, since Ray runs several processes in some roles."""
     merged: dict[str, ProcessMemory] = {}
     for process in processes:
         before = merged.get(process.role, ProcessMemory(process.role, process.pid, 0, 0))
@@ -95,7 +95,7 @@ def _sum(sizes: Iterable[int]) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

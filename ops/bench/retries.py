@@ -1,10 +1,10 @@
-"""Measures the similarity of rewordings of one request and of different requests, to set `learning.retry_similarity`.
+"""Measures the similarity of one request's wordings and of different requests, to set `learning.retry_similarity`.
 
-    python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
+    python -m ops.bench.retries FOLDER      FOLDER contains locomo_dev.json and airline_runs_dev.json
 
-For airline, first messages of trials of one task are compared with first messages of other tasks. For LoCoMo, questions
-with the same evidence are compared with other questions of the same conversation. Decision 0017 describes the limits of
-this measurement.
+For airline runs, first messages of the same task are compared with first messages of different tasks. For LoCoMo,
+questions with the same evidence are compared with other questions about the same conversation. Decision 0017 describes
+the limits of this measurement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
 
 _COSINES = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-_ADVERSARIAL = 5  # LoCoMo's category of questions without an answer
+_ADVERSARIAL = 5  # LoCoMo's category of unanswerable questions
 
 Asked = list[tuple[str, object]]
-"""Requests, each with a key that equal requests share."""
+"""Requests, each with a key; wordings of the same request have equal keys."""
 
 
 def main() -> None:
-    """Print a table for each source."""
+    """Print a table for each data set."""
     folder, embedder = Path(sys.argv[1]), open_embedder(EmbedderSettings(allow_download=False))
     try:
         for name, groups in (("airline", _airline(folder)), ("LoCoMo", _locomo(folder))):
@@ -40,7 +40,7 @@ def main() -> None:
 
 def _table(name: str, groups: Sequence[Asked], embedder: Embedder) -> Iterator[str]:
     same, other = _cosines(groups, embedder)
-    yield f"\n{name}: {len(same)} pairs of one request, {len(other)} of two\n"
+    yield f"\n{name}: {len(same)} pairs of the same request, {len(other)} of different requests\n"
     yield "| cosine | found | false |\n|---|---|---|"
     for cosine in _COSINES:
         yield f"| {cosine:.2f} | {np.mean(same >= cosine):.3f} | {np.mean(other >= cosine):.4f} |"

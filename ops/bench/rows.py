@@ -1,4 +1,4 @@
-"""Converts the bench's figures to the rows of one table: figure, baseline, target, reached or not. Pure."""
+"""Converts benchmark results to the rows of one table: measurement, result, baseline, target and verdict. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MCP_MB = 25
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `reached` is None if the design has no target for it."""
+    """One table row. `reached` is None if the design has no target for the measurement."""
 
     figure: str
     measured: str
@@ -49,7 +49,7 @@ def all_rows(parts: Figures) -> list[Row]:
 
 
 def embedding_rows(figures: Figures) -> Iterator[Row]:
-    """Yield throughput and query time of each variant, then the ratios."""
+    """Yield each variant's throughput and query time, then the ratios."""
     for name, kind in figures["kinds"].items():
         yield Row(
             f"embedding, {name}", f"{_spread(kind['texts_per_s'])} texts/s", f"query {_spread(kind['query_ms'])} ms"
@@ -65,7 +65,7 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
 
 
 def journal_rows(figures: Figures) -> Iterator[Row]:
-    """Yield events/s and ack latency of each window, compared with a bare commit in process."""
+    """Yield each window's events/s and ack latency, compared with a bare commit in process."""
     bare = figures["commit"]
     for name, window in figures.items():
         if name != "commit":
@@ -77,12 +77,12 @@ def journal_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingest_rows(figures: Figures) -> Iterator[Row]:
-    """Yield events/s from publish until recallable, compared with the embedder alone."""
+    """Yield the rate of events from publish until recallable, compared with only embedding."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
         f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
         f"{_spread(figures['events_per_s'])} events/s",
-        f"embedder alone {_spread(figures['embedder_alone_per_s'])}",
+        f"only embedding {_spread(figures['embedder_alone_per_s'])}",
     )
     yield Row(
         "ingest, share of the embedder's rate",
@@ -94,7 +94,9 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
     parts = figures["processor_ms"]
     shown = ", ".join(f"{name} {spent_ms:g}" for name, spent_ms in sorted(parts.items()))
     bound = parts["embedder"] / sum(parts.values())
-    yield Row("ingest, processor time an event", f"{sum(parts.values()):.2f} ms", f"{shown}: {bound:.2f} for embedding")
+    yield Row(
+        "ingest, processor time per event", f"{sum(parts.values()):.2f} ms", f"{shown}: {bound:.2f} for embedding"
+    )
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:
@@ -107,9 +109,9 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         f"{_spread(figures['rpc_p50_ms'])} ms",
         f"in process {_spread(figures['in_process_p50_ms'])} ms",
     )
-    yield _at_most("recall through RPC over in process, p50", ratio, figures["target_p50_ratio"], "times",
+    yield _at_most("recall through RPC relative to in process, p50", ratio, figures["target_p50_ratio"], "times",
                    measured=_spread(figures["p50_ratio"]), beside="1.0")  # fmt: skip
-    yield _at_most("recall through RPC less in process, p50", less["median"], target_less,
+    yield _at_most("recall through RPC minus in process, p50", less["median"], target_less,
                    measured=f"{_spread(less)} embeddings",
                    beside=f"embedding {_spread(figures['embedding_ms'])} ms")  # fmt: skip
     yield Row(
@@ -120,11 +122,11 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         whole["median"] <= target_whole,
     )
     over = figures["p50_over_vectors"]
-    yield _at_most("recall through RPC over vectors alone through RPC, p50", over["median"],
+    yield _at_most("recall through RPC relative to only vectors, p50", over["median"],
                    figures["target_over_vectors"], "times", measured=_spread(over),
-                   beside=f"vectors alone {_spread(figures['vectors_p50_ms'])} ms")  # fmt: skip
+                   beside=f"only vectors {_spread(figures['vectors_p50_ms'])} ms")  # fmt: skip
     yield Row(
-        "recall through RPC, p99 over p50",
+        "recall through RPC, p99 / p50",
         f"{tail:g} times ({figures['rpc_p99_ms']} ms)",
         f"in process p99 {figures['in_process_p99_ms']} ms",
         f"≤ {figures['target_p99_over_p50']:g} times",
@@ -133,12 +135,12 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
 
 
 def load_rows(figures: Figures) -> Iterator[Row]:
-    """Yield query latency during bulk work, in the lanes and through RPC, and its delay."""
+    """Yield query latency and delay during bulk work, in the lanes and through RPC."""
     target, longest = figures["target_embeddings"], f"longest text {figures['longest_ms']:g} ms"
     for way, kinds in (("in the lanes", figures["lanes"]), ("recall through RPC", figures["rpc"])):
         for name, one in kinds.items():
             rate, alone = one.get("bulk_per_s"), one.get("bulk_alone_per_s")
-            beside = "" if rate is None else f"{_spread(rate)} a second in bulk"
+            beside = "" if rate is None else f"{_spread(rate)} per second in bulk"
             beside += "" if alone is None else f", without queries {_spread(alone)}"
             yield Row(f"load, {way}, {name}", f"{_spread(one['p50_ms'])} ms, p99 {one['p99_ms']} ms", beside)
             if name != "idle":
@@ -148,84 +150,84 @@ def load_rows(figures: Figures) -> Iterator[Row]:
 
 
 def hosts_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a host call and of a recall through RPC, and recall and ingest rates by number of hosts."""
+    """Yield the costs of a host call and of a recall through RPC, then the rates by number of hosts."""
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
-    yield Row("hosts, empty call at the socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
+    yield Row("hosts, empty call by socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
     over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
-    yield Row("recall through RPC less in process, in embeddings", _spread(over),
-              f"{_spread(alone['rpc_ms'])} less {_spread(alone['in_process_ms'])} ms; one embedding "
+    yield Row("recall through RPC minus in process, in embeddings", _spread(over),
+              f"{_spread(alone['rpc_ms'])} minus {_spread(alone['in_process_ms'])} ms; one embedding "
               f"{_spread(alone['embedding_ms'])}", f"≤ {limit:g}", over["median"] <= limit)  # fmt: skip
     whole, most = alone["processor_embeddings"], alone["target_all_embeddings"]
     parts = ", ".join(f"{name} {spent:g}" for name, spent in alone["processor_ms"].items())
     yield Row("recall through RPC, processor time in embeddings", _spread(whole), f"{parts} ms",
               f"≤ {most:g}", whole["median"] <= most)  # fmt: skip
     for hosts, one in load["by_hosts"].items():
-        yield Row(f"recall, {load['clients']} clients, {hosts} hosts", f"{_spread(one['recalls_per_s'])} a second",
+        yield Row(f"recall, {load['clients']} clients, {hosts} hosts", f"{_spread(one['recalls_per_s'])} recalls/s",
                   f"p50 {one['p50_ms']:g}, p99 {one['p99_ms']:g} ms", f"p99 ≤ {load['target_p99_over_p50']:g} p50",
                   one["p99_over_p50"] <= load["target_p99_over_p50"])  # fmt: skip
     for hosts, one in ingest["by_hosts"].items():
         yield Row(f"ingest of 4 users, {hosts} hosts", f"{_spread(one['events_per_s'])} events/s")
     growth = figures["target_growth"]
     for name, part in (("recalls", load), ("ingest", ingest)):
-        yield Row(f"hosts, {name} with two over one", f"{_spread(part['growth'])} times", "1.0", f"≥ {growth:g} times",
-                  part["growth"]["median"] >= growth)  # fmt: skip
+        yield Row(f"hosts, {name} with two versus one", f"{_spread(part['growth'])} times", "1.0",
+                  f"≥ {growth:g} times", part["growth"]["median"] >= growth)  # fmt: skip
 
 
 def resident_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the memory of each process, of all processes, and of a filled store."""
+    """Yield the memory use of each process, all processes and a filled store."""
     for name, process in figures["processes"].items():
         yield Row(f"resident, {name}", f"{process['pss_mb']:g} MB", f"RSS {process['rss_mb']:g} MB")
     daemon, target = figures["daemon_pss_mb"], figures["target_daemon_mb"]
     yield Row("resident, daemon with one user, Ray included", f"{daemon:g} MB", f"RSS {figures['daemon_rss_mb']:g} MB",
               f"≤ {target} MB", daemon <= target)  # fmt: skip
     grown, limit = figures["filled_pss_mb"], figures["target_filled_mb"]
-    yield Row("resident, filled store over an empty actor", f"{grown:g} MB", f"RSS {figures['filled_rss_mb']:g} MB",
+    yield Row("resident, filled store minus an empty actor", f"{grown:g} MB", f"RSS {figures['filled_rss_mb']:g} MB",
               f"≤ {limit} MB", grown <= limit)  # fmt: skip
     disk, room = figures["disk_mb"], figures["target_disk_mb"]
     yield Row("disk, filled store", f"{disk:g} MB", "", f"≤ {room} MB", disk <= room)
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a recall in process at each size, in embeddings, calls and statements."""
+    """Yield the cost of a recall in process at each store size, in embeddings, Python calls and SQL statements."""
     for size, one in figures.items():
         what, over = f"recall in process, {int(size):,} memories", one["in_embeddings"]
         embedding, processor = _spread(one["embedding_ms"]), _spread(one["in_embeddings_by_processor"])
         measured = f"{_spread(one['recall_ms'])} ms, p99 {one['recall_p99_ms']:g} ms"
         yield Row(f"{what}, p50", measured,
                   f"embedding {embedding} ms, in a row {_spread(one['embedding_in_a_row_ms'])}")  # fmt: skip
-        yield _at_most(f"{what}, over embedding", over["median"], one["target"], "times",
+        yield _at_most(f"{what}, relative to embedding", over["median"], one["target"], "times",
                        measured=_spread(over), beside=f"{processor} by processor time")  # fmt: skip
-        yield _at_most(f"{what}, calls of Python functions", one["calls"], one["target_calls"])
-        yield _at_most(f"{what}, statements of SQL", one["statements"], 0)
+        yield _at_most(f"{what}, Python function calls", one["calls"], one["target_calls"])
+        yield _at_most(f"{what}, SQL statements", one["statements"], 0)
 
 
 def ingesting_rows(figures: Figures) -> Iterator[Row]:
-    """Yield recall latency during ingest relative to idle, with known vectors and then with the model."""
-    targets = {"vectors known": ("known", figures["target_p50"]), "embedded by the model": ("embedded", None)}
+    """Yield recall latency during ingest relative to idle, with precomputed vectors and then with the model."""
+    targets = {"precomputed vectors": ("known", figures["target_p50"]), "embedded by the model": ("embedded", None)}
     for name, (way, target) in targets.items():
         what, one = f"recall while ingesting, {figures['memories']:,} memories, {name}", figures[way]
         yield Row(f"{what}, p50", f"{_spread(one['loaded_ms'])} ms, p99 {one['loaded_p99_ms']:g} ms",
                   f"idle {_spread(one['idle_ms'])} ms, p99 {one['idle_p99_ms']:g} ms")  # fmt: skip
         over, p99 = one["p50_ratio"], _spread(one["p99_ratio"])
-        yield _at_most(f"{what}, p50 over idle", over["median"], target, "times", measured=_spread(over),
+        yield _at_most(f"{what}, p50 relative to idle", over["median"], target, "times", measured=_spread(over),
                        beside=f"p99 {p99} times, {_spread(one['memories_per_s'])} memories/s")  # fmt: skip
 
 
 def storage_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of ingest and the bytes at each size, then the growth of the cost and the worst batch."""
+    """Yield the ingest cost, memory and disk space at each store size, then the cost's growth and the worst batch."""
     for size, one in figures["sizes"].items():
         what, targets = f"storage, {int(size):,} memories", one["targets"]
-        yield Row(f"{what}, ingest without embedding", f"{one['processor_ms_a_memory']:g} ms of processor a memory",
-                  f"{one['wall_ms_a_memory']:g} ms in all")  # fmt: skip
+        yield Row(f"{what}, ingest without embedding", f"{one['processor_ms_a_memory']:g} ms processor time per memory",
+                  f"{one['wall_ms_a_memory']:g} ms wall time")  # fmt: skip
         yield _at_most(f"{what}, resident", one["resident_mb"], targets.get("resident_mb"), "MB",
                        beside=f"anonymous {one['anonymous_mb']:g} MB")  # fmt: skip
         yield _at_most(f"{what}, disk", one["disk_mb"], targets.get("disk_mb"), "MB",
                        beside=f"opened in {one['open_ms']:g} ms")  # fmt: skip
     least, most = (f"{choose(map(int, figures['sizes'])):,}" for choose in (min, max))
-    yield _at_most(f"storage, ingest at {most} memories over {least}", figures["growth"], figures["target_growth"],
-                   "times")  # fmt: skip
+    yield _at_most(f"storage, ingest at {most} memories relative to {least}", figures["growth"],
+                   figures["target_growth"], "times")  # fmt: skip
     worst, processor = figures["worst"], figures["worst_by_processor"]
-    yield _at_most("storage, worst batch over the median", worst["ratio"], figures["target_worst"], "times",
+    yield _at_most("storage, worst batch relative to the median", worst["ratio"], figures["target_worst"], "times",
                    beside=f"{worst['most_ms']:g} ms; {processor['ratio']:g} times by processor time")  # fmt: skip
 
 
@@ -233,19 +235,21 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
     """Yield the cost of a filtered recall relative to an unfiltered one, and the vector recall@10."""
     for size, one in figures.items():
         what, over, target = f"filters, {int(size):,} memories", one["over_none"], one["target_recall"]
-        yield Row(f"{what}, recall over one without", f"{over['median']:g}, at most {over['most']:g} times", "1.0")
+        yield Row(
+            f"{what}, recall relative to unfiltered", f"{over['median']:g}, at most {over['most']:g} times", "1.0"
+        )
         yield Row(f"{what}, vector recall@10", f"{one['recall']:g}", "brute force", f"{target:g}",
                   one["recall"] >= target)  # fmt: skip
 
 
 def shared_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of searching shared items, of recalling both tiers, and for users who do not share."""
+    """Yield the costs of searching shared items, of recalling both tiers, and for users without shared items."""
     for size, one in figures.items():
         for name, over, figure, target in (
-            ("items", "own", "search over a recall of as many own memories", "target_over_own"),
-            ("both", "own", "recall of both tiers over one of the own", "target_local"),
-            ("own", "unshared", "own recall beside a shared store over one without", "target_local"),
-            ("beside_both", "beside_own", "own recall while another user asks both tiers, over the own", None),
+            ("items", "own", "search relative to a recall of as many own memories", "target_over_own"),
+            ("both", "own", "recall of both tiers relative to own memories", "target_local"),
+            ("own", "unshared", "own recall with a shared store relative to without", "target_local"),
+            ("beside_both", "beside_own", "own recall while another user recalls both tiers versus own", None),
         ):
             times = one[f"{name}_over_{over}"]
             these, those = (f"{_spread(one[f'{way}_ms'])} ms, p99 {one[f'{way}_ms']['p99']:g}" for way in (name, over))
@@ -256,7 +260,7 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
 def _at_most(
     figure: str, value: float, limit: float | None, unit: str = "", *, measured: str = "", beside: str = ""
 ) -> Row:
-    """Return the row of a value with an upper limit, or without a target. `measured` shows more than the value."""
+    """Return the row of a value with an optional upper limit. `measured`, if set, is shown instead of the value."""
     shown = f"{measured or f'{value:g}'} {unit}".rstrip()
     if limit is None:
         return Row(figure, shown, beside)
@@ -264,43 +268,43 @@ def _at_most(
 
 
 def learning_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of updates, of relearning and of the state, then the cost in a recall."""
+    """Yield the costs of updates and relearning and the state's size, then the time added to a recall."""
     target = figures["target_update_ms"]
     for size, one in figures["updates"].items():
-        for name, what in (("learned_ms", "one run more"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):
+        for name, what in (("learned_ms", "one more run"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):
             median = one[name]["median"]
             yield Row(f"learning, {size} runs, {what}", f"{_spread(one[name])} ms", f"p99 {one[name]['p99']:g} ms",
                       f"< {target:g} ms", median < target)  # fmt: skip
         asked = one["asked_ms"]
-        yield Row(f"learning, {size} runs, asked", f"{_spread(asked)} ms", f"p99 {asked['p99']:g} ms")
+        yield Row(f"learning, {size} runs, queried", f"{_spread(asked)} ms", f"p99 {asked['p99']:g} ms")
     state, room = figures["state"], figures["target_state_mb"]
     yield Row(f"learning, {state['lessons']} runs relearned", f"{_spread(state['anew_ms'])} ms",
-              f"twice as many, condensed, {state['condensed_ms']:g} ms")  # fmt: skip
+              f"twice as many, with condensing: {state['condensed_ms']:g} ms")  # fmt: skip
     size_mb = state["state_mb"]
-    yield Row("learning, state of one user", f"{size_mb:g} MB", "", f"≤ {room:g} MB", size_mb <= room)
+    yield Row("learning, one user's state", f"{size_mb:g} MB", "", f"≤ {room:g} MB", size_mb <= room)
     asked, most = figures["recall"], figures["target_slower_ms"]
-    yield Row(f"recall in process behind the model, {asked['credited']} runs learned", f"{_spread(asked['on_ms'])} ms",
+    yield Row(f"recall in process without embedding, {asked['credited']} runs learned", f"{_spread(asked['on_ms'])} ms",
               f"learning off {_spread(asked['off_ms'])} ms")  # fmt: skip
-    yield Row("recall, slower by the learned ranking", f"{_spread(asked['slower_ms'])} ms", "0", f"≤ {most:g} ms",
+    yield Row("recall, time added by the learned ranking", f"{_spread(asked['slower_ms'])} ms", "0", f"≤ {most:g} ms",
               asked["slower_ms"]["median"] <= most)  # fmt: skip
-    yield Row("recall, slower while both rankings are compared", f"{_spread(asked['trial_slower_ms'])} ms", "0")
+    yield Row("recall, time added while both rankings are compared", f"{_spread(asked['trial_slower_ms'])} ms", "0")
 
 
 def triggers_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the time from the ack of a message to its block, compared with a caller's recall."""
+    """Yield the time from a message's ack to its block, compared with a caller's recall."""
     loads = {"idle": "idle", "ingesting": f"at {figures['events_per_s']} events/s"}
     for name, load in loads.items():
         block, recall = figures[name]["block_ms"], figures[name]["recall_ms"]
         yield Row(
-            f"block by itself after the ack, {load}",
+            f"triggered block after the ack, {load}",
             f"p50 {_spread(block['p50'])} ms, p99 {block['p99']} ms",
-            f"recall {_spread(recall['p50'])} ms; {block['count']} of {figures[name]['messages']} came",
+            f"recall {_spread(recall['p50'])} ms; {block['count']} of {figures[name]['messages']} arrived",
         )
 
 
 def http_rows(figures: Figures) -> Iterator[Row]:
-    """Yield each figure of HTTP and of ZeroMQ."""
-    for name, what in (("recall", "a recall over HTTP"), ("owner", "the verb owner over HTTP")):
+    """Yield the latencies and rates over HTTP, compared with ZeroMQ."""
+    for name, what in (("recall", "recall over HTTP"), ("owner", "verb owner over HTTP")):
         own, other = figures[name]["http"], figures[name]["zmq"]
         yield Row(
             what,
@@ -316,11 +320,11 @@ def http_rows(figures: Figures) -> Iterator[Row]:
 
 
 def mcp_rows(figures: Figures) -> Iterator[Row]:
-    """Yield start-up time and memory of `memory-agent mcp`, and its recall latency compared with ZeroMQ."""
+    """Yield the start-up time, memory use and recall latency of `memory-agent mcp`."""
     own, bare = figures["start"]["mcp"], figures["start"]["bare"]
     start_ms, held_mb = own["ms"]["median"], own["mb"]["median"]
     yield Row(
-        "mcp, from its start to its first answer",
+        "mcp, from start to first response",
         f"{_spread(own['ms'])} ms",
         f"bare Python {_spread(bare['ms'])} ms",
         f"< {_MCP_START_MS} ms",
@@ -335,27 +339,27 @@ def mcp_rows(figures: Figures) -> Iterator[Row]:
     )
     through, zmq = figures["recall"]["mcp"], figures["recall"]["zmq"]
     yield Row(
-        "a recall through mcp",
+        "recall through mcp",
         f"p50 {_spread(through['p50_ms'])} ms, p99 {through['p99_ms']} ms",
         f"over ZeroMQ {_spread(zmq['p50_ms'])} ms, p99 {zmq['p99_ms']} ms",
     )
 
 
 def hook_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the time from a prompt to its context, compared with an interpreter that does nothing."""
+    """Yield a hook's times, compared with those of an interpreter that only reads its input."""
     own, bare = figures["hook"], figures["bare"]
     yield Row(
-        "a hook, from the prompt to its context",
+        "hook, from prompt to context",
         f"p50 {_spread(own['p50_ms'])} ms, p99 {own['p99_ms']} ms",
         f"bare Python {_spread(bare['p50_ms'])} ms, p99 {bare['p99_ms']} ms",
     )
     yield Row(
-        "a hook, processor time of its process",
+        "hook, processor time",
         f"{_spread(own['processor_ms'])} ms",
         f"bare Python {_spread(bare['processor_ms'])} ms",
     )
     yield Row(
-        "a hook, from the prompt to its end",
+        "hook, from prompt to exit",
         f"p99 {own['end_p99_ms']} ms",
         f"bare Python {bare['end_p99_ms']} ms; context for {own['answered']} of {own['prompts']} prompts",
         f"< {_HOOK_MS} ms",

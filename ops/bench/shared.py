@@ -1,14 +1,14 @@
-"""Measures searches of shared items, compared with recalls of as many own memories, and the cost of the shared tier.
+"""Measures searches of shared items relative to recalls of as many own memories, and the cost of the shared tier.
 
-Users of a daemon have the memories of a grown store; the shared store has the same texts as items. The same questions
-are asked alternately of the own memories, of the items, and of both. The additional time of a recall from both tiers is
+A daemon's users have copies of a grown store; the shared store contains the same texts as items. The same questions are
+asked alternately of the own memories, of the items, and of both. The additional time of recalling from both tiers is
 the cost for users who request the shared tier.
 
-The cost for other users is measured in two ways: own recalls alternate with recalls of another daemon without shared
-items; and own recalls run while another user, in a separate process, recalls continuously from own memories or from
+The cost for other users is measured in two ways: own recalls alternate with those of a second daemon without shared
+items, and own recalls run while another user, in a separate process, recalls continuously from own memories or from
 both tiers.
 
-Run alone: `python -m ops.bench --only shared [--quick]`.
+To run only this benchmark: `python -m ops.bench --only shared [--quick]`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Blocks = list[list[float]]
 
 
 def measure(growth: Growth) -> dict[str, Any]:
-    """Return the figures of each size. Does not change the folders."""
+    """Return the measurements by store size; the stores are not changed."""
     return {str(size): _measure_one(folder) for size, folder in growth.folders.items()}
 
 
@@ -76,7 +76,7 @@ def _measure_one(folder: Path) -> dict[str, Any]:
         for memory in (user_folder(bare_dir, _USER), user_folder(data_dir, _USER), user_folder(data_dir, _OTHER)):
             shutil.copytree(folder, memory)
         share(Path(shutil.copytree(folder, user_folder(data_dir, SHARED_USER))))
-        client.shared.set_name(None)  # starts its host
+        client.shared.set_name(None)  # starts the user's host
         _await_words(bare)
         _await_words(client)
         ways: dict[str, Ask] = {name: partial(_recall, one) for name, one in (("unshared", bare), ("own", client))}
@@ -90,12 +90,12 @@ def _measure_one(folder: Path) -> dict[str, Any]:
 
 def _await_words(client: MemoryClient) -> None:
     while client.recall("are the words there", deadline_ms=60_000.0).degraded:
-        time.sleep(_POLL_S)  # a large store loads them in the background
+        time.sleep(_POLL_S)  # a large store loads word vectors in the background
 
 
 @contextmanager
 def _another_user(data_dir: Path, tiers: tuple[Tier, ...]) -> Iterator[None]:
-    """Let another user recall continuously."""
+    """Recall continuously as another user inside the block."""
     spawn = multiprocessing.get_context("spawn")
     begun, ended = spawn.Event(), spawn.Event()
     process = spawn.Process(target=_ask_on, args=(data_dir, tiers, begun, ended))
@@ -120,7 +120,7 @@ def _ask_on(data_dir: Path, tiers: tuple[Tier, ...], begun: Event, ended: Event)
 
 
 def share(folder: Path) -> None:
-    """Publish every memory of a store as an item that all users may see."""
+    """Publish every memory in `folder` as a shared item visible to all users."""
     archive = Archive.open(folder, StoreSettings(), "library")
     try:
         with archive.store.snapshot() as snapshot:
@@ -159,7 +159,7 @@ def _search(client: MemoryClient, question: str) -> None:
 
 
 def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
-    """Return the time of each question, in blocks by turn. Each series has its own questions."""
+    """Return each question's time, by way and turn. Each series uses different questions."""
     names = list(ways)
     taken_ms: dict[str, Blocks] = {name: [[] for _ in range(_TURNS)] for name in names}
     for question in queries(_WARM_UP, seed=700 + series):
@@ -170,7 +170,7 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
             first = place % len(names)
             for way, name in enumerate((*names[first:], *names[:first])):
                 seed = 10_000 * (1 + series) + 1_000 * turn + 10 * place + way
-                (question,) = queries(1, seed=seed)  # not yet in any cache
+                (question,) = queries(1, seed=seed)  # a new question, so not in any cache
                 began_s = time.perf_counter()
                 ways[name](question)
                 taken_ms[name][turn].append((time.perf_counter() - began_s) * 1000)

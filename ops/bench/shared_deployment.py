@@ -1,9 +1,9 @@
-"""A deployment of the product in which simulated agents recall, use memories and report outcomes.
+"""A simulated deployment: agents recall, use memories and report outcomes.
 
-Own memories, items and scores come from `shared_worlds`. The product merges both tiers (`recall.shared.merged`) and
-computes figures from reports (`knowledge.figures.Figures`). Only the agent is simulated. It reads an answer from the
-top (the cascade model of Craswell et al. 2008) and uses the first memory that it believes. The outcome of the run
-depends on whether that memory helps with the request.
+Own memories, items and scores come from `shared_worlds`. Merging both tiers (`recall.shared.merged`) and computing
+figures from reports (`knowledge.figures.Figures`) use the shipped code; only the agents are simulated. An agent reads
+an answer from the top (the cascade model of Craswell et al. 2008) and uses the first memory that it believes. The run's
+outcome depends on whether that memory helps with the request.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NEVER = 1 << 30
 
 
 class Agent(NamedTuple):
-    """How an agent reads an answer, and how often its run succeeds. All values are assumptions, without data.
+    """How an agent reads an answer, and how often its run succeeds. All values are assumptions, not derived from data.
 
-    After each memory that it does not use, it continues with a probability of `reads_on`. It uses a memory that helps
-    with a probability of `believes`, and another one with `mistakes`. The run then succeeds with a probability of
-    `helped` or `misled`, or of `alone` if it used no memory.
+    The agent uses a memory that helps with probability `believes`, and any other memory with probability `mistakes`.
+    After a memory that it does not use, it continues with probability `reads_on`. The run succeeds with probability
+    `helped` if the used memory helps, `misled` if it does not, and `alone` if none was used.
     """
 
     reads_on: float = 0.85
@@ -58,7 +58,7 @@ class Agent(NamedTuple):
         return success + reads * self.alone
 
     def chosen(self, helps: Sequence[bool], random: np.random.Generator) -> int | None:
-        """Return the position of the memory that a run uses."""
+        """Return the position of the memory that a run uses, or None."""
         for place, is_helpful in enumerate(helps):
             if random.random() < (self.believes if is_helpful else self.mistakes):
                 return place
@@ -74,13 +74,14 @@ USUAL = Agent()
 class Arm:
     """The conditions of a deployment.
 
-    `liars` is the share of users who lie, and `lie` is how they lie. Liars who praise agree on one look-alike of each
-    kind and report it as used with success; the others invert the outcomes of their runs. `sybils` are keys that report
-    before anybody else: they praise the same look-alikes, or bury all other items by reporting them as used without
-    success. With `proven`, twenty users report the truth about all items in advance (`helpful`), or the same number of
-    random items is proven. `late` publishes one helpful item of each kind only in the middle. `has_place` reserves a
-    place for shared items. `proven_share` is how often the best proven item gets this place if own memories fill the
-    others. `worse_last` lists items that are worse than usual after new ones.
+    `liars` is the share of users who lie, and `lie` is how they lie. To praise, liars agree on one look-alike per kind
+    and report it as used successfully; to invert, they report the opposite of their runs' outcomes. `sybils` is the
+    number of keys that report before anybody else: they praise the same look-alikes, or bury all other items by
+    reporting them as used without success. With `proven`, twenty users report in advance that all helpful items
+    (`helpful`), or the same number of random items (`random`), succeeded. `late` delays publishing one helpful item per
+    kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often the best
+    proven item gets this place if own memories fill the others. `worse_last` ranks items that are worse than usual
+    after new ones.
     """
 
     name: str
@@ -100,7 +101,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of kinds, users, requests per user and epoch, and epochs, and the epochs after which others ask."""
+    """The numbers of kinds, users, requests per user and epoch, epochs, and other users, who ask after some epochs."""
 
     kinds: int = 6
     users: int = 40
@@ -111,15 +112,15 @@ class Size:
 
     @property
     def late_at(self) -> int:
-        """The epoch after which late items are published."""
+        """The number of the epoch after which late items are published."""
         return self.epochs // 3
 
 
 class Seen(NamedTuple):
-    """One answer to a user who never used an item.
+    """Measurements of one answer to a user who never used an item.
 
-    `success` is the probability that the run succeeds, `first` whether the first shared item helps, `any` whether one
-    of five does, `places` the places of shared items, `late` whether a late item is shown.
+    `success` is the probability that the run succeeds, `first` whether the first shared item helps, `any` whether any
+    shown memory does, `places` the number of shared items shown, and `late` whether a helpful late item is shown.
     """
 
     success: float
@@ -130,7 +131,7 @@ class Seen(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One answer: the epoch before it, the kind, whether own memories fill it, and the figures."""
+    """One answer: the last completed epoch, the kind, whether own memories can fill it, and its measurements."""
 
     epoch: int
     kind: str
@@ -139,10 +140,11 @@ class Answered(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """A search of the items for one kind after an epoch.
+    """The results of one search for a kind after an epoch.
 
-    For each of `ORDERS`, `first` is whether the first item helps and `praised` whether liars agree on it. `helpful`,
-    `others` and `late` are the shares of found items of each sort that are proven, None if no such item was found.
+    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
+    `others` and `late` are the proven shares of the found items that help, do not help, or are late and help; None if
+    no such item was found.
     """
 
     epoch: int
@@ -155,7 +157,7 @@ class Searched(NamedTuple):
 
 
 class Lived(msgspec.Struct, frozen=True):
-    """The result of a deployment: answers, searches, and the mean quality of all runs that used an item."""
+    """A deployment's results: answers, searches, and the mean quality of all runs that used an item."""
 
     answers: list[Answered]
     searches: list[Searched]
@@ -163,11 +165,11 @@ class Lived(msgspec.Struct, frozen=True):
 
 
 Order = Callable[[Sequence[FoundItem], Mapping[str, float]], list[FoundItem]]
-"""Sorts the items of a search, given their scores before any figures were released."""
+"""Sorts the items found by a search; the mapping contains their scores before any release of figures."""
 
 
 def _by(added: Callable[[FoundItem, float], float]) -> Order:
-    """Sort by the score before any release plus the given addition for an item and its boost."""
+    """Sort by the score before any release plus `added`, which receives an item and its boost."""
 
     def order(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[FoundItem]:
         def score(one: FoundItem) -> float:
@@ -192,18 +194,18 @@ AS_RELEASED = "as released"
 ORDERS: Mapping[str, Order] = {
     "without figures": _by(lambda one, boost: 0.0),
     AS_RELEASED: _by(lambda one, boost: boost),
-    ".05 for all proven": _by(lambda one, boost: _LARGEST_BOOST * one.is_proven),
-    ".2 for all proven": _by(lambda one, boost: 4 * _LARGEST_BOOST * one.is_proven),
-    "four times what is released": _by(lambda one, boost: 4 * boost),
-    "proven ones past one other": _past_one,
-    "worse than usual last": _by(lambda one, boost: boost - _NEVER * one.is_worse),
-    "proven first": _by(lambda one, boost: float(_NEVER * one.is_proven)),
+    ".05 added if proven": _by(lambda one, boost: _LARGEST_BOOST * one.is_proven),
+    ".2 added if proven": _by(lambda one, boost: 4 * _LARGEST_BOOST * one.is_proven),
+    "four times the released boost": _by(lambda one, boost: 4 * boost),
+    "proven items up by one": _past_one,
+    "worse items last": _by(lambda one, boost: boost - _NEVER * one.is_worse),
+    "proven items first": _by(lambda one, boost: float(_NEVER * one.is_proven)),
 }
-"""Orders in which a search could list items."""
+"""Orders in which a search could list items, by name."""
 
 
 class _Use(NamedTuple):
-    """A run that used an item, and whether its user lies."""
+    """A run that used an item: its user, the item's position, whether it succeeds, and whether the user lies."""
 
     user: int
     place: int
@@ -213,7 +215,7 @@ class _Use(NamedTuple):
 
 @dataclass
 class Deployment:
-    """Users, some of the kinds of a world, and the figures of its items."""
+    """The state of a deployment: some of a world's kinds, and the figures of the world's items."""
 
     world: World
     kinds: tuple[Kind, ...]
@@ -229,7 +231,7 @@ class Deployment:
 
     @classmethod
     def open(cls, world: World, arm: Arm, size: Size, seed: int) -> Deployment:
-        """Publish the items, and report the outcomes known in advance. Each seed uses the next kinds of the world."""
+        """Publish the items and submit the advance reports. Each seed uses the world's next kinds."""
         random = np.random.default_rng((seed, len(world.items)))
         count = min(size.kinds, len(world.kinds))
         kinds = tuple(world.kinds[(seed * count + place) % len(world.kinds)] for place in range(count))
@@ -243,7 +245,7 @@ class Deployment:
 
     @property
     def rules(self) -> Rules:
-        """Release figures, as the store does."""
+        """The rules for releasing figures, with the arm's prior."""
         return Rules(prior=self.arm.prior)
 
     def late(self) -> frozenset[int]:
@@ -253,7 +255,7 @@ class Deployment:
         return frozenset(next(one for one in kind.found if one in kind.helps) for kind in self.kinds)
 
     def live(self) -> None:
-        """Run an epoch: all users ask and use memories, then their runs are reported and the figures are released."""
+        """Run an epoch: all users recall and use memories, their runs are reported, and the figures are released."""
         uses = [use for user in range(self._liars("praise"), self.size.users) for use in self._asked(user)]
         succeeded = [use.succeeds for use in uses]
         if self.arm.reports == "shuffled":
@@ -273,19 +275,19 @@ class Deployment:
         self._release()
 
     def ask(self) -> tuple[list[Answered], list[Searched]]:
-        """Ask every kind in held-out words, as users who never used an item."""
+        """Recall and search for every kind in its held-out wording, as users who never used an item."""
         late, praised = self.late(), self._praised()
         answers = [self._answered(user, kind, late) for user in range(self.size.others) for kind in self.kinds]
         return answers, [self._searched(kind, late, praised) for kind in self.kinds]
 
     def recalled(self, owner: str, text: str, key: str) -> tuple[RetrievedMemory, ...]:
-        """Return the answer to a recall of both tiers with this id."""
+        """Return the answer to a recall of both tiers; `key` is the recall's id."""
         if text not in self.shown:
             self.shown[text] = as_memories(self.released(self.world.found[text]), with_embedding=False)
         return tiers.merged(self.world.own[owner, text], self.shown[text], TOP_K, key, SETTINGS.recall.min_relevance)
 
     def released(self, found: Iterable[FoundItem]) -> list[FoundItem]:
-        """Return the found items that are published, in the order of a search after the last release."""
+        """Return the found items that are published, sorted by their scores after the last release."""
         published = [one for one in found if self.places[one.item.id] in self.published]
         return sorted((self._released(one) for one in published), key=lambda one: one.sona_score, reverse=True)
 
@@ -369,7 +371,7 @@ class Deployment:
         )
 
     def _key(self) -> str:
-        """Return the id of a recall."""
+        """Draw a recall's id."""
         return self.random.bytes(8).hex()
 
     def _share_proven(self, found: Sequence[FoundItem], places: frozenset[int]) -> float | None:
@@ -406,7 +408,7 @@ class Deployment:
 
 
 def lived(world: World, arm: Arm, size: Size, seed: int) -> Lived:
-    """Run all epochs of a deployment."""
+    """Run all epochs of a deployment and return its results."""
     usual = tiers.RESERVED_OF, tiers.PROVEN_SHARE
     tiers.RESERVED_OF, tiers.PROVEN_SHARE = usual[0] if arm.has_place else _NEVER, arm.proven_share
     try:
@@ -419,7 +421,7 @@ def _lived(deployment: Deployment) -> Lived:
     answers, searches = deployment.ask()
     for epoch in range(1, deployment.size.epochs + 1):
         if deployment.arm.proven:
-            break  # with reports in advance, there are no further reports
+            break  # all reports were submitted in advance
         deployment.live()
         if epoch in deployment.size.asked_after:
             asked = deployment.ask()

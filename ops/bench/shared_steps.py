@@ -1,10 +1,10 @@
-"""Measures whether successful runs share more steps with each other than with failed runs, against permuted outcomes.
+"""Measures whether successful runs share more steps with each other than with failed runs, compared with chance.
 
-Two runs share the steps on a longest common subsequence of both (`learning/patterns`), given as a share of their
-mean number of steps. Within each group, pairs of successful runs are compared with pairs of a successful and a failed
-run. A group is a pattern of an airline agent's requests, or the issues of one repository (few issues have runs of both
-outcomes). Chance is the same figure with the outcomes of each group shuffled; the interval is a bootstrap over the runs
-of each group.
+Two runs share the steps in their longest common subsequence (`learning/patterns`), expressed as a share of their mean
+number of steps. Within each group, pairs of successful runs are compared with pairs of a successful and a failed run. A
+group is a pattern of an airline agent's requests, or all issues of one repository (few issues have runs with both
+outcomes). Chance is the same difference with the outcomes in each group shuffled; the interval is a bootstrap over each
+group's runs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Shares = npt.NDArray[np.float64]
 
 
 class Group(NamedTuple):
-    """Runs of one kind, and whether each succeeded."""
+    """Comparable runs, and whether each succeeded."""
 
     runs: Sequence[RunSteps]
     worked: npt.NDArray[np.bool_]
 
 
 def page_rows(name: str, groups: Sequence[Group], thresholds: Sequence[float]) -> list[str]:
-    """Return a table row for each threshold of similarity."""
+    """Return a table row for each similarity threshold."""
     groups = [group for group in groups if group.worked.sum() > 1 and not group.worked.all()]
     return [_row(name, groups, least, np.random.default_rng(7)) for least in thresholds]
 
@@ -72,7 +72,7 @@ def _row(name: str, groups: Sequence[Group], least: float, rng: np.random.Genera
 
 
 def _shares(runs: Sequence[RunSteps], least: float) -> Shares:
-    """Return the share of steps that each pair of n runs has in the same order, (n, n), NaN on the diagonal."""
+    """Return the share of steps that each pair of n runs shares, (n, n), with NaN on the diagonal."""
     found = np.full((len(runs), len(runs)), np.nan)
     for one, run in enumerate(runs):
         for other in range(one):
@@ -86,9 +86,7 @@ def _mean_share(shares: Sequence[Shares]) -> float:
 
 
 def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return how many more steps two successful runs share than a successful and a failed run: the mean over groups,
-    weighted by runs.
-    """
+    """Return how much more two successful runs share than a successful and a failed run, averaged over groups."""
     pairs = zip(shares, worked, strict=True)
     found = [
         (np.nanmean(share[np.ix_(good, good)]) - np.nanmean(share[np.ix_(good, ~good)]), good.size)
@@ -98,7 +96,7 @@ def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]
 
 
 def _resampled(groups: Sequence[Group], shares: Sequence[Shares], rng: np.random.Generator) -> float:
-    """Return the difference for resampled runs of each group; NaN if a group has no pairs left."""
+    """Return the difference with each group's runs resampled; NaN if a group has no pairs left."""
     drawn, worked = [], []
     for group, share in zip(groups, shares, strict=True):
         good, bad = np.flatnonzero(group.worked), np.flatnonzero(~group.worked)
@@ -131,7 +129,7 @@ def groups_of_patterns(runs: Sequence[PastRun], embedder: Embedder) -> list[Grou
 
 
 def groups_of_repositories(file: Path, embedder: Embedder) -> list[Group]:
-    """Return the runs on the issues of each repository as groups; a step is a thought of the agent."""
+    """Return one group of runs per repository; a step is one of the agent's thoughts."""
     runs: list[Mapping[str, Any]] = json.loads(file.read_bytes())
     told = [[step["thought"].strip()[:_STEP_CHARS] for step in run["steps"] if step["thought"].strip()] for run in runs]
     kept = [tuple(one if len(one) <= MOST_STEPS else [*one[: MOST_STEPS - 1], one[-1]]) for one in told]

@@ -1,14 +1,14 @@
-"""Worlds of shared items from recorded texts: own memories, published items, and the requests that each item helps.
+"""Builds worlds from recorded texts: users' own memories, published items, and the requests that each item helps.
 
-A kind of request has wordings for learning and a held-out one. Which items help comes from the data if they state it:
-the evidence of a question, or the reward of a run. The thoughts of software-engineering runs have no such labels, so a
-random third of the found items counts as helpful. The other items are look-alikes: real texts that the product's search
-finds for the request.
+A kind of request has wordings for learning and a held-out one. Which items help is taken from the data's labels: a
+question's evidence, or a run's reward. The thoughts of software-engineering runs have no labels, so a random third of
+the found items counts as helpful. The other found items are look-alikes: real texts that the shipped search finds for
+the request.
 
-The remaining conversations, chats and runs belong to users.
+The remaining texts become users' own memories.
 
-A world has the product's results for each request: the memories that each owner recalls, and the items that a search
-finds. Both are the same in every deployment, because a deployment changes neither own memories nor the texts of items.
+A world contains the shipped code's results for each request: the memories that each owner recalls, and the items that a
+search finds. Both are the same in every deployment, because deployments change neither own memories nor item texts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETTINGS = Settings(
 )
 DEADLINE_MS = 600_000.0
 FOUND = 10
-"""An item counts as found if it is among this many results of a search."""
+"""An item counts as found if it is among a search's first `FOUND` results."""
 TOP_K = 5
 BOTH: tuple[Tier, ...] = ("local", "global")
 
@@ -56,13 +56,13 @@ _ACCOUNT_CHARS = 1_500
 _LONG_CHARS = 140
 _TITLE_CHARS = 200
 _THOUGHTS = 6
-_DRAWN = 3  # one in three helps, if the data do not state it
+_DRAWN = 3  # one in three helps if the data contain no labels
 _CONVERSATION_KINDS, _CHAT_KINDS = 6, 4
 _OWNERS = 5
 
 
 class Text(NamedTuple):
-    """The content of one item."""
+    """One item's title and text."""
 
     title: str
     summary: str
@@ -71,8 +71,8 @@ class Text(NamedTuple):
 class Kind(NamedTuple):
     """A kind of request.
 
-    `helps` are the positions of items that help it, and `found` the positions of items that a search finds, best first.
-    `wordings` are for learning; `held` is asked of users who never used an item.
+    `helps` are the positions of the items that help, and `found` those of the items that a search finds, best first.
+    `wordings` are for learning; `held` is for users who never used an item.
     """
 
     name: str
@@ -84,10 +84,10 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """Owners of memories, the ids of the items, and the kinds of request, before any report.
+    """The owners of memories, the item ids and the kinds of request, before any report.
 
-    `own` are an owner's recalled memories for a text, `found` the shared items in a recall of both tiers, and
-    `searched` the results of a search of only items.
+    `own` contains the memories that an owner recalls for a text. For each text, `found` contains the shared items in a
+    recall of both tiers, and `searched` the results of a search of only items.
     """
 
     name: str
@@ -96,14 +96,14 @@ class World:
     items: tuple[str, ...]
     kinds: tuple[Kind, ...]
     candidates: int
-    """The number of all kinds, from which those with helpful items and look-alikes in a search were chosen."""
+    """The number of kinds before those without enough found items were removed."""
     own: Mapping[tuple[str, str], tuple[RetrievedMemory, ...]]
     found: Mapping[str, tuple[FoundItem, ...]]
     searched: Mapping[str, tuple[FoundItem, ...]]
 
 
 class Draft(NamedTuple):
-    """A world before any search. Own memories are stored; items are not published yet."""
+    """A world before any search: own memories are stored, but items are not published."""
 
     owners: tuple[str, ...]
     items: list[Text]
@@ -114,7 +114,7 @@ Make = Callable[[Path, Path, Embedder, np.random.Generator], Draft]
 
 
 class Source(NamedTuple):
-    """A data set: its name, its path in the folder, the source of its labels, and the function that makes its draft."""
+    """A data set: its name, its path in the folder, what its labels come from, and the function that drafts it."""
 
     name: str
     place: str
@@ -123,7 +123,7 @@ class Source(NamedTuple):
 
 
 def prepare(source: Source, data: Path, folder: Path, embedder: Embedder) -> World:
-    """Return a world of all kinds that fit, with its stores in the empty `folder`."""
+    """Return a world of all usable kinds, with its stores in the empty `folder`."""
     random = np.random.default_rng(5)
     draft = source.make(data / source.place, folder, embedder, random)
     with (
@@ -157,28 +157,28 @@ def prepare(source: Source, data: Path, folder: Path, embedder: Embedder) -> Wor
 
 
 def keep(world: World, folder: Path) -> None:
-    """Write a world to a folder, for other processes."""
+    """Write a world to `folder`, for other processes."""
     (folder / world.name).write_bytes(pickle.dumps(world))
 
 
 def kept(name: str, folder: Path) -> World:
-    """Read a world that this program wrote."""
+    """Read a world written by `keep`."""
     world: World = pickle.loads((folder / name).read_bytes())
     return world
 
 
 def publish(author: Memory, items: Sequence[Text]) -> list[str]:
-    """Publish the items of an author; return their ids."""
+    """Publish `items` as the author; return their ids."""
     return [author.shared.confirm(author.shared.preview(item.title, item.summary)).id for item in items]
 
 
 def own_folder(folder: Path, owner: str) -> Path:
-    """Return the folder of a user's own memories."""
+    """Return the folder of the owner's memories."""
     return folder / "own" / owner
 
 
 def _searched(kinds: Sequence[Kind], reader: Memory, items: Sequence[str]) -> Iterator[Kind]:
-    """Yield the kinds with the items that a search finds for all their wordings, in the order of the first wording."""
+    """Yield each kind with the items that a search finds for all its wordings, in the first wording's order."""
     places = {item_id: place for place, item_id in enumerate(items)}
     for kind in kinds:
         asked = [kind.wordings[0], kind.held]
@@ -187,7 +187,7 @@ def _searched(kinds: Sequence[Kind], reader: Memory, items: Sequence[str]) -> It
 
 
 def _given(reader: Memory, text: str) -> list[FoundItem]:
-    """Return the shared items in a recall of both tiers."""
+    """Return the shared items that a recall of both tiers finds for a text."""
     asked = make_query(text, TOP_K, None, None, DEADLINE_MS, {"tiers": BOTH}, QueryDefaults(SETTINGS.recall, _NOW))
     pending = reader.shared.begin_search(asked)
     assert pending is not None
@@ -203,7 +203,7 @@ def _recalled(
 
 
 def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:
-    """Return the kind with a random third of the found items as helpful ones."""
+    """Return the kind with its helpful items reduced to a random third of the found ones."""
     near = [place for place in kind.found if place in kind.helps]
     drawn = random.permutation(len(near))[: max(len(near) // _DRAWN, 1)] if near else ()
     return kind._replace(helps=frozenset(near[place] for place in drawn))
@@ -217,7 +217,7 @@ def _is_fit(kind: Kind) -> bool:
 def _of_histories(
     histories: Sequence[History], each: int, folder: Path, embedder: Embedder, random: np.random.Generator
 ) -> Draft:
-    """Publish the turns that answer questions, and other turns that a recall of the same history finds."""
+    """Draft a world whose items are the turns that answer questions, and other turns found in the same history."""
     items: list[Text] = []
     kinds: list[Kind] = []
     for history in histories:
@@ -258,7 +258,7 @@ def _locomo(place: Path, folder: Path, embedder: Embedder, random: np.random.Gen
 
 
 def _beam(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Make a draft of the chats. Each message is truncated, since embedding whole messages takes minutes."""
+    """Draft a world of the chats, with messages truncated, since embedding whole messages takes minutes."""
     histories = [_cut(history) for history in read_beam(place).histories]
     return _of_histories(histories, _CHAT_KINDS, folder, embedder, random)
 
@@ -269,7 +269,7 @@ def _cut(history: History) -> History:
 
 
 def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Publish the account of every run of a task that one run solved; users own the runs of the other tasks."""
+    """Draft a world whose items are accounts of the runs of solved tasks; users own the other tasks' runs."""
     runs = read_airline(place).runs
     by_task = _by_task(runs)
     solved = [of_task for of_task in by_task.values() if any(run.succeeded for run in of_task)]
@@ -286,7 +286,7 @@ def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Ge
 
 
 def _swe(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Publish thoughts of the runs on half of the issues; users own the runs on the other issues."""
+    """Draft a world whose items are thoughts of the runs on half of the issues; users own the other runs."""
     by_task = list(_by_task(read_swe_runs(place)).values())
     order = random.permutation(len(by_task)).tolist()
     published = [by_task[number] for number in order[: len(order) // 2]]
@@ -297,7 +297,7 @@ def _swe(place: Path, folder: Path, embedder: Embedder, random: np.random.Genera
         title, _, rest = of_task[0].request.partition("\n")
         long = [text for run in of_task for _, text in run.steps if len(text) > _LONG_CHARS]
         thoughts = list(dict.fromkeys(long))[:: max(len(long) // _THOUGHTS, 1)][:_THOUGHTS]
-        helps = frozenset(range(len(items), len(items) + len(thoughts)))  # one in three of these helps
+        helps = frozenset(range(len(items), len(items) + len(thoughts)))  # a third of these will be drawn
         items += [Text(title[:_TITLE_CHARS], thought) for thought in thoughts]
         kinds.append(_worded(of_task[0].run_id, title, helps)._replace(held=rest.strip()[:_CHARS]))
     owned = {f"engineer-{number}": others[number::_OWNERS] for number in range(_OWNERS)}

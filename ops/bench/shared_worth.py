@@ -2,13 +2,13 @@
 
     python -m ops.bench.shared_worth --data FOLDER     four minutes on two cores; writes ops/bench/shared.md, shared.png
 
-FOLDER has `locomo_dev.json`, `beam_dev/`, `airline_runs_dev.json` and `swe_runs_dev.json`, or some of them. The worlds
-are defined in `shared_worlds`, and the deployments in `shared_deployment`. The texts, searches, reports, releases and
-the merge are real; only the agent that reads an answer is simulated. Before the first report, every arm equals the
+FOLDER contains at least one of `locomo_dev.json`, `beam_dev/`, `airline_runs_dev.json` and `swe_runs_dev.json`.
+`shared_worlds` defines the worlds, and `shared_deployment` the deployments. Texts, searches, reports, releases and
+merging are real; only the agent that reads an answer is simulated. Before the first report, every arm equals the
 deployment with the loop off.
 
-Each seed is a deployment with other kinds of request, other runs and other draws, the same in all arms. Intervals are
-95 % of resamples of whole kinds and whole seeds, both at once (the pigeonhole bootstrap of Owen 2007).
+Each seed is a deployment with different kinds of request, runs and random draws; these are identical in all arms. The
+95 % intervals resample whole kinds and whole seeds simultaneously (the pigeonhole bootstrap of Owen 2007).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ PAGE = Path(__file__).with_name("shared.md")
 _EASY = Agent(helped=0.95, misled=0.75, alone=0.8)
 _EASY_PRIOR = 0.85
 LOOP, SHUFFLED, ORACLE, RANDOM = "loop", "shuffled", "helpful proven", "others proven"
-NO_PLACE, NEW_ALONE, LATE = "no place kept", "place for new items alone", "late items"
-ALIKE = "worse ones not last"
+NO_PLACE, NEW_ALONE, LATE = "no reserved place", "place only for new items", "late items"
+ALIKE = "worse items not last"
 INVERT = "10 % invert"
 SIX, HUNDRED, BURYING = "six keys", "a hundred keys", "six burying keys"
 SEEDS = 8
@@ -91,7 +91,7 @@ class Job(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The results of the deployments of each arm, by world and seed."""
+    """Each arm's deployments, as (world, seed, results)."""
 
     worlds: tuple[World, ...]
     size: Size
@@ -108,7 +108,7 @@ def measure(
     processes: int,
     progress: Progress,
 ) -> Measured:
-    """Prepare the worlds, and run every arm in each of them with each seed."""
+    """Prepare the worlds, then run every arm in each world with each seed."""
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as name, ExitStack() as stack:
         stores, run = Path(name), _runner(processes, stack)
         names = run(partial(_prepare, data, stores), sources)
@@ -130,7 +130,7 @@ def _prepare(data: Path, stores: Path, source: Source) -> str:
 
 
 _world = lru_cache(maxsize=1)(kept)
-"""The world that this process read last."""
+"""Reads a world, caching the last one in this process."""
 
 
 def _live(size: Size, stores: Path, job: Job) -> Lived:
@@ -138,17 +138,17 @@ def _live(size: Size, stores: Path, job: Job) -> Lived:
 
 
 def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
-    """Return a `map` over processes, or in this process for one."""
+    """Return a `map` over `processes` worker processes, or over this process if `processes` is 1."""
     if processes == 1:
         return map
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the matrices are small, and threads of two processes would compete
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the matrices are small, and two processes' threads would compete
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     stack.callback(pool.shutdown, cancel_futures=True)
     return pool.map
 
 
 def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
-    """Return the mean figures of each kind and seed after an epoch, for answers filled by own memories or not."""
+    """Return the mean values by kind and seed after an epoch, for answers that own memories fill or not (`is_full`)."""
     of: dict[Key, list[Seen]] = {}
     for world, seed, one in found:
         for answer in one.answers:
@@ -158,7 +158,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the differences of the figures with intervals, for all worlds or one; NaN if there are no kinds."""
+    """Return the difference of each value with its interval, for one world or all; NaN if there are no kinds."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
@@ -176,9 +176,9 @@ def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | N
 
 
 def _weights(keys: Sequence[Key]) -> Array:
-    """Return the weights (r, q) of q keys in r resamples of the kinds and seeds of each world.
+    """Return the weights (r, q) of q keys in r resamples of each world's kinds and seeds.
 
-    The only seed of a world is in every resample.
+    If a world has only one seed, every resample contains it.
     """
     random, weights = np.random.default_rng(SEED), np.ones((RESAMPLES, len(keys)))
     for world in dict.fromkeys(world for world, *_ in keys):
@@ -192,29 +192,29 @@ def _weights(keys: Sequence[Key]) -> Array:
 
 
 class _Reader:
-    """Derives the figures of the page from the results."""
+    """Derives the page's values from the results."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the figures with the loop off, before any report, of all arms with the same agent and place."""
+        """Return the values before any report (loop off); arms with the same agent and place have equal ones."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
-        """Return the figures after the last epoch; arms with proof in advance have one epoch."""
+        """Return the values after an epoch, by default the last; arms with advance reports have only one."""
         known = 0 if arm.startswith((ORACLE, RANDOM)) else self.last if epoch is None else epoch
         return means(self.measured.lived[arm], known, is_full=is_full)
 
     def searches(self, arm: str, epoch: int | None = None) -> list[Searched]:
-        """Return the searches after an epoch, by default the last."""
+        """Return an arm's searches after an epoch, by default the last."""
         every = [one for *_, found in self.measured.lived[arm] for one in found.searches]
         last = max(one.epoch for one in every) if epoch is None else epoch
         return [one for one in every if one.epoch == last]
 
     def proven(self, arm: str, which: str, epoch: int | None = None, world: str | None = None) -> float:
-        """Return the proven share of the found items that are `helpful`, `others` or `late`."""
+        """Return the proven share of found items, where `which` is `helpful`, `others` or `late`."""
         found = [one for name, _, one in self.measured.lived[arm] if world in (None, name)]
         last = max(search.epoch for one in found for search in one.searches) if epoch is None else epoch
         shares = [getattr(search, which) for one in found for search in one.searches if search.epoch == last]
@@ -223,7 +223,7 @@ class _Reader:
 
 
 def page(measured: Measured, machine: Mapping[str, str], now: datetime) -> str:
-    """Return the page as Markdown."""
+    """Return the contents of shared.md."""
     reader, agent, size = _Reader(measured), Agent(), measured.size
     described = "; ".join(f"{name}: {value}" for name, value in machine.items())
     head = _HEAD.format(
@@ -243,23 +243,23 @@ def page(measured: Measured, machine: Mapping[str, str], now: datetime) -> str:
 
 
 def _claims(reader: _Reader) -> Iterator[str]:
-    """Yield each claim, and whether the lower end of the interval supports it."""
+    """Yield the lines of the claims section; a claim holds if its interval's lower end is above 0."""
     off, on, control = reader.before(LOOP), reader.after(LOOP), reader.after(SHUFFLED)
     claims = {
-        "the loop raises the success of first answers over the loop off": gain(on, off),
-        "and over the shuffled control": gain(on, control),
+        "success of first answers: loop minus loop off": gain(on, off),
+        "success of first answers: loop minus shuffled": gain(on, control),
     }
     for world in reader.measured.worlds:
-        claims[f"and over the shuffled control, {world.name}"] = gain(on, control, world.name)
+        claims[f"loop minus shuffled, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
-        claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), off)
-    claims["the gain is larger if worse items come last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
-    claims["a place kept for shared items raises it"] = gain(on, reader.after(NO_PLACE))
+        claims[f"{arm} minus loop off"] = gain(reader.after(arm), off)
+    claims["loop minus loop without ranking worse items last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["loop with a reserved place minus loop without"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["half of that place for proven items raises it, if own memories fill the answer"] = gain(half, none)
+    claims["place half for proven items minus only for new ones, if own memories fill the answer"] = gain(half, none)
     yield "## Claims\n"
-    yield "A claim about success holds if the whole interval is above 0.\n"
-    yield "| claim | points | holds |"
+    yield "Each claim is that a difference in success is positive. It holds if the whole interval is above 0.\n"
+    yield "| claim | difference | holds |"
     yield "|---|---|---|"
     for what, found in claims.items():
         yield _claim(what, found["success"])
@@ -272,7 +272,7 @@ def _claim(what: str, found: Difference) -> str:
 
 def _worlds(reader: _Reader) -> Iterator[str]:
     yield "## The worlds\n"
-    yield "| | what helps | own memories | items | kinds | items that help | look-alikes found | own fill the answer |"
+    yield "| | what helps | own memories | items | kinds | helpful items | look-alikes found | full of own |"
     yield "|---" * 8 + "|"
     for world in reader.measured.worlds:
         helps = np.mean([len(kind.helps) for kind in world.kinds])
@@ -300,7 +300,7 @@ def _first_answers(reader: _Reader) -> Iterator[str]:
         shares = f"{reader.proven(arm, 'helpful'):.2f} | {reader.proven(arm, 'others'):.2f}"
         yield f"| {arm} | {' | '.join(_points(found[name]) for name in ('success', 'first', 'any'))} | {shares} |"
     over = gain(reader.after(LOOP), reader.after(SHUFFLED))
-    yield f"| loop less shuffled | {' | '.join(_points(over[name]) for name in ('success', 'first', 'any'))} | | |"
+    yield f"| loop minus shuffled | {' | '.join(_points(over[name]) for name in ('success', 'first', 'any'))} | | |"
     yield "\n![success of first answers by epoch](shared.png)\n"
 
 
@@ -309,7 +309,7 @@ def _by_world(reader: _Reader) -> Iterator[str]:
         (world.name for world in reader.measured.worlds),
         key=lambda name: gain(reader.after(LOOP), reader.after(SHUFFLED), name)["success"].mean,
     )
-    yield "## Success by data set, the weakest first\n"
+    yield "## Success by data set, weakest first\n"
     yield f"| | {' | '.join(worlds)} |"
     yield "|---" * (len(worlds) + 1) + "|"
     off = reader.before(LOOP)
@@ -320,19 +320,19 @@ def _by_world(reader: _Reader) -> Iterator[str]:
         yield f"| {arm} | {' | '.join(cells)} |"
     shares = [f"{reader.proven(LOOP, 'helpful', world=world):.2f}" for world in worlds]
     yield f"| loop: helpful items proven | {' | '.join(shares)} |\n"
-    yield "*Helpful proven* is the upper limit for figures that are the same for every request."
+    yield "*Helpful proven* is the upper limit of what figures that do not depend on the request can achieve."
     for world in worlds:
         most = gain(reader.after(ORACLE), off, world)["success"]
         if most.low is None or most.low <= 0.0:
-            yield f"In {world}, even that shows no gain, so the loop cannot show one."
+            yield f"In {world}, even this limit shows no gain, so the loop cannot."
     yield ""
 
 
 def _worse(reader: _Reader) -> Iterator[str]:
     worlds = [world.name for world in reader.measured.worlds]
     yield "## Items that are worse than usual come after new items\n"
-    yield "The table shows the difference in success with and without this rule, after the last epoch.\n"
-    yield f"| | all | {' | '.join(worlds)} | without it, over the loop off |"
+    yield "The table shows this rule's effect on success after the last epoch.\n"
+    yield f"| | all | {' | '.join(worlds)} | without it, minus loop off |"
     yield "|---" * (len(worlds) + 3) + "|"
     for arm in (LOOP, INVERT, SIX, HUNDRED, BURYING):
         former = reader.after(f"{arm}, {ALIKE}")
@@ -344,7 +344,7 @@ def _worse(reader: _Reader) -> Iterator[str]:
 
 def _full(reader: _Reader) -> Iterator[str]:
     yield "## Where own memories fill the answer\n"
-    yield "Figures are points over the loop off, for the same answers.\n"
+    yield "Values are differences from the loop off, for the same answers.\n"
     yield "| | full: success | full: one of five helps | not full: success | not full: one of five helps |"
     yield "|---" * 5 + "|"
     arms = (LOOP, ORACLE, f"{ORACLE}, {NEW_ALONE}")
@@ -359,7 +359,7 @@ def _full(reader: _Reader) -> Iterator[str]:
 
 def _lies(reader: _Reader) -> Iterator[str]:
     yield "## Lies\n"
-    yield "| | success over the loop off | less the honest loop | helpful proven | look-alikes proven |"
+    yield "| | success minus loop off | minus honest loop | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
     for arm in (LOOP, *_LIES):
         over = gain(reader.after(arm), reader.before(LOOP))["success"]
@@ -379,8 +379,8 @@ def _lies(reader: _Reader) -> Iterator[str]:
 
 
 def _places(reader: _Reader) -> Iterator[str]:
-    yield "## The place for shared items\n"
-    yield "The table shows the difference with and without the reserved place, one of five.\n"
+    yield "## The reserved place for shared items\n"
+    yield "The table shows the effect of reserving one of five places.\n"
     yield "| | success | one of five helps | shared items shown |"
     yield "|---" * 4 + "|"
     for epoch, name in ((0, "before any report"), (reader.last, "at the end")):
@@ -399,7 +399,7 @@ def _places(reader: _Reader) -> Iterator[str]:
 
 def _late(reader: _Reader) -> Iterator[str]:
     size = reader.measured.size
-    yield "## A good item that comes late\n"
+    yield "## Good items published late\n"
     yield f"For each kind, one helpful item is published after epoch {size.late_at} of {size.epochs}.\n"
     epochs = [epoch for epoch in size.asked_after if epoch > size.late_at]
     yield f"| epochs since | {' | '.join(f'{epoch - size.late_at}: proven | shown | success' for epoch in epochs)} |"
@@ -416,14 +416,14 @@ def _late(reader: _Reader) -> Iterator[str]:
 
 def _scores(reader: _Reader) -> Iterator[str]:
     def first(arm: str, order: str, which: str, epoch: int | None = None) -> str:
-        """Return the number of 100 searches after an epoch (default: the last) whose first item is such an item."""
+        """Return the percentage of searches after an epoch, by default the last, whose first item is `which`."""
         every = reader.searches(arm, epoch)
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 
     yield "## The order of a search\n"
-    yield "The figures are the numbers of 100 searches of the items alone in which the first item helps, or is the one"
-    yield f"that keys praise. The product uses the order *{AS_RELEASED}*. *At once* means before any user except the"
-    yield "keys has reported.\n"
+    yield "Values are the percentages of searches of only items in which the first item helps, or is one that keys"
+    yield f"praise. Shipped searches use the order *{AS_RELEASED}*. *At once* means that only the keys have"
+    yield "reported.\n"
     keys = f"{SIX} at once: helps | praised | at the end: helps | praised | {BURYING} at once: praised"
     yield f"| | loop: helps | helpful proven: helps | {keys} |"
     yield "|---" * 8 + "|"
@@ -437,8 +437,8 @@ def _scores(reader: _Reader) -> Iterator[str]:
 
 def _priors(reader: _Reader) -> Iterator[str]:
     yield "## The prior\n"
-    yield f"The prior is {SharedSettings().prior}. In the easy deployment, runs go well whatever they use.\n"
-    yield "| | mean quality of reported runs | success over the loop off | helpful proven | look-alikes proven |"
+    yield f"The prior is {SharedSettings().prior}. In the easy deployment, most runs succeed, whatever they use.\n"
+    yield "| | mean quality of reported runs | success minus loop off | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
     for arm in (LOOP, SHUFFLED, "easy", f"easy, prior {_EASY_PRIOR}"):
         quality = np.mean([one.quality for *_, one in reader.measured.lived[arm]])
@@ -458,7 +458,7 @@ def _points(found: Difference) -> str:
 
 
 def draw(measured: Measured, file: Path) -> None:
-    """Draw the success of first answers over the loop off, by epoch, to a PNG file."""
+    """Plot the gain in success of first answers relative to the loop off, by epoch, to a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -481,7 +481,7 @@ def draw(measured: Measured, file: Path) -> None:
                 axes.vlines(where, 100 * one.low, 100 * one.high, colors=line.get_color(), alpha=0.6)
     axes.axhline(0.0, color="black", linewidth=1)
     axes.set_xlabel("epochs")
-    axes.set_ylabel("success of first answers, points over the loop off")
+    axes.set_ylabel("gain in success of first answers (percentage points)")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=_DOTS_PER_INCH, metadata={"Software": None})
@@ -491,18 +491,18 @@ _HEAD = """\
 # Value of reported outcomes for shared items
 
 Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, own memories, searches, figures, releases and
-the merge of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds} deployments. In
-each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs} epochs. After each epoch,
-their runs are reported and the figures released. {size.others} others, who use nothing, ask each kind of request in
-words that nobody else uses. Figures are points of 100. Intervals are 95 % of {resamples:,} resamples of whole kinds of
-request and of whole deployments of each set, both at once (Owen 2007). The cost of searches and recalls is in
-`results.md`.
+the merging of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds} deployments.
+In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs} epochs. After each
+epoch, their runs are reported and the figures released. {size.others} other users, who have used no items, ask each
+kind of request in a wording that nobody else uses. Values are percentages, and differences are in percentage points.
+The 95 % intervals use {resamples:,} resamples of whole kinds of request and, simultaneously, of whole deployments of
+each set (Owen 2007). The cost of searches and recalls is in `results.md`.
 
-An agent reads from the top. It uses a memory that helps with a probability of {agent.believes}, another memory with
-{agent.mistakes}, and reads on with {agent.reads_on}. A run succeeds with {agent.helped} if it used a helpful memory,
-with {agent.misled} if it used another one, and with {agent.alone} if it used none. In the easy deployment, these
-probabilities are {easy.helped}, {easy.misled} and {easy.alone}. Its quality is 1 or 0. These numbers are assumptions,
-since no data set has runs that used shared items.
+An agent reads from the top. It uses a memory that helps with probability {agent.believes} and any other memory with
+probability {agent.mistakes}; otherwise it reads on with probability {agent.reads_on}. A run succeeds with probability
+{agent.helped} if it used a helpful memory, {agent.misled} if it used any other, and {agent.alone} if it used none. In
+the easy deployment, these probabilities are {easy.helped}, {easy.misled} and {easy.alone}. A run's quality is 1 or 0.
+These numbers are assumptions, since no data set contains runs that used shared items.
 
 {machine}.
 """
@@ -510,40 +510,41 @@ _TAIL = """\
 ## What this shows, and what it does not
 
 - *success* is the probability that the run succeeds, given the shown memories. *First shared item helps* and *one of
-  five helps* do not depend on the agent. Own memories never help here, because the data have no labels for them.
+  five helps* do not depend on the agent. Own memories never help here, because the data contain no labels for them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
-  gain comes from being shown and used, not from outcomes. In *helpful proven*, twenty users have reported the truth on
-  every item, which is the upper limit of the merge. In *others proven*, the same number of random found items is proven
-  instead.
-- In *praise*, liars agree on the look-alike of each kind that is found first, and report it as used with success in
-  each epoch. In *invert*, they report the opposite of the outcomes of their runs. *Keys* praise once, before anybody
-  else reports; *burying* keys report failure of all other items that a search finds.
-- Which items help is known from the data for LoCoMo and BEAM (the evidence of the question) and for Airline (the reward
-  of the run that the item describes; we assume that its account makes another run succeed). For SWE, a random third of
-  the found thoughts on an issue helps. Kinds are requests for which a search finds a helpful item and two look-alikes;
-  for other requests the loop has nothing to order.
+  gain comes from being shown and used, not from outcomes. In *helpful proven*, twenty users have reported the truth
+  about every item, which gives the upper limit of merging. In *others proven*, the same number of random found items is
+  proven instead.
+- In *praise*, liars agree on the look-alike of each kind that is found first, and report it as used successfully in
+  each epoch. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
+  reports; *burying keys* report that all other found items failed.
+- Which items help is known from the data for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of
+  the run that the item describes; we assume that its account makes another run succeed). For SWE, a random third of the
+  found thoughts on an issue helps. A kind is included only if a search finds a helpful item and two look-alikes;
+  otherwise, the loop has nothing to reorder.
 - BEAM's messages are truncated to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it;
-  for Airline they come from four customers, and for SWE they are the title and the description of the issue.
-- The same users asked the same kinds repeatedly. The time until an item is proven depends on the number of its users.
-- Each deployment of a set uses the next kinds of the set, other runs and other recall ids, the same in all arms. The
-  results of recalls and searches are computed once for each text. Only figures change them, and they are added in the
-  same way as in the store (a test compares both). Late items are in the index from the start, but hidden. Ids of items
-  are new in each run of the command, so random draws differ between runs.
-- If own memories fill the answer, shared items have one place, which the agent reads last. Outcomes can improve little
-  there, and an item proven for another kind of request takes the place in half of the recalls.
+  for Airline they come from four customers, and for SWE they are the issue's title and description.
+- The same users request the same kinds repeatedly. The time until an item is proven depends on the number of its users.
+- Each deployment of a set uses the set's next kinds, with different runs and recall ids; these are identical in all
+  arms. The results of recalls and searches are computed once per text. Only figures change them, and they are applied
+  in the same way as in the store (a test compares both). Late items are in the index from the start, but hidden. Item
+  ids are new in each run of the command, so random draws differ between runs.
+- If own memories fill the answer, shared items have only the reserved place, which the agent reads last. There,
+  outcomes can improve little, and an item proven for a different kind of request takes the place in half of the
+  recalls.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the data sets of the given folder; write the page and the picture."""
+    """Measure the data sets in the `--data` folder; write shared.md and shared.png."""
     parser = argparse.ArgumentParser(
         "python -m ops.bench.shared_worth", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the folder of the data sets")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="folder that contains the data sets")
     given = parser.parse_args(arguments)
     there = [source for source in SOURCES if (given.data / source.place).exists()]
     if not there:
-        parser.error(f"{given.data} has none of {', '.join(source.place for source in SOURCES)}")
+        parser.error(f"{given.data} contains none of {', '.join(source.place for source in SOURCES)}")
     with Progress(console=Console(stderr=True)) as progress:
         measured = measure(there, given.data, ARMS, Size(), SEEDS, os.cpu_count() or 1, progress)
     draw(measured, PAGE.with_suffix(".png"))

@@ -1,10 +1,10 @@
-"""Formats the report of `ops.lab` as a page: the figures, and what they do and do not show.
+"""Formats reports of `ops.lab` as a page: the results, and what they do and do not show.
 
     python -m ops.lab sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
     python -m ops.lab instant LOCOMO_FILE --json > instant.json
     python -m ops.bench.sona report.json instant.json          a second; writes ops/bench/sona.md
 
-The text is fixed; the figures come from the two reports.
+The text is fixed; the numbers come from the two reports.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _HEAD = """\
 # What is learned from how runs end
 
 Written by `python -m ops.bench.sona` on {date:%Y-%m-%d} from a report of `python -m ops.lab sona`. All questions were
-asked through the real, embedded `Memory`, on copies of one store. Half of the questions were used for teaching and the
-other half for testing. Intervals are 95 % of 10,000 resamples of whole conversations (airline: of whole tasks).
+answered by the real, embedded `Memory`, on copies of one store. Half of the questions were used for teaching and the
+other half for testing. The 95 % intervals use 10,000 resamples of whole conversations (airline: of whole tasks).
 
 {machine}.
 
@@ -37,62 +37,62 @@ other half for testing. Intervals are 95 % of 10,000 resamples of whole conversa
 """
 
 _INSTANT = """\
-The layer is active while the bank holds fewer than 16 exemplars (*cold*: each conversation after 15 lessons), and when
-the bank cannot hold every lesson (*full*: all conversations in one memory, 85 % of the questions taught, 512 exemplars
-kept). Each course was taught once and asked with and without the layer; {seeds} seeds, {took:.0f} s; from `python -m
-ops.lab instant`.
+The layer is active while the bank contains fewer than 16 exemplars (*cold*: each conversation after 15 lessons), and
+when the bank cannot hold every lesson (*full*: all conversations in one memory, 85 % of the questions taught, 512
+exemplars kept). Each course was taught once, and tested with and without the layer; {seeds} seeds, {took:.0f} s; from
+`python -m ops.lab instant`.
 """
 
 _TAIL = """\
 ## What this shows
 
-- *less off* is the difference to the shipped ranking with learning off. Both include fusion, centring, neighbours,
+- *minus off* is the difference from the shipped ranking with learning off. Both include fusion, centring, neighbours,
   context words and dates. Vectors alone are shown for comparison.
-- *gain* is the smaller of two differences: over learning off, and over the shuffled control, which was taught as many
+- *gain* is the smaller of the differences from learning off and from the shuffled control, which was taught as many
   memories, but not the used ones. The control gains because memories were shown often, not because they were useful.
 - *oracle* names all evidence, found or not. No agent can do that, so it is an upper bound. *cite* is an agent that
   names its sources, with mistakes. *list* names all memories that were shown.
-- "oracle", "cite", "list" and the controls are active from the first lesson on (`learning.mode=on`), to measure what
-  was learned. "cite, gate decides" is what a user gets (`learning.mode=auto`). Until the gate opens, answers are the
-  same as with learning off. Each question of LoCoMo is asked once, so the gate seldom opens there.
-- *Users whose work recurs* have 50 runs. Four of five runs ask, in changing words, for one of six matters, each a
-  question of one conversation. Every fifth run asks something else. *Again* is the gain on these matters afterwards, in
-  words not used before, and *new* the gain on questions never asked, both over learning off. Before decision 0020, the
-  gate opened for no such user by run 50, since its trial began after 50 credited runs.
+- In "oracle", "cite", "list" and the controls, learning is active from the first lesson (`learning.mode=on`), to
+  measure what was learned. "cite, gate decides" is what a user gets (`learning.mode=auto`): until the gate opens,
+  answers are the same as with learning off. Each LoCoMo question is asked once, so the gate seldom opens there.
+- *Users with recurring work* have 50 runs. Four of five runs ask, in varying words, about one of six matters, each a
+  question about one conversation. Every fifth run asks something else. *Again* is the subsequent gain on these matters,
+  in new words, and *new* the gain on questions never asked, both relative to learning off. Before decision 0020, the
+  gate had not opened for any of these users by run 50, since its trial started after 50 credited runs.
 - The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each is
-  compared with learning off and its control under the same seeds.
-- "Association alone" is the nearest-exemplar baseline: the memories that the nearest past requests used. "One vector
-  for all" is a global Rocchio vector. It is learned with learning off, and shifts all queries by .75 of the mean
-  difference between the used memories and the requests of approved runs. Ranking is as shipped. .75 is the classic
-  weight and was not tuned. The control is such a vector from as many memories that were not used.
+  compared with learning off and its control for the same seeds.
+- "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for
+  all" is a global Rocchio vector. It is learned with learning off, and shifts all queries by .75 times the mean
+  difference between the used memories and the requests of approved runs. Ranking is as shipped. The weight .75 is the
+  classic one and was not tuned. The control is a Rocchio vector from as many memories that were not used.
 - The gain is measured on *repeated* evidence, where learning from use can help, and reported for *new* evidence, where
-  it can only generalise or harm. In the disjoint split, no evidence repeats.
+  it can only generalise or harm. In the disjoint split, no evidence is repeated.
 
 ## What this does not show
 
-- Five conversations give coarse intervals, and settings were chosen on them. Claims about other conversations need
+- Five conversations give coarse intervals, and settings were chosen on them. Claims about other conversations require
   other data: this file is half of the source, and the other half is held back.
-- LoCoMo's questions were written by an annotator, are asked once each, and have no order. More can be learned from a
+- LoCoMo's questions were written by an annotator, are asked only once, and have no order. More can be learned from a
   user who returns to the same matter, and nothing from a user who never does.
 - The signals are simulated. They do not show how often a real agent cites memories, or how often it is right.
-- The gate's false alarms are counted over few streams and users. Their rate in a first trial is at most .036 by the
-  statistical test, and the simulation in `tests/sona/test_gate.py` confirms this. The statistical test assumes that a
-  user who does not choose by content uses no memory more often than the memories above it. A user who always takes the
-  last memory would open the gate.
-- There are 100 airline runs of 25 tasks, and 31 runs succeeded; `outcomes.md` shows the effect of outcomes without
+- The gate's false alarms are counted over few streams and users. The statistical test limits their rate in a first
+  trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that a user who does
+  not choose by content uses no memory more often than the memories above it. A user who always takes the last memory
+  would open the gate.
+- There are 100 airline runs of 25 tasks, of which 31 succeeded; `outcomes.md` shows the effect of outcomes without
   learning. The runs had no memory, so it is unknown what they would have used: "learning on" uses only the rewards, and
-  "cited" also simulated citations. It was not measured whether a planner does better if it sees successful runs. If no
-  run of the same task succeeded, a successful run in first place is of another task; "both at 1" counts only runs of
-  the same task.
-- In "by task", the runs of the tested tasks are stored with their outcomes, as in real use. Only the lessons from
-  recalls and rewards are from other tasks.
-- An open gate chooses holdouts and contests by recall ids, which are random, so rows with an open gate vary a little
-  between runs. All other rows are the same under the same seeds.
+  "cited" also uses simulated citations. Whether seeing successful runs helps a planner was not measured. If no run of
+  the same task succeeded, a successful run in first place is of a different task; "both at 1" counts only runs of the
+  same task.
+- In "by task", the tested tasks' runs are stored with their outcomes, as in real use. Only the lessons from recalls and
+  rewards are from other tasks.
+- An open gate chooses holdouts and contests by recall ids, which are random, so rows with an open gate vary slightly
+  between runs of the lab. All other rows are reproducible with the same seeds.
 """
 
 
 def page(report: LearningReport, instant: InstantReport, machine: dict[str, str], now: datetime) -> str:
-    """Return the reports as Markdown."""
+    """Return the contents of sona.md."""
     described = "; ".join(f"{name}: {value}" for name, value in machine.items())
     parts = [_HEAD.format(date=now, machine=described), _list(figures(report))]
     parts += [f"## {title[0].upper()}{title[1:]}\n\n{_table(columns, rows)}" for title, columns, rows in tables(report)]
@@ -100,7 +100,7 @@ def page(report: LearningReport, instant: InstantReport, machine: dict[str, str]
 
 
 def instant_section(report: InstantReport) -> str:
-    """Return the measurement of the instant layer as a section."""
+    """Return the page's section on the instant layer."""
     title, columns, rows = instant_table(report)
     about = _INSTANT.format(seeds=report.seeds, took=report.took_s)
     return f"## {title[0].upper()}{title[1:]}\n\n{about}\n{_table(columns, rows)}"
@@ -116,7 +116,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page of the given reports."""
+    """Write sona.md from the given reports."""
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2

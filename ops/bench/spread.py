@@ -1,4 +1,4 @@
-"""Medians with ranges, and percentiles: the form in which all measurements are reported."""
+"""Computes medians with ranges, and percentiles, for all reported measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Spread = dict[str, float]
 
 
 def spread(values: Sequence[float], digits: int = 2) -> Spread:
-    """Return the median, minimum and maximum of the values."""
+    """Return the rounded median, minimum and maximum of the values."""
     return {
         "median": round(statistics.median(values), digits),
         "least": round(min(values), digits),
@@ -18,6 +18,6 @@ def spread(values: Sequence[float], digits: int = 2) -> Spread:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the given percentile of at least one value."""
+    """Return a percentile of `values`, which must not be empty."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

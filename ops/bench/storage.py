@@ -1,10 +1,10 @@
-"""Measures one user's memory as it grows: the cost of ingest, the worst batch, and its size in memory and on disk.
+"""Measures one user's store as it grows: the cost of ingest, the slowest batch, and its size in memory and on disk.
 
-Ingest is measured by `Memory.ingest` with known vectors, which excludes embedding. Resident memory is measured in a
-separate process that opens the folder and recalls, minus the memory of a process with an empty folder. The anonymous
-part is not backed by a file, so the system cannot drop it under pressure.
+Ingest is measured with `Memory.ingest` and precomputed vectors, which excludes embedding. Resident memory is that of a
+separate process that opens the folder and recalls, minus that of a process with an empty folder. The anonymous part is
+not backed by a file, so the system cannot drop it under memory pressure.
 
-Run alone: `python -m ops.bench --only storage [--quick]`.
+To run only this benchmark: `python -m ops.bench --only storage [--quick]`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MEGABYTE = 1e6
 
 
 def measure(growth: Growth) -> dict[str, Any]:
-    """Return the figures of the growth and of each size."""
+    """Return the measurements of the growth and of each store size."""
     batches = _without_first(growth)
     sizes = {size: _of_size(folder, _around(size, batches)) for size, folder in growth.folders.items()}
     costs = [one["processor_ms_a_memory"] for one in sizes.values()]
@@ -52,7 +52,7 @@ def measure(growth: Growth) -> dict[str, Any]:
 
 
 def _without_first(growth: Growth) -> list[Batch]:
-    """Return the batches except those right after an opening, which a growing memory does not have."""
+    """Return the batches except those that follow reopening the store, since a running daemon does not reopen it."""
     return [batch for batch in growth.batches if batch.memories not in (0, *growth.folders)]
 
 
@@ -90,7 +90,7 @@ def _resident_apart(folder: Path) -> dict[str, float]:
 
 
 def _resident(folder: Path) -> dict[str, float]:
-    """Open the folder in this process and recall; return the time to open and this process's memory."""
+    """Open the folder in this process and recall; return the time to open and this process's memory use."""
     model = open_embedder(EmbedderSettings(allow_download=False))
     began_s = time.perf_counter()
     with Memory.open(folder, embedder=model) as memory:

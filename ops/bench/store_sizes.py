@@ -1,12 +1,12 @@
-"""Samples small stores from data sets, to check that relevance has the same meaning in stores of any size.
+"""Samples small stores from data sets, to check that relevance means the same in stores of any size.
 
-There are three kinds. "a part" has memories of one conversation, chat or project, including the evidence of some of its
-questions. "apart" has such evidence mixed with memories of other stores of all data sets, without sessions. "one
-session" is the same in a single session, like the session of a user who talks about many topics. Each store is asked
-the questions whose evidence it has, as many questions that it cannot answer, and questions of its own conversation
+There are three kinds. "a part" contains memories of one conversation, chat or project, including the evidence for some
+of its questions. "apart" mixes this evidence with memories of other stores from all data sets, without sessions. "one
+session" is the same in a single session, like that of a user who talks about many topics. Each store is asked the
+questions whose evidence it contains, as many questions that it cannot answer, and questions about its own conversation
 whose evidence was not sampled ("missing"; other memories answer some of them).
 
-Embeddings are taken from the whole stores, so sampling does not embed texts.
+Embeddings are taken from the full stores, so sampling does not embed texts.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 _SEED = 1
 _USER = "dealt"
-_EVIDENCE_SHARE = 0.6  # maximum per store, unless a single question has more
-_MOST_STRANGE = 6  # other stores that memories are taken from
+_EVIDENCE_SHARE = 0.6  # maximum share of evidence per store, unless a single question has more
+_MOST_STRANGE = 6  # maximum number of other stores that memories are taken from
 _BATCH = 64
 
 
 class Size(NamedTuple):
-    """A size: the memories per store, the number of such stores, and the maximum of own questions per store."""
+    """A size: the memories per store, the number of stores, and the maximum number of own questions per store."""
 
     memories: int
     stores: int
@@ -52,7 +52,7 @@ SIZES = (Size(1, 120, 1), Size(3, 60, 2), Size(10, 40, 5), Size(30, 20, 8), Size
 
 
 class Mixture(NamedTuple):
-    """A kind of store: whether it has memories of other stores, and whether all are in one session."""
+    """A kind of store: whether it includes other stores' memories, and whether all memories are in one session."""
 
     name: str
     is_mixed: bool
@@ -63,7 +63,7 @@ MIXTURES = (Mixture("a part", False), Mixture("apart", True), Mixture("one sessi
 
 
 class Dealt(NamedTuple):
-    """A small store: its items, questions that it answers and others, and ids of items from other stores."""
+    """A small store: its items, the questions it can and cannot answer, and the ids of items from other stores."""
 
     items: tuple[Item, ...]
     own: tuple[Question, ...]
@@ -73,13 +73,13 @@ class Dealt(NamedTuple):
 
 
 class Embeddings:
-    """The embeddings of texts."""
+    """The embeddings of all texts, from the full stores."""
 
     def __init__(self) -> None:
         self.of: dict[str, Embedded] = {}
 
     def add(self, prepared: Prepared) -> None:
-        """Add the texts of all memories of the stores."""
+        """Add the embeddings of all memories in the stores."""
         for user_id, _ in prepared.plan.users():
             archive = Archive.open(user_folder(prepared.data_dir, user_id), prepared.plan.settings.store, "library")
             try:
@@ -100,7 +100,7 @@ class Embeddings:
 def ask_small_stores(
     datasets: Mapping[str, Dataset], embeddings: Embeddings, progress: Progress, sizes: Sequence[Size]
 ) -> list[Measured]:
-    """Sample and ask small stores of each data set. Answers have names such as "apart 10", "apart 10 missing"."""
+    """Sample and ask small stores from each data set. Answers have keys such as "apart 10" and "apart 10 missing"."""
     model = open_embedder(Settings().embedder)
     embedder = CachingEmbedder(model, embeddings.of)
     try:
@@ -135,7 +135,7 @@ def deal(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store with the evidence of questions of `history`; None if there are too few of either."""
+    """Sample a store with evidence for questions of `history`; None if it has too few items or questions."""
     own = _questions(history, size, random)
     evidence = {id_ for question in own for id_ in question.relevant}
     if not own or len(evidence) > size.memories or size.memories > len(history.items) * (1 + mixture.is_mixed):
@@ -164,7 +164,7 @@ def _mixed(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store that is filled up from other stores; its unanswerable questions are from yet other stores."""
+    """Sample a store filled up from other stores; its unanswerable questions are from stores not used for filling."""
     rest = [(of, other) for of, dataset in datasets.items() for other in dataset.histories if other is not history]
     rest = _drawn(rest, len(rest), random)
     used, unused = rest[: min(_MOST_STRANGE, len(rest) // 2)], rest[min(_MOST_STRANGE, len(rest) // 2) :]
@@ -192,7 +192,7 @@ def _mixed(
 
 
 def _questions(history: History, size: Size, random: np.random.Generator) -> list[Question]:
-    """Return questions of `history` whose evidence leaves room for other memories."""
+    """Return random questions of `history` whose evidence leaves room for other memories."""
     known = {item.id for item in history.items}
     asked = [one for one in history.answerable if known.issuperset(one.relevant)]
     asked = [one for one in asked if len(one.relevant) <= max(1, size.memories // 2)]

@@ -1,8 +1,8 @@
-"""Texts for measurements: distinct passages of real English, as long as real events.
+"""Texts for benchmarks: distinct passages of real English, as long as real events.
 
-The source is Python's own language reference (`pydoc_data`): real sentences with a natural word distribution, on every
-machine, without a download. Random words were rejected: their word pieces and frequencies differ from those of a
-language, which distorts the work of tokenizer and postings.
+The source is Python's language reference (`pydoc_data`): real sentences with a natural word distribution, on every
+machine, without a download. Random words were rejected, because their word pieces and frequencies differ from a
+language's, which distorts the cost of tokenizing and of postings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 MEAN_TOKENS = 34
-"""The mean number of tokens of a passage, within one (measured with the model's tokenizer)."""
+"""The mean number of tokens per passage, within one (measured with the model's tokenizer)."""
 
 CHANNEL = "project:bench"
 _MEDIAN_WORDS = 17.4
@@ -27,24 +27,24 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def passages(count: int, seed: int) -> list[str]:
-    """Return texts of 34 tokens on average, one in twenty over 80."""
+    """Return `count` texts of 34 tokens on average, 5 % over 80."""
     rng = np.random.default_rng(seed)
     return _distinct(count, lambda: _passage(rng, _length(rng)))
 
 
 def queries(count: int, seed: int) -> list[str]:
-    """Return requests of 5 to 12 words."""
+    """Return `count` requests of 5 to 12 words."""
     rng = np.random.default_rng(seed)
     return _distinct(count, lambda: _passage(rng, int(rng.integers(*_QUERY_WORDS))))
 
 
 def events(texts: list[str], user_id: str, series: str) -> list[dict[str, Any]]:
-    """Return one event per text; each becomes a memory."""
+    """Return one event per text; each event becomes a memory."""
     return [event_of(text, place, user_id, series) for place, text in enumerate(texts)]
 
 
 def event_of(text: str, place: int, user_id: str, series: str) -> dict[str, Any]:
-    """Return the event of one text, which is at `place` in its series."""
+    """Return the event for the text at position `place` in the series."""
     return {
         "event_id": f"{series}-{place:06}",
         "event_type": "worker.task.finding",

@@ -1,10 +1,10 @@
-"""Measures how soon a triggered block arrives: from the ack of a message to the block at a subscriber.
+"""Measures the time from a message's ack until the triggered block arrives at a subscriber.
 
-With a real daemon on a filled store, one conductor follows its user's blocks. Messages are sent one at a time, with
-pauses, both with an idle daemon and while it ingests 250 of the user's findings per second. A caller's recall of the
-same text is measured alternately. The difference is the cost of the path through relay and reactor.
+One conductor subscribes to its user's blocks, from a real daemon with a filled store. Messages are sent one at a time,
+with pauses, both while the daemon is idle and while it ingests 250 of the user's findings per second. Every second text
+is recalled by a caller instead. The difference is the cost of the path through relay and reactor.
 
-Run alone: `python -m ops.bench.triggers [--quick]`.
+To run only this benchmark: `python -m ops.bench.triggers [--quick]`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PATIENCE_S = 5.0
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures, idle and under load; the filled store is not changed."""
+    """Return the measurements, idle and under load; the filled store is not changed."""
     with temporary_daemon(Settings()) as data_dir:
         shutil.copytree(store, user_folder(data_dir, _USER))
         with (
@@ -62,7 +62,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return the milliseconds from each ack to its block, if it arrived, and of a recall of every other text."""
+    """Return the milliseconds from each ack to its block, if it arrived, and of recalls of every other text."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):
@@ -76,7 +76,7 @@ def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts:
         publisher.flush()
         acked_s = time.perf_counter()
         while (block := blocks.wait(_PATIENCE_S)) is not None and block.cause_event_id != cause:
-            pass  # the block of a message whose wait was abandoned
+            pass  # a late block, for a message no longer awaited
         if block is not None:
             took["block_ms"].append((time.perf_counter() - acked_s) * 1000)
     return took
@@ -84,7 +84,7 @@ def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts:
 
 @contextmanager
 def _ingesting(data_dir: Path, turn: int) -> Iterator[None]:
-    """Publish findings of the same user at a steady rate inside the block."""
+    """Publish the same user's findings at a steady rate inside the block."""
     stop = threading.Event()
 
     def publish() -> None:
@@ -119,7 +119,7 @@ def _figures(turns: list[dict[str, list[float]]]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
+    """Print the measurements as JSON."""
     with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
         print(json.dumps(measure(store), indent=2))
 

@@ -1,6 +1,6 @@
-"""`make demo`: plays three weeks of agent work for three users with real processes, in about a minute.
+"""`make demo`: plays three weeks of three users' agent work with real processes, in about a minute.
 
-The exit code is 0 if every promise shown holds. Everything runs in a temporary folder, which is removed.
+The exit code is 0 if every promise holds. Everything runs in a temporary folder, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from relay import BrokerSettings, BusSettings
 
 _SETTINGS = Settings(
     relay=BusSettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))),
-    daemon=DaemonSettings(upkeep_interval_s=5.0),  # three weeks pass in half a minute
+    daemon=DaemonSettings(upkeep_interval_s=5.0),  # short, because three weeks are played in half a minute
     shared=SharedSettings(report_after_s=0.0),
 )
 _GONE_TIMEOUT_S = 20.0
@@ -39,28 +39,28 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Play the story; return the exit code."""
+    """Run the demo; return the exit code."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would leave a session file in the temporary folder
     screen = Screen()
     started_s = time.monotonic()
     screen.title(
         "An episodic memory for agents",
-        "At the moment of new input, what resembles it from past sessions comes back, with how that ended. "
+        "When new input arrives, similar work from past sessions is recalled, along with how it ended. "
         "Real daemon, real processes, real model, in a temporary folder; about a minute.",
     )
     try:
         left_behind = _tell(screen)
     except (MemoryAgentError, TimeoutError) as error:
-        screen.promise(f"the daemon works: {error}", holds=False)
+        screen.promise(f"the daemon works (error: {error})", holds=False)
     except KeyboardInterrupt:
         return _INTERRUPTED
     else:
-        screen.promise("the daemon stopped; no process, no file is left behind", not left_behind)
+        screen.promise("the daemon stopped, leaving no process or file behind", not left_behind)
     return _end(screen, time.monotonic() - started_s)
 
 
 def _tell(screen: Screen) -> list[str]:
-    """Play all scenes; return leftover processes and folders."""
+    """Play all scenes; return the processes and folders left behind."""
     screen.scene("1  The daemon starts")
     started_s = time.monotonic()
     with temporary_daemon(_SETTINGS) as data_dir, tempfile.TemporaryDirectory(prefix="memory-demo-") as scratch:
@@ -81,32 +81,32 @@ def _play(stage: Stage, took_s: float) -> None:
     scenes.show_daemon(stage, took_s)
     screen.scene("2  Two weeks of work: a conductor and two users' workers publish events")
     scenes.publish_first_weeks(stage)
-    screen.scene("3  Before planning: three requests, in other words than what is stored")
+    screen.scene("3  Before planning: three requests, worded differently from the stored memories")
     scenes.ask_before_planning(stage)
-    screen.scene("4  Week three comes in, and an actor is killed")
+    screen.scene("4  Week three is published, and an actor is killed")
     scenes.kill_in_the_middle(stage)
     scenes.ask_as_somebody_else(stage)
-    screen.scene("5  Nobody asks: a message goes in, and the block comes out by itself")
+    screen.scene("5  No recall request: a message is published, and memory publishes a block")
     let_memory_speak(stage)
-    screen.scene("6  Three weeks on call: the memory learns from how runs end")
+    screen.scene("6  Three weeks on call: the memory learns from the outcomes of runs")
     learn_for_three_weeks(stage)
-    screen.scene("7  The books")
+    screen.scene("7  The totals")
     close_the_books(stage)
-    screen.scene("8  A real coding agent is connected, and works in two sessions")
+    screen.scene("8  A real coding agent is connected and works in two sessions")
     connect_an_agent(stage)
-    screen.scene("9  A user shares what worked, and how others' work with it ends shows what it is worth")
+    screen.scene("9  A user shares what worked, and the outcomes of others' runs show its value")
     share_what_worked(stage)
 
 
 def _end(screen: Screen, took_s: float) -> int:
     screen.console.print()
     if screen.broken:
-        screen.say(f"{len(screen.broken)} of {len(screen.broken) + screen.kept} promises are broken:", "bold red")
+        screen.say(f"{len(screen.broken)} of {len(screen.broken) + screen.kept} promises were broken:", "bold red")
         for text in screen.broken:
             screen.say(f"  {text}", "red")
         return 1
-    screen.say(f"{screen.kept} promises shown, {screen.kept} kept, in {took_s:.0f} s.", "bold")
-    screen.say('Yours: memory-agent serve · point an emitter at it · memory-agent recall "…"   (README.md)')
+    screen.say(f"All {screen.kept} promises were kept, in {took_s:.0f} s.", "bold")
+    screen.say('Next: memory-agent serve · connect an emitter · memory-agent recall "…"   (README.md)')
     screen.console.print()
     return 0
 

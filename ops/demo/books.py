@@ -1,4 +1,4 @@
-"""The closing tables of the demo: the outcome of every event, the memory use of processes, and the recall latency."""
+"""The demo's closing tables: the outcome of every event, the memory use of processes, and the recall latency."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ _MEGABYTE = 1e6
 
 
 def close_the_books(stage: Stage) -> None:
-    """Show the outcome of every event, the memory use of the processes, and the latency of recalls."""
+    """Show the events' outcomes, the processes' memory use, and the recall latency."""
     took_ms = _time_recalls(stage)
     status = stage.status()
     stats = [stage.client(user).stats() for user in stage.users]
     patterns = sum(len(stage.patterns(user)) for user in stage.users)
     ledger = make_ledger(stage.published + stage.torn, stage.repeats, status, stats)
     stage.screen.table(_ledger_rows(ledger))
-    stage.screen.say(f"beside these, memory published {counted(ledger.blocks, 'block')} by itself", "dim")
+    stage.screen.say(f"in addition, memory itself published {counted(ledger.blocks, 'block')}", "dim")
     stage.screen.promise("lost: 0", ledger.lost == 0)
     stage.screen.promise(
-        f"{ledger.memories} memories: {ledger.kept} of events, {patterns} of what comes again; none twice",
+        f"{ledger.memories} memories: {ledger.kept} from events and {patterns} patterns; no duplicates",
         ledger.memories == ledger.kept + patterns,
     )
     stage.screen.gap()
     names = {part.pid: part.name for part in status.parts if part.pid is not None}
     rows = _memory_rows(measure_tree(stage.pid_of("daemon"), names))
     stage.screen.table(rows, header=("process", "memory", "its share"))
-    stage.screen.say("its share: what several processes have in common is divided among them", "dim")
+    stage.screen.say("its share: pages shared by several processes are divided among them", "dim")
     stage.screen.gap()
     p50, p99 = statistics.median(took_ms), statistics.quantiles(took_ms, n=100)[98]
-    stage.screen.say(
-        f"{len(took_ms)} different questions through the daemon: half within {p50:.1f} ms, 99 % within {p99:.1f} ms"
-    )
+    stage.screen.say(f"{len(took_ms)} different questions through the daemon: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
 
 
 def _time_recalls(stage: Stage) -> list[float]:
-    """Recall with different queries for both users; return the latencies in milliseconds."""
+    """Recall with different queries as both users; return the latencies in milliseconds."""
     questions = [(user, text) for user in stage.story.users for text in stage.story.texts(user)]
     took_ms = []
     for user, text in questions[:_RECALLS]:

@@ -1,4 +1,4 @@
-"""The scene with a real coding agent, if one is installed: its second session reads the findings of the first."""
+"""The scene with a real coding agent, if one is installed: its second session sees the first session's findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ops.demo.stage import Stage, wait_until
 _USER = "carol"
 _FIRST = "Find out why the deploy to staging hangs"
 _SECOND = "The deploy to staging hangs again, what should I do?"
-_TRIES = 3  # a hook that exceeds its 300 ms adds nothing to the prompt
+_TRIES = 3  # retried, since a hook that exceeds its 300 ms adds nothing to the prompt
 _SHOWN_LINES = 12
 
 
@@ -24,7 +24,7 @@ def connect_an_agent(stage: Stage) -> None:
     """Connect the first installed agent, run two sessions, and disconnect it."""
     name = next((name for name, agent in AGENTS.items() if agent.program is not None), None)
     if name is None:
-        stage.screen.say("skipped: no coding agent is installed; `make agents` installs three, 870 MB", "dim")
+        stage.screen.say("skipped: no coding agent is installed; `make agents` installs three (870 MB)", "dim")
         return
     home, folder = stage.scratch / "home", stage.scratch / "shop"
     home.mkdir()
@@ -36,25 +36,25 @@ def connect_an_agent(stage: Stage) -> None:
         before = _read(scope)
         _connect(stage, "connect", name, home)
         model.play([AGENTS[name].run_shell("sh deploy.sh")], ANSWER)
-        stage.screen.request(f"{title}, the real one, on a fake model: its first session", _FIRST)
+        stage.screen.request(f"the real {title}, with a fake model: its first session", _FIRST)
         AGENTS[name].session(_FIRST, folder, home, model.url)
-        stage.screen.say(f"it ran deploy.sh, which failed, and said: {ANSWER}")
+        stage.screen.say(f"it ran deploy.sh, which failed, and reported: {ANSWER}")
         client = stage.client(_USER)
         wait_until(lambda: any(ANSWER in record.text for record in client.list(limit=50).records))
         stage.screen.request("its second session", _SECOND)
         block = _second_session(AGENTS[name], folder, home, model)
-    stage.screen.block("what the model read above this prompt", "\n".join(block.splitlines()[:_SHOWN_LINES]))
-    stage.screen.promise("what the first session found stands in the second one's prompt", ANSWER in block)
+    stage.screen.block("what the model received before this prompt", "\n".join(block.splitlines()[:_SHOWN_LINES]))
+    stage.screen.promise("the first session's finding is in the second session's prompt", ANSWER in block)
     _connect(stage, "disconnect", name, home)
     left = _read(scope)
     stage.screen.promise(
-        f"disconnected: nothing of it is left in the settings of {title}",
+        f"disconnected: no memory-agent entries are left in the settings of {title}",
         all(b"memory-agent" not in content for content in left.values()) and left.keys() >= before.keys(),
     )
 
 
 def _second_session(agent: Agent, folder: Path, home: Path, model: ModelApi) -> str:
-    """Return the block above the prompt of a new session, "" if there is none."""
+    """Return the block before a new session's prompt, or "" if there is none."""
     for _ in range(_TRIES):
         model.play([], "Connect the VPN.")
         agent.session(_SECOND, folder, home, model.url)

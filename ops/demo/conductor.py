@@ -1,9 +1,9 @@
-"""A conductor process of the demo: plans each message with the context block that memory publishes for it.
+"""The demo's conductor process: plans each message with the context block that memory publishes for it.
 
     python -m ops.demo.conductor --data-dir DIR --user alice
 
-A conductor without memory publishes the same events. This conductor also subscribes, and begins its prompt with the
-block. It reads a JSON line per message, and prints one line when it is ready and one per plan.
+A conductor without memory publishes the same events. This one also subscribes to blocks, and puts each block at the
+start of its prompt. It reads one JSON line per message, and prints one when it is ready and one per plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PATIENCE_S = 10.0
 
 
 def main() -> int:
-    """Plan every message; return the exit code, 1 if a block did not arrive."""
+    """Plan every message; return the exit code, which is 1 if a block did not arrive."""
     options = _parse()
     with (
         MemoryClient(options.user, data_dir=options.data_dir) as memory,
@@ -61,7 +61,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m ops.demo.conductor", description="Plans with memory's blocks.")
+    parser = argparse.ArgumentParser(prog="python -m ops.demo.conductor", description="Plan with memory's blocks.")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--user", required=True)
     return parser.parse_args()

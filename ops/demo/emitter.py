@@ -1,9 +1,9 @@
-"""An emitter process of the demo: publishes events from a file through the relay and reports its acks.
+"""The demo's emitter process: publishes events from a file through the relay and reports acks.
 
     python -m ops.demo.emitter EVENTS.jsonl --relay URL [--pace-ms 8] [--again 12]
 
-It prints JSON lines: `{"acked": n}` as acks arrive, then a summary. `--again` repeats the last events, like a restarted
-emitter that does not know how far it got.
+It prints JSON lines: `{"acked": n}` as acks arrive, then a summary. `--again N` sends the last N events a second time,
+like a restarted emitter that does not know how far it got.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FLUSH_TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """Publish; return the exit code, 0 if every event is acknowledged."""
+    """Publish the events; return the exit code, which is 0 if every event was acknowledged."""
     options = _parse()
     lines = options.events.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     with Publisher(options.relay, on_progress=_tell) as publisher:
         for event in [*events, *events[len(events) - options.again :]]:
             publisher.publish(event)
-            time.sleep(options.pace_ms / 1000)  # stretches three weeks over a few seconds
+            time.sleep(options.pace_ms / 1000)  # spreads the events over a few seconds
         report = publisher.flush(_FLUSH_TIMEOUT_S)
     settled = report.acked + report.duplicates
     _print({"published": report.published, "acked": report.acked, "duplicates": report.duplicates})
@@ -45,7 +45,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m ops.demo.emitter", description="Publishes events from a file.")
+    parser = argparse.ArgumentParser(prog="python -m ops.demo.emitter", description="Publish events from a file.")
     parser.add_argument("events", type=Path)
     parser.add_argument("--relay", required=True)
     parser.add_argument("--pace-ms", type=float, default=0.0)

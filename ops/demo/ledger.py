@@ -1,8 +1,8 @@
-"""Counts the outcomes of the demo's events from the reports of the processes. Pure.
+"""Counts the outcomes of the demo's events from what the processes report. Pure.
 
-Each published event is recognised as a repeat by the relay, kept as a memory, dropped with a reason, or in quarantine.
-An event without any of these outcomes is lost. An event with two outcomes makes the number of lost events too low or
-negative. Events redelivered to a killed actor's successor are not counted: the store recognises them.
+Each published event is recognised as a repeat by the relay, stored as a memory, dropped with a reason, or quarantined.
+An event with none of these outcomes is lost. An event with two outcomes makes the number of lost events too low or
+negative. Events redelivered to a killed actor's successor are not counted twice, because the store recognises them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from memory_agent.verbs.protocol import DaemonStatus
 
 @dataclass(frozen=True)
 class Ledger:
-    """The figures of the closing table. `journaled` excludes the `blocks` that memory published itself."""
+    """The counts in the closing table. `journaled` excludes the `blocks` that memory published itself."""
 
     published: int
     journaled: int
@@ -30,13 +30,13 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """The number of published events without an outcome; negative if events were counted twice."""
+        """The number of published events with no outcome; negative if events were counted twice."""
         settled = self.repeats + self.kept + sum(self.dropped.values()) + self.quarantined
         return self.published - settled
 
 
 def make_ledger(published: int, repeats: int, status: DaemonStatus, stats: Sequence[MemoryStats]) -> Ledger:
-    """Return the figures; `published` and `repeats` are counted by the emitters, the others come from the daemon."""
+    """Return the counts; `published` and `repeats` are counted by the demo, and the daemon reports the others."""
     dropped: Counter[str] = Counter()
     blocks = int(status.triggers.get("published", 0))
     for user in stats:

@@ -1,7 +1,7 @@
-"""Fakes three model APIs on loopback, so that coding agents run without a key and without a model.
+"""Fakes three model APIs on loopback, so that coding agents run without a key or a model.
 
-The fake plays a script: some tool calls, one per request, and then an answer. The clients are real; `requests` are the
-requests that a model would have read.
+The fake plays a script: tool calls, one per request, and then an answer. The clients are real; `requests` are what a
+model would have received.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class ToolCall(NamedTuple):
-    """A tool call of the model. `namespace` is Codex's namespace of the tool, "" at the top level."""
+    """A tool call by the model. `namespace` is the tool's namespace in Codex, or "" at the top level."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -25,7 +25,7 @@ class ToolCall(NamedTuple):
 
 
 class ModelApi:
-    """One scripted model and the requests that it received."""
+    """A scripted model and the requests that it received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -36,24 +36,24 @@ class ModelApi:
         self._lock = threading.Lock()
 
     def play(self, calls: Sequence[ToolCall], answer: str) -> None:
-        """Make these calls in the next session, then give this answer."""
+        """Script the next session: make these calls, then return this answer."""
         with self._lock:
             self._calls, self._answer, self._requests, self._results = calls, answer, [], []
 
     @property
     def requests(self) -> list[str]:
-        """The session's requests that offer tools, in order; each is the input of the model at a turn."""
+        """The session's requests that offer tools, in order; each is the model's input in one turn."""
         with self._lock:
             return list(self._requests)
 
     @property
     def results(self) -> list[str]:
-        """The results of the called tools."""
+        """The results of the tool calls."""
         with self._lock:
             return list(self._results)
 
     def turn(self, body: Json, results: Sequence[Any]) -> tuple[str, ToolCall | str]:
-        """Return an id and the next action, given the tool results so far."""
+        """Return an id and the next action, given the results of the session's earlier tool calls."""
         with self._lock:
             if not body.get("tools"):
                 return "side", self._answer
@@ -64,7 +64,7 @@ class ModelApi:
 
 @contextmanager
 def model_api() -> Iterator[ModelApi]:
-    """Serve the APIs of Anthropic, OpenAI and Gemini at one address."""
+    """Serve the Anthropic, OpenAI and Gemini APIs at one address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         model = server.model = ModelApi(f"http://127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
@@ -78,7 +78,7 @@ def model_api() -> Iterator[ModelApi]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 10  # an open connection of a client must not keep the server alive
+    timeout = 10  # a client's open connection must not keep the server alive
 
     @property
     def _model(self) -> ModelApi:
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_events([_gemini(self._model.turn(body, done)[1])])
         elif path.endswith(":generateContent"):
             self._send(json.dumps(_gemini(self._model.turn(body, ())[1])).encode())
-        else:  # token counts, telemetry
+        else:  # token counts and telemetry
             self._send(b'{"input_tokens": 1, "totalTokens": 1}')
 
     def _read(self) -> Json:
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _blocks(value: Any, kind: str) -> Iterator[Json]:
-    """Yield the objects of a type within a list, at any depth of `content`."""
+    """Yield the objects of type `kind` in a list, at any depth of `content`."""
     for one in value if isinstance(value, list) else ():
         if isinstance(one, dict):
             if one.get("type") == kind:

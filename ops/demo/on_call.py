@@ -1,6 +1,6 @@
-"""The learning scene: carol's agent recalls before it plans, and reports which memories it used and how the run ended.
+"""The learning scene: carol's agent recalls before it plans, then reports which memories it used and how the run ended.
 
-The demo does not set the learner's gate, which opens by its own evidence.
+The demo does not set the learner's gate: it opens because of the evidence.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from relay import Publisher
 
 _TOP_K = 5
 _PAGES_BETWEEN: dict[GateState, int] = {"shadow": 10, "trial": 3, "on": 10, "off": 10}
-"""The number of pages between two checks of the gate."""
+"""The number of pages between checks of the gate, by its state."""
 _MOST_TRIES = 40
 
 
 def learn_for_three_weeks(stage: Stage) -> None:
-    """Publish past runs and then the pages one by one; recall once more, and show the changes and their reasons."""
+    """Publish past runs, then the pages one by one; recall once more, and show what changed and why."""
     story = stage.recurring
     with Publisher(stage.endpoint("relay")) as publisher:
         _publish(stage, publisher, story.past_events(stage.now))
         stage.screen.say(
-            f"A page is an alert that calls {story.user}'s agent: {sum(story.pages_per_week)} of them, of "
-            f"{len(story.kind)} kinds, never in the same words. Her memory has {len(story.run)} past runs: for most "
-            "kinds one that reads like the page and did not help, and one that did. The agent recalls before it plans, "
-            "uses the run that worked if it is shown, and reports how it ended."
+            f"A page is an alert for {story.user}'s agent. There are {sum(story.pages_per_week)} pages of "
+            f"{len(story.kind)} kinds, each worded differently. Her memory contains {len(story.run)} past runs: "
+            "for most kinds, one that reads like the page but did not help, and one that did. The agent recalls before "
+            "it plans, uses the run that worked if it is shown, and reports how it ended."
         )
         threshold = stage.client(story.user).sona.status().gate.threshold
         stage.screen.gap()
         stage.screen.say(
-            f"Learning may change answers once a bet on it has grown from 1 to {threshold:g}; "
-            f"where it does not help, at most one in {threshold:g} gets there.",
+            f"Learning may change answers once a bet on it has grown from 1 to {threshold:g}. "
+            f"If learning does not help, at most one bet in {threshold:g} grows that far.",
             "dim",
         )
         standings, status = _go_through_pages(stage, publisher)
@@ -48,7 +48,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
 
 
 def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, SonaStatus]:
-    """Recall before each page and publish its run; show the gate when its state changes, and after each week."""
+    """Recall for each page and publish its run; show the gate when its state changes, and after each week."""
     story, standings = stage.recurring, Standings()
     client, pages = stage.client(story.user), story.pages()
     status = client.sona.status()
@@ -70,17 +70,17 @@ def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, So
 def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
     stage.screen.gap()
     stage.screen.say(
-        "How often the run that worked came first; in brackets: by likeness alone, in the same answers", "dim"
+        "How often the run that worked ranked first; in parentheses: with the same answers ranked by similarity", "dim"
     )
-    stage.screen.table(standings.rows(), header=("", "all pages", "likeness misleads", "likeness helps"))
-    stage.screen.say("likeness misleads: the past run that reads most like the page is not the one that worked", "dim")
+    stage.screen.table(standings.rows(), header=("", "all pages", "similarity misleads", "similarity helps"))
+    stage.screen.say("similarity misleads: the past run most similar to the page is not the one that worked", "dim")
     led, by_likeness_alone = standings.led(3)
     stage.screen.promise(
-        "the gate opened by its own evidence: comparisons that the learned ranking won, not a setting",
+        "the gate opened because the learned ranking won comparisons, not because of a setting",
         status.gate.state == "on" and status.mode == "auto",
     )
     stage.screen.promise(
-        "over all pages of week three it came first more than twice as often as by likeness alone",
+        "over all pages of week three, it ranked first more than twice as often as by similarity alone",
         led > 2 * by_likeness_alone,
     )
 
@@ -89,24 +89,24 @@ def _look_closely(stage: Stage, publisher: Publisher) -> None:
     """Recall for the final page, compare the answer with the order by similarity, and publish an approved run."""
     story = stage.recurring
     page = story.final_page()
-    stage.screen.request(f"week three, {story.user}'s agent is paged; nothing is planned yet", page.text)
+    stage.screen.request(f"week three: {story.user}'s agent is paged and has not planned yet", page.text)
     result, asked = _ask_the_learned(stage, page)
     if asked > 1:
-        others = "the gate gave the others to the usual ranking, or to both, to go on comparing"
-        stage.screen.say(f"asked {asked} times: {others}", "dim")
+        others = "the other answers used the usual ranking, or both, to continue the comparison"
+        stage.screen.say(f"recalled {asked} times: {others}", "dim")
     _show_ranking(stage, result.memories)
     _show_why(stage, page, result.memories)
     used = _used(stage, page, result)
     _publish(stage, publisher, story.final_events(stage.now, result.recall_id, used))
     run = stage.client(story.user).runs.get(page.id)
     stage.screen.promise(
-        f"its agent planned with that and reported it: {page.id} used it, was approved (1.0), and is a lesson itself",
+        f"the agent planned with it and reported this: {page.id} used it, was approved (1.0), and is now a lesson",
         run is not None and run.quality == 1.0 and _cited(run) == set(used) != set(),
     )
 
 
 def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
-    """Recall until the learned ranking serves the answer; return it and the number of recalls."""
+    """Recall until the answer is from the learned ranking; return the answer and the number of recalls."""
     client = stage.client(stage.recurring.user)
     for asked in range(1, _MOST_TRIES):
         result = client.recall(page.text, _TOP_K, deadline_ms=DEADLINE_MS)
@@ -118,7 +118,7 @@ def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
 def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
     before = by_likeness(shown)
     stage.screen.listing(
-        ("now", "by likeness", "raised by", "how it ended", "run and what it says"),
+        ("now", "by similarity", "raised by", "how it ended", "run and text"),
         [
             (
                 f"{place}",
@@ -135,7 +135,7 @@ def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
 def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> None:
     kind, best, before = page.kind, shown[0], by_likeness(shown)
     stage.screen.promise(
-        f"{kind.worked}, which worked, ranks above {kind.closest}, which looked closest and leads by likeness alone",
+        f"{kind.worked}, which worked, ranks above {kind.closest}, which is most similar",
         rank_of(kind.worked, shown) == 1 and rank_of(kind.closest, before) == 1,
     )
     requests = {other.id: other for other in stage.recurring.pages()}
@@ -143,7 +143,7 @@ def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> Non
         stage.screen.say(f"  {line}")
     causes = [requests.get(cause["trajectory_id"]) for cause in best.explanation["caused_by"]]
     stage.screen.promise(
-        "the explanation names why: a past run of the same kind of incident used this, and how that run ended",
+        "the explanation names the reason: a past run for the same kind of incident used it, and how that run ended",
         bool(causes) and all(cause is not None and cause.kind == kind for cause in causes),
     )
 
@@ -155,31 +155,31 @@ def _show_status(stage: Stage) -> None:
     stage.screen.gap()
     stage.screen.say(f"$ memory-agent sona status --user {user}", "bold")
     stage.screen.say(
-        f"{status.trajectories} runs: {len(story.run)} past ones, {sum(story.pages_per_week)} pages, and the last one; "
+        f"{status.trajectories} runs: {len(story.run)} past runs, {sum(story.pages_per_week)} pages and the last one; "
         f"{status.credited} of them used a memory"
     )
     if status.gain is not None and status.gain_low is not None and status.gain_high is not None:
         share, low, high = (100 * (0.5 + gain) for gain in (status.gain, status.gain_low, status.gain_high))
         stage.screen.say(
-            f"where an answer mixed both orders, runs used what learning put higher in {share:.0f} % "
+            f"in answers that mixed both orders, runs used the memory that learning ranked higher in {share:.0f} % "
             f"(chance: 50 %; 95 % interval: {low:.0f} to {high:.0f} %)"
         )
 
 
 def _show_pattern(stage: Stage) -> None:
-    """Wait for the pattern that upkeep derives from recurring runs, and show it."""
+    """Wait until upkeep has derived a pattern from recurring runs, and show it."""
     story = stage.recurring
     wait_until(lambda: bool(stage.patterns(story.user)))
     record = stage.patterns(story.user)[0].record
-    stage.screen.block(f"a memory made from {record.metadata['runs']} of her runs", record.text)
+    stage.screen.block(f"a memory derived from {record.metadata['runs']} of her runs", record.text)
     stage.screen.promise(
-        "what comes again is a pattern, counted and quoted from its runs: " + ", ".join(record.metadata["run_ids"]),
+        "recurring work becomes a pattern, which counts and quotes its runs: " + ", ".join(record.metadata["run_ids"]),
         record.kind == "pattern" and set(record.metadata["run_ids"]) <= {run.id for run in story.run},
     )
 
 
 def _publish(stage: Stage, publisher: Publisher, events: Sequence[Event]) -> None:
-    """Publish through the relay, and wait until everything is ingested."""
+    """Publish through the relay, and wait until every event is handled."""
     for event in events:
         publisher.publish(event)
     publisher.flush(PATIENCE_S)

@@ -1,8 +1,8 @@
-"""An emitter without our library: sends messages as plain ZeroMQ PUB, without acknowledgements, and exits.
+"""An emitter without our library: sends messages over plain ZeroMQ PUB, without acknowledgements, and exits.
 
     python -m ops.demo.plain_tool MESSAGES --connect URL
 
-The file has one message per line. The socket is XPUB only because it can then wait until the relay subscribes.
+The file contains one message per line. The socket is XPUB rather than PUB only to wait until the relay subscribes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TOPIC = b"terminal.command.completed"
 
 
 def main() -> int:
-    """Send; return the exit code, 1 without a subscriber."""
-    parser = argparse.ArgumentParser(prog="python -m ops.demo.plain_tool", description="Sends lines as plain PUB.")
+    """Send the messages; return the exit code, which is 1 if nobody subscribed."""
+    parser = argparse.ArgumentParser(prog="python -m ops.demo.plain_tool", description="Send lines over plain PUB.")
     parser.add_argument("messages", type=Path)
     parser.add_argument("--connect", required=True)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Carol's pages: three weeks of the same kinds of incidents, in different words each time, from `recurring.toml`."""
+"""Carol's pages: three weeks of recurring kinds of incidents, worded differently each time, from `recurring.toml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of incident: the past run most similar to its pages, and the run that worked, which may be the same."""
+    """A kind of incident: the past run most similar to its pages, and the run that worked (possibly the same)."""
 
     name: str
     closest: str
@@ -41,7 +41,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The page of week three shown in detail, and its run."""
+    """The page of week three that is shown in detail, and its run."""
 
     kind: str
     page: str
@@ -49,8 +49,8 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One request: its text, kind and time. `id` is the id of its run. `is_looked_at` if carol reviews the run
-    afterwards; she approves it if past work helped.
+    """One page: its text, kind and time. `id` is its run's id. If `is_looked_at`, carol reviews the run afterwards, and
+    approves it if past work helped.
     """
 
     id: str
@@ -61,12 +61,12 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def week(self) -> Week:
-        """The week of the story, 1 to 3."""
+        """The page's week, 1 to 3."""
         return 1 if self.days_ago > 2 * _WEEK_DAYS else 2 if self.days_ago > _WEEK_DAYS else 3
 
 
 class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The runs that carol's memory starts with, and the kinds of recurring incidents."""
+    """The past runs in carol's memory, and the kinds of recurring incidents."""
 
     user: str
     pages_per_week: tuple[int, int, int]
@@ -80,7 +80,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), cls)
 
     def pages(self) -> list[Page]:
-        """Return the pages in order of time, each kind equally often, without repeated texts."""
+        """Return the pages in chronological order, with kinds equally frequent and no text repeated."""
         chance = random.Random(_SEED)
         texts = _dealt(self.kind, chance)
         drawn = [next(texts) for _ in range(sum(self.pages_per_week))]
@@ -90,33 +90,33 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
     def final_page(self) -> Page:
-        """Return the page that is shown in detail."""
+        """Return the page of week three that is shown in detail."""
         kind = next(kind for kind in self.kind if kind.name == self.final.kind)
         return Page(self.final.run.id, kind, self.final.page, self.final.run.days_ago)
 
     def final_events(self, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the events of that page's run: the first names the recall, the finding names the memories used."""
+        """Return the final page's events: the first names the recall, and the finding names the used memories."""
         begin, finding, *others = self._own_events(self.final.run, now)
         begin["payload"]["recall_id"] = recall_id
         finding["payload"]["memory_ids"] = list(used)
         return [begin, finding, *others]
 
     def ending_of(self, run_id: str) -> str:
-        """Return the final message of a run."""
+        """Return the final message of a past run."""
         run = next(run for run in self.run if run.id == run_id)
         return str(next(payload["summary"] for event_type, payload in run.events if event_type == _ENDING))
 
     def cited(self, page: Page, shown: Sequence[RetrievedMemory]) -> RetrievedMemory | None:
-        """Return the memory that carol's agent uses (the end of the run that worked), or None if it is not shown."""
+        """Return the memory that carol's agent uses (the end of the run that worked), or None if it was not shown."""
         ending = self.ending_of(page.kind.worked)
         return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
 
     def past_events(self, now: datetime) -> list[Event]:
-        """Return the events of the runs that carol's memory starts with."""
+        """Return the events of the past runs."""
         return [event for run in self.run for event in self._own_events(run, now)]
 
     def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the events of any other page's run. They have ids but no text, so they create no memory."""
+        """Return the events of a page's run. They contain ids but no text, so they create no memory."""
         ending: dict[str, Any] = {"memory_ids": list(used)}
         if used and page.is_looked_at:
             ending["approved"] = True
@@ -125,7 +125,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._own_events(run, now)
 
     def _own_events(self, run: Run, now: datetime) -> list[Event]:
-        """Return the events of a run, all published as their user."""
+        """Return a run's events, all published as carol."""
         return [event | {"user_id": self.user} for event in events_of(run, now)]
 
     def _days(self) -> Iterator[float]:
@@ -136,7 +136,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _dealt(kinds: Sequence[Kind], chance: random.Random) -> Iterator[tuple[Kind, str]]:
-    """Return the texts in rounds of one per kind, shuffled within each round, until a kind is exhausted."""
+    """Yield kinds and texts in rounds of one per kind, shuffled within each round, until a kind is exhausted."""
     stacks = [(kind, _texts(kind, chance)) for kind in kinds]
     while all(texts for _, texts in stacks):
         chance.shuffle(stacks)

@@ -1,6 +1,6 @@
-"""The scenes of the demo, in order. Each scene acts on the real daemon, shows the result, and checks it.
+"""The demo's first scenes, in order. Each acts on the real daemon, shows the result, and checks it.
 
-Scenes use the same client as planners and do not read the daemon's files.
+Scenes use the same client as planners do, and do not read the daemon's files.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CONTEXT_TOKENS = 300
 _ALL = 1_000
 
 _PARTS = {
-    "relay": "keeps every event on disk, also while the daemon restarts",
-    "embedder": "runs the model, all-MiniLM-L6-v2, once for all users",
-    "daemon": "answers, and has Ray start an actor for each active user",
+    "relay": "stores every event on disk, even while the daemon restarts",
+    "embedder": "runs one model (all-MiniLM-L6-v2) for all users",
+    "daemon": "answers requests, and has Ray start an actor for each active user",
 }
 
 
@@ -37,7 +37,7 @@ def show_daemon(stage: Stage, took_s: float) -> None:
     """Show the running processes."""
     pids = {part.name: part.pid for part in stage.status().parts}
     stage.screen.say("$ memory-agent serve", "bold")
-    stage.screen.say(f"ready in {took_s:.1f} s, on an empty folder")
+    stage.screen.say(f"ready in {took_s:.1f} s, with an empty folder")
     for name, text in _PARTS.items():
         stage.screen.say(f"{name:<9} pid {pids.get(name)}  {text}", "dim")
     stage.screen.promise("relay, embedder and daemon are separate processes", set(_PARTS) <= set(pids))
@@ -50,9 +50,9 @@ def publish_first_weeks(stage: Stage) -> None:
         _show_senders(stage, senders)
         finished = [sender.finish() for sender in senders]
     stage.repeats += sum(sender.duplicates for sender in senders)
-    stage.screen.promise("every event was acknowledged: it was on disk, synced, before its ack left", all(finished))
+    stage.screen.promise("every event was acknowledged, and was synced to disk before its ack was sent", all(finished))
     stage.screen.promise(
-        f"{OTHER}'s workers were restarted and sent their last {_SENT_AGAIN} events again: all were recognised",
+        f"{OTHER}'s workers were restarted and resent their last {_SENT_AGAIN} events: all were recognised as repeats",
         stage.repeats == _SENT_AGAIN,
     )
     _publish_plainly(stage)
@@ -61,7 +61,7 @@ def publish_first_weeks(stage: Stage) -> None:
 
 
 def ask_before_planning(stage: Stage) -> None:
-    """Recall at three moments, in words that differ from the stored ones; show one context block."""
+    """Recall at three moments, with words that differ from the stored ones; show one context block."""
     requests = [request for request in stage.story.request if request.after_week != _LAST_WEEK]
     for request in requests:
         result = _ask(stage, request)
@@ -71,7 +71,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish week three, kill the first user's actor at the same time, and recall again."""
+    """Publish week three, kill the first user's actor while it is published, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -83,22 +83,20 @@ def kill_in_the_middle(stage: Stage) -> None:
         killed_s = time.monotonic()
         stage.screen.say(f"$ kill -9 {victim.pid}", "bold red")
         stage.screen.say(
-            f"{HEROINE}'s actor is dead; of her workers' {workers.total} events {workers.acked} are acknowledged"
+            f"{HEROINE}'s actor is dead; {workers.acked} of her workers' {workers.total} events are acknowledged"
         )
         answer = _first_answer_after_the_kill(stage)
-        stage.screen.say(f"a recall sent right then was answered {time.monotonic() - killed_s:.1f} s later")
+        stage.screen.say(f"a recall sent immediately was answered {time.monotonic() - killed_s:.1f} s later")
         finished = [sender.finish() for sender in senders]
     stage.wait_until_handled()
     successor = stage.pid_of(host)
+    stage.screen.promise("the emitters were still publishing, and received every ack", in_the_middle and all(finished))
     stage.screen.promise(
-        "the emitters were in the middle of publishing, and got every ack", in_the_middle and all(finished)
-    )
-    stage.screen.promise(
-        f"a successor (pid {successor}) took over; the journal redelivered what the killed actor had not stored",
+        f"a successor (pid {successor}) took over; the journal redelivered events that the killed actor had not stored",
         successor != victim.pid and not still_running([victim]),
     )
     stage.screen.promise(
-        "everything that scene 3's first query found is unchanged, and its best memory is found again",
+        "all memories found by scene 3's first query are unchanged, and the best one is found again",
         _is_intact(stage) and _best(stage.first_answer) in [found.record.id for found in answer.memories],
     )
     for request in stage.story.request:
@@ -107,18 +105,18 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall one user's query as the other user; check that the answer contains no memory of the first user."""
+    """Recall one user's query as the other user; check that the answer contains none of the first user's memories."""
     question = stage.story.request[0].text
-    stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
+    stage.screen.request(f"{OTHER} repeats {HEROINE}'s first request", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories
     result = stage.client(OTHER).recall(question, _ALL, min_relevance=0.0)
     owners = {stage.story.owner_of(memory.record.run_id) for memory in result.memories}
     stage.screen.say(
-        f"{counted(len(shown), 'memory', 'memories')} bear on it; asked for those of any relevance, "
-        f"{len(result.memories)} come back"
+        f"relevant: {counted(len(shown), 'memory', 'memories')}; without a relevance threshold, "
+        f"{len(result.memories)} are returned"
     )
     stage.screen.promise(
-        f"all {len(result.memories)} are {OTHER}'s own: a memory never leaves its user's store", owners == {OTHER}
+        f"all {len(result.memories)} belong to {OTHER}: a memory never leaves its user's store", owners == {OTHER}
     )
 
 
@@ -138,11 +136,11 @@ def _publish_plainly(stage: Stage) -> None:
     wait_until(lambda: stage.status().journal["counts"].get("pub_received", 0) >= len(messages))
     entries = stage.client().quarantined()
     stage.screen.promise(
-        "an old tool sent plain ZeroMQ PUB, one message malformed: quarantined with its reason, the others accepted",
+        "an old tool sent plain ZeroMQ PUB: one malformed message was quarantined, and the others were accepted",
         heard and [entry.code for entry in entries] == ["malformed_event"],
     )
     for entry in entries:
-        stage.screen.say(f"  quarantined as number {entry.id}: {entry.reason}", "dim")
+        stage.screen.say(f"  quarantine entry {entry.id}: {entry.reason}", "dim")
 
 
 def _show_kept(stage: Stage) -> None:
@@ -156,16 +154,17 @@ def _show_kept(stage: Stage) -> None:
     )
     owners = {stage.story.owner_of(memory.record.run_id) for memory in planned.memories}
     stage.screen.promise(
-        "what the conductor published as `system` went to the user whose run or session it was", owners == {HEROINE}
+        "events that the conductor published as `system` were delivered to the owner of the run or session",
+        owners == {HEROINE},
     )
 
 
 def _show_context(stage: Stage, result: RecallResult) -> None:
     block = context_block(result, _CONTEXT_TOKENS, now=stage.now)
-    stage.screen.block(f"what the planner gets: context_block(result, max_tokens={_CONTEXT_TOKENS})", block)
+    stage.screen.block(f"what the planner receives: context_block(result, max_tokens={_CONTEXT_TOKENS})", block)
     _, _, *lines, end = block.splitlines()
     stage.screen.promise(
-        "memories reach the planner fenced as data, whole, and with how many had no room",
+        "the planner receives whole memories, fenced as data, and the number of those omitted for lack of room",
         end == "</recalled_memories>"
         and lines[-1].endswith("no room")
         and any(line.startswith("| ") for line in lines),
@@ -179,12 +178,12 @@ def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
     stage.screen.answer(result, stage.now)
     first = [memory.record.run_id for memory in result.memories[:3]]
     found = request.expects in first and not result.degraded
-    stage.screen.promise(f"{request.expects}, the run that helps here, is among the first three", found)
+    stage.screen.promise(f"{request.expects}, the helpful run, is among the first three", found)
     return result
 
 
 def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
-    """Retry a recall until it is answered, like a planner that is unaware of the killed actor."""
+    """Retry a recall until it succeeds, like a planner that is unaware of the killed actor."""
     request = stage.story.request[0]
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
@@ -196,7 +195,7 @@ def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
 
 
 def _is_intact(stage: Stage) -> bool:
-    """Return whether the memories of the first answer are still stored unchanged."""
+    """Return whether the first answer's memories are still stored unchanged."""
     before = [found.record for found in stage.first_answer.memories] if stage.first_answer is not None else []
     after = stage.client().get([record.id for record in before])
     return bool(before) and [(record.id, record.text) for record in after] == [(r.id, r.text) for r in before]

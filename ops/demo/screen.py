@@ -1,4 +1,4 @@
-"""Prints the demo, in colour on a terminal and as plain text elsewhere, and counts the promises that hold."""
+"""Prints the demo, in colour on a terminal and as plain text elsewhere, and counts kept promises."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from memory_agent.settings import RecallSettings
 _WIDTH = 100
 _LEAST_WIDTH = 40
 _INDENT = 4
-_FRAME = 4  # columns taken by a frame and its padding
+_FRAME = 4  # columns used by a frame and its padding
 _TEXT_LINES = 2
 _BAR = 10
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _ENDING_STYLES = {"approved": "green", "completed": "green", "retried": "yellow", "failed": "red"}
 _HEADER = ("score", "relevance", "when", "how it ended", "from")
 _LEGEND = (
-    "score: what ranks. relevance: how likely it bears on the request at all; "
-    f"below {RecallSettings().min_relevance:g} it is left out."
+    "score: determines the ranking. relevance: the probability of being relevant; "
+    f"memories below {RecallSettings().min_relevance:g} are omitted."
 )
 
 
 class Screen:
-    """Prints scenes, answers and tables; collects the promises that did not hold."""
+    """Prints scenes, answers and tables; collects broken promises."""
 
     def __init__(self, console: Console | None = None) -> None:
         if console is None:
@@ -52,7 +52,7 @@ class Screen:
         self._is_explained = False
 
     def title(self, text: str, subtitle: str) -> None:
-        """Print the title."""
+        """Print the title and a subtitle in a frame."""
         self.console.print()
         self._emit(Text(text, style="bold"))
         self._emit(Text(subtitle, style="dim"))
@@ -62,17 +62,17 @@ class Screen:
         self.console.print()
 
     def scene(self, text: str) -> None:
-        """Print the heading of a scene."""
+        """Print a scene's heading."""
         self.console.print()
         self._emit(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
 
     def say(self, text: str, style: str = "") -> None:
-        """Print narration, wrapped below its first word."""
+        """Print narration, with wrapped lines aligned to its first word."""
         inner = text.lstrip(" ")
         self._emit(Padding(Text(inner, style=style), (0, 0, 0, _INDENT + len(text) - len(inner))))
 
     def promise(self, text: str, holds: bool) -> bool:
-        """Print whether a promise holds, and collect broken promises."""
+        """Print whether a promise holds, and record it."""
         if holds:
             self.kept += 1
         else:
@@ -84,17 +84,17 @@ class Screen:
         return holds
 
     def request(self, moment: str, text: str) -> None:
-        """Print a query and its time."""
+        """Print a query and when it is made."""
         self.console.print()
         self._print(Text(moment, style="bold"))
         self._print(Text(f"“{text}”", style="italic"))
 
     def answer(self, result: RecallResult, now: datetime) -> None:
-        """Print the memories of an answer, best first: scores and outcome, with the text below."""
+        """Print an answer's memories, best first: scores and outcome, then the text."""
         rows = [_figures(memory, now) for memory in result.memories]
         widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
         if max(len(_line(cells, widths)) for cells in (_HEADER, *rows)) > self.console.width - _INDENT:
-            widths = [0] * len(_HEADER)  # print wrapped lines instead of columns
+            widths = [0] * len(_HEADER)  # too narrow for columns: print wrapped lines
         if rows:
             self._print(Text(_line(_HEADER, widths), style="dim"))
         for row, memory in zip(rows, result.memories, strict=True):
@@ -104,7 +104,7 @@ class Screen:
             facts.stylize("cyan", 5, 5 + _BAR)
             self._print(facts)
             self.say("  " + self._shortened(memory.record.text))
-        how = f"degraded: {', '.join(result.degraded)}" if result.degraded else "no part was missing"
+        how = f"degraded: {', '.join(result.degraded)}" if result.degraded else "complete"
         took = f"{counted(len(rows), 'memory', 'memories')} in {result.took_ms:.0f} ms, {how}"
         self._print(Text(took, style="dim"))
         if rows and not self._is_explained:
@@ -112,7 +112,7 @@ class Screen:
             self._is_explained = True
 
     def block(self, title: str, text: str) -> None:
-        """Print a text in a frame; long lines are wrapped and indented."""
+        """Print a text in a frame, with long lines wrapped and indented."""
         self.console.print()
         room = self.console.width - _INDENT - _FRAME
         lines = [
@@ -153,7 +153,7 @@ class Screen:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))
 
     def _emit(self, what: RenderableType) -> None:
-        """Print; trailing blanks are removed unless the output is a terminal."""
+        """Print `what`, without trailing blanks unless the output is a terminal."""
         if self.console.is_terminal:
             self.console.print(what)
             return
@@ -164,7 +164,7 @@ class Screen:
 
 
 def how_it_ended(memory: RetrievedMemory) -> str:
-    """Return the outcome of a memory or its run, worded as in a context block."""
+    """Return the outcome of a memory or its run, as worded in a context block."""
     return endings(memory).removeprefix("ended: ") or "not known"
 
 

@@ -1,4 +1,4 @@
-"""Runs the emitters of the demo as processes and follows their acks."""
+"""Runs the demo's emitters as processes and tracks their acks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sender:
     def __init__(
         self, name: str, events: Sequence[Event], folder: Path, relay: str, *, pace_ms: float = 0.0, again: int = 0
     ) -> None:
-        """Start publishing `events`, and then the last `again` events a second time."""
+        """Start publishing `events`, and afterwards the last `again` events a second time."""
         self.name = name
         self.total = len(events) + again
         self.acked = self.duplicates = 0
@@ -35,7 +35,7 @@ class Sender:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The emitter's process id."""
         return self._process.pid
 
     @property
@@ -50,7 +50,7 @@ class Sender:
         return code == 0 and self.acked == self.total
 
     def stop(self) -> None:
-        """Kill the process if it runs."""
+        """Kill the process if it is running."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -65,14 +65,14 @@ class Sender:
 
 
 def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
-    """Send messages from a process that uses plain PUB; return whether there was a subscriber."""
+    """Send messages from a process over plain PUB; return whether there was a subscriber."""
     file = folder / "plain.txt"
     file.write_text("".join(message + "\n" for message in messages), encoding="utf-8")
     return start_process("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0
 
 
 def start_process(module: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    """Start a process of the demo with a pipe from its output, and one to its input if `stdin` is `subprocess.PIPE`."""
+    """Start a demo process with its output piped, and its input if `stdin` is `subprocess.PIPE`."""
     command = [sys.executable, "-m", module, *arguments]
     environment = child_environment()
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)

@@ -1,4 +1,4 @@
-"""The scene in which a user shares what worked: others find it, their runs raise its rank, and it is unpublished."""
+"""The scene in which a user shares what worked: others find it, their runs raise its score, and it is unpublished."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _CONTEXT_TOKENS = 200
 
 
 def share_what_worked(stage: Stage) -> None:
-    """Publish the memory that helped in the first scene, let others find, use and rate it, and unpublish it."""
+    """Publish the memory that helped with the first request, let others find, use and rate it, then unpublish it."""
     question = stage.story.request[0].text
     item = _publish(stage)
     stage.client(OTHER).remember(_OWN)
-    stage.screen.say(f"{OTHER} noted before: {_OWN}")
+    stage.screen.say(f"{OTHER} has noted: {_OWN}")
     found = _asked(stage, OTHER, question)
-    stage.screen.request(f"{OTHER} asks, of both tiers, what {HEROINE} asked three weeks ago", question)
+    stage.screen.request(f"{OTHER} repeats {HEROINE}'s request of three weeks ago, recalling from both tiers", question)
     stage.screen.answer(found, stage.now)
     stage.screen.promise(
-        f"{OTHER}'s own memory comes first, and then what {HEROINE} shared, under her name",
+        f"{OTHER}'s own memory comes first, followed by the item that {HEROINE} shared, with her chosen name",
         [memory.tier for memory in found.memories[:2]] == ["local", "global"] and _shared(found, item) is not None,
     )
-    stage.screen.block(f"what {OTHER}'s planner gets", found.context or "")
+    stage.screen.block(f"what {OTHER}'s planner receives", found.context or "")
     before = _shared(found, item)
     for number, user in enumerate(_USERS, 1):
         result = _asked(stage, user, question)
@@ -39,25 +39,25 @@ def share_what_worked(stage: Stage) -> None:
     after = _shared(_asked(stage, OTHER, question), item)
     metrics = stage.client().shared.published()[0].quality_metrics
     stage.screen.say(
-        f"{len(_USERS)} more users worked with it: used by {metrics.distinct_users}+ people, "
+        f"{len(_USERS)} more users used it: {metrics.distinct_users}+ people, "
         f"mean {metrics.avg_trajectory_score:.2f}, rated {metrics.user_rating:.2f}"
     )
     stage.screen.promise(
-        "only counts and sums of their work left them, and the figures change by five users at a time",
+        "only counts and sums left the users' stores, and the figures change only after five more users",
         metrics.distinct_users == metrics.raters == len(_USERS),
     )
     raised = 0.0 if before is None or after is None else after.sona_score - before.sona_score
     stage.screen.promise(
-        f"success with it raised its score for everyone, by {raised:.3f}; 0.050 is the most there is",
+        f"successful use raised its score for everyone by {raised:.3f} (at most 0.050)",
         0.0 < raised <= 0.0501,
     )
     block = _asked(stage, OTHER, question).context or ""
-    stage.screen.block(f"what {OTHER}'s planner gets now", block)
+    stage.screen.block(f"what {OTHER}'s planner receives now", block)
     _unpublish(stage, item, question)
 
 
 def _told_of(stage: Stage) -> int:
-    """Return the number of users in the item's figures, its quality and its rating."""
+    """Return the number of users counted in both the item's quality and its rating."""
     metrics = stage.client().shared.published()[0].quality_metrics
     return min(metrics.distinct_users, metrics.raters)
 
@@ -70,10 +70,10 @@ def _publish(stage: Stage) -> GlobalRecord:
     alice.shared.set_name(_NAME)
     preview = alice.shared.preview(_TITLE, memory_id=memory.id)
     leaves = f"{preview.content.title}\n{preview.content.summary}"
-    stage.screen.block(f"what would leave {HEROINE}'s memory, word for word: title and summary", leaves)
+    stage.screen.block(f"what would leave {HEROINE}'s memory, verbatim: title and summary", leaves)
     item = alice.shared.confirm(preview)
     stage.screen.promise(
-        "what was previewed is what is published, beside it the name that she chose, and not her user id",
+        "exactly the previewed text was published, with the name that she chose and without her user id",
         (item.title, item.summary) == (preview.content.title, preview.content.summary)
         and item.author.startswith(_NAME)
         and HEROINE not in (item.author, item.author_id)
@@ -86,7 +86,7 @@ def _unpublish(stage: Stage, item: GlobalRecord, question: str) -> None:
     stage.client().shared.unpublish(item.id)
     gone = _asked(stage, OTHER, question)
     stage.screen.promise(
-        f"{HEROINE} took it back, and it is gone from every answer",
+        f"{HEROINE} unpublished it, and it is no longer in any answer",
         _shared(gone, item) is None and not gone.degraded and not stage.client(OTHER).shared.search(question),
     )
 

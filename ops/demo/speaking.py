@@ -1,4 +1,4 @@
-"""The scene without a recall request: after a message, memory publishes blocks for a conductor and for its worker."""
+"""The scene without a recall request: after a message, memory publishes blocks for a conductor and its worker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_MS = 5_000.0
 
 
 def let_memory_speak(stage: Stage) -> None:
-    """Send a conductor a message; show the block in its prompt, and the block for its worker."""
+    """Send a conductor a message; show the block in its prompt, and its worker's block."""
     request = stage.story.request[0]
     where = ("--data-dir", str(stage.data_dir), "--user", HEROINE)
     with _ready("ops.demo.conductor", *where) as conductor, _ready("ops.demo.worker", *where, "--run", _RUN) as worker:
-        stage.screen.request(f"{HEROINE}'s conductor is given a message, and asks nothing", request.text)
+        stage.screen.request(f"{HEROINE}'s conductor receives a message, and makes no recall request", request.text)
         message = {"text": request.text, "session_id": "s-speaking", "run_id": _RUN, "step": _STEP}
         assert conductor.stdin is not None
         conductor.stdin.write(json.dumps(message) + "\n")
@@ -33,19 +33,19 @@ def let_memory_speak(stage: Stage) -> None:
     found = stage.client().get(plan.get("memories", []))
     prompt = plan.get("prompt", "")
     block, small = prompt.partition("\n\nThe request:")[0], step.get("text", "")
-    stage.screen.block("what its prompt begins with", block)
+    stage.screen.block("the beginning of its prompt", block)
     stage.screen.promise(
-        f"the block came {plan.get('came_ms', 0.0):.0f} ms after the message was acknowledged, and has "
-        f"{request.expects}, the run that helps",
+        f"the block came {plan.get('came_ms', 0.0):.0f} ms after the message was acknowledged, and contains "
+        f"{request.expects}, the helpful run",
         request.expects in [record.run_id for record in found] and 0.0 < plan.get("came_ms", 0.0) < _MOST_MS,
     )
     stage.screen.promise(
-        "the message itself, which was stored meanwhile, is not in its answer",
+        "the message itself, although already stored, is not in the block",
         request.text not in block,
     )
-    stage.screen.block("what its worker has for the first step", small)
+    stage.screen.block("what its worker receives for the first step", small)
     stage.screen.promise(
-        "the worker has a smaller block of its own, and both begin with what worked",
+        "the worker receives its own, smaller block, and both begin with what worked",
         0 < len(small) < len(block) and all("approved" in _first_entry(text) for text in (block, small)),
     )
 
@@ -56,7 +56,7 @@ def _first_entry(block: str) -> str:
 
 @contextmanager
 def _ready(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process of the demo that has reported its subscription."""
+    """Run a demo process, and yield it once it has reported its subscription."""
     with start_process(module, *arguments, stdin=subprocess.PIPE) as process:
         try:
             _line(process)
@@ -66,7 +66,7 @@ def _ready(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _line(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return the next line of a process; "" after its end."""
+    """Return the process's next JSON line, or {} after it has exited."""
     assert process.stdout is not None
     told: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
     return told

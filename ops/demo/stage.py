@@ -1,4 +1,4 @@
-"""The state shared by all scenes: the daemon's folder, its clients, the screen, and counts of published events."""
+"""The state shared by all scenes: the daemon's folder, clients, screen, and counts of published events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEROINE = "alice"
 OTHER = "bob"
 PATIENCE_S = 60.0
 DEADLINE_MS = 20_000.0
-"""The timeout of each recall. With the usual two seconds, answers on a busy machine might be incomplete."""
+"""The deadline of each recall. With the default of two seconds, answers on a busy machine might be incomplete."""
 
 _POLL_S = 0.01
 _ALL = 1_000
@@ -28,7 +28,7 @@ _ALL = 1_000
 
 @dataclass
 class Stage:
-    """The state shared by the scenes. `published` counts events sent, `torn` malformed messages."""
+    """The state shared by all scenes. `published` counts the events sent, and `torn` the malformed messages."""
 
     data_dir: Path
     scratch: Path
@@ -43,7 +43,7 @@ class Stage:
     first_answer: RecallResult | None = None
 
     def client(self, user: str = HEROINE) -> MemoryClient:
-        """Return the client of a user's planner."""
+        """Return the client that the user's planner uses."""
         if user not in self.clients:
             self.clients[user] = MemoryClient(user, data_dir=self.data_dir)
         return self.clients[user]
@@ -53,17 +53,17 @@ class Stage:
         return self.client().status()
 
     def endpoint(self, name: str) -> str:
-        """Return the (first) endpoint of a part."""
+        """Return the first endpoint of the daemon's endpoint group `name`."""
         places = self.status().endpoints[name]
         return places if isinstance(places, str) else places[0]
 
     @property
     def users(self) -> list[str]:
-        """All users with memories."""
+        """All users, including the learning scene's."""
         return [*self.story.users, self.recurring.user]
 
     def pid_of(self, part: str) -> int:
-        """Wait until a part of the daemon has a process; return its id. Raises TimeoutError."""
+        """Wait until a part of the daemon has a process; return the process id. Raises TimeoutError."""
         found: list[int] = []
 
         def known() -> bool:
@@ -80,7 +80,7 @@ class Stage:
         return [memory for memory in found if "run_ids" in memory.record.metadata]
 
     def wait_until_handled(self) -> None:
-        """Wait until every event in the journal is kept, dropped, or in quarantine."""
+        """Wait until every event in the journal is stored, dropped or quarantined."""
         last_seq = self.status().journal["last_seq"]
         self.client().wait({"system": last_seq}, PATIENCE_S)
 
@@ -88,7 +88,7 @@ class Stage:
     def senders(
         self, events: dict[str, list[Event]], *, pace_ms: float = 0.0, again: dict[str, int] | None = None
     ) -> Iterator[list[Sender]]:
-        """Start a process per emitter, which repeats its last `again` events; stop them on exit."""
+        """Start one process per emitter, which resends its last `again` events; stop the processes on exit."""
         relay = self.endpoint("relay")
         senders: list[Sender] = []
         try:
@@ -102,7 +102,7 @@ class Stage:
                 sender.stop()
 
     def close(self) -> None:
-        """Close the clients."""
+        """Close all clients."""
         for client in self.clients.values():
             client.close()
 

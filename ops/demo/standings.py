@@ -1,4 +1,4 @@
-"""Describes carol's answers: how often and why the successful run ranks first, and the evidence of the gate. Pure."""
+"""Describes carol's answers: how often and why the run that worked ranks first, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sona import SHADOW_LESSONS
 
 _KINDS_OF_PAGES = ((True, False), (True,), (False,))
 _PARTS = {
-    "association": "was used for requests like this one",
-    "shift": "lies where such requests lead",
-    "outcome": "how its run ended",
+    "association": "was used for similar requests",
+    "shift": "is close to what such requests used",
+    "outcome": "outcome of its run",
 }
 
 
 @dataclass
 class Standings:
-    """Pages, and how often the run that worked ranked first, by week and by whether the most similar run misleads.
+    """Counts pages, and how often the run that worked ranked first, by week and by whether similarity misleads.
 
-    `unlearned` counts the same in the order without learned scores.
+    `unlearned` counts how often it ranked first without the learned parts of scores.
     """
 
     pages: Counter[tuple[Week, bool]] = field(default_factory=Counter)
@@ -34,18 +34,18 @@ class Standings:
     unlearned: Counter[tuple[Week, bool]] = field(default_factory=Counter)
 
     def count(self, page: Page, shown: Sequence[RetrievedMemory]) -> None:
-        """Count the answer to a page."""
+        """Record the answer to a page."""
         key = page.week, page.kind.looks_deceive
         self.pages[key] += 1
         self.worked[key] += rank_of(page.kind.worked, shown) == 1
         self.unlearned[key] += rank_of(page.kind.worked, by_likeness(shown)) == 1
 
     def led(self, week: Week) -> tuple[int, int]:
-        """Return how often the run that worked ranked first in a week, and how often by similarity alone."""
+        """Return how often the run that worked ranked first in a week, with and without the learned parts."""
         return _sum(self.worked, week), _sum(self.unlearned, week)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row per week: all pages, those whose most similar run misleads, and the remaining ones."""
+        """Return one row per week: all pages, those for which similarity misleads, and the others."""
         weeks = sorted({week for week, _ in self.pages})
         return [(f"week {week}", *(self._cell(week, *kinds) for kinds in _KINDS_OF_PAGES)) for week in weeks]
 
@@ -61,41 +61,41 @@ def _sum(count: Counter[tuple[Week, bool]], week: Week) -> int:
 
 
 def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
-    """Return the best rank of a run's memories, from 1, or None."""
+    """Return the best rank of a run's memories, counted from 1, or None if none is shown."""
     return next((place for place, memory in enumerate(shown, 1) if memory.record.run_id == run_id), None)
 
 
 def plain_score(memory: RetrievedMemory) -> float:
-    """Return the score without its learned parts: past use, and the outcomes that are scaled by it."""
+    """Return the score without its learned parts."""
     return memory.sona_score - memory.learned - memory.explanation.get("outcome", 0.0)
 
 
 def by_likeness(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories in the order of their scores without the learned parts."""
+    """Sort the memories by their scores without the learned parts."""
     return sorted(shown, key=plain_score, reverse=True)
 
 
 def raised(memory: RetrievedMemory) -> float:
-    """Return the learned part of a memory's score: the sum of the parts as printed."""
+    """Return the learned part of a memory's score, as the sum of the rounded parts."""
     return sum(part for _, part in _parts(memory))
 
 
 def progress(week: Week, done: int, status: SonaStatus) -> str:
-    """Return a line with the number of pages so far and the state of the gate."""
+    """Return a line with the number of pages done and the gate's state."""
     return f"week {week}, page {done:>3}  {status.gate.state}: {_evidence(status)}"
 
 
 def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines on why a memory ranks higher: the parts of its score, and past runs with their requests (`asked`)."""
+    """Yield lines that explain a memory's rank: the learned parts of its score, and past runs with their requests."""
     yield f"raised by {raised(best):+.2f}:"
     yield from (f"  {part:+.2f} {_PARTS[name]}" for name, part in _parts(best))
     for cause in best.explanation["caused_by"]:
         quality = cause["quality"]
         ended = "" if quality is None else f", ended: {ended_as(quality)}"
         request = asked.get(cause["trajectory_id"], "?")
-        yield f"because of {cause['trajectory_id']} “{request}”, {100 * cause['similarity']:.0f} % alike{ended}"
+        yield f"because of {cause['trajectory_id']} “{request}”, {100 * cause['similarity']:.0f} % similar{ended}"
     if best.record.quality_score is not None:
-        yield f"and it is of {best.record.run_id}, which was {ended_as(best.record.quality_score)}"
+        yield f"and it is from {best.record.run_id}, which was {ended_as(best.record.quality_score)}"
 
 
 def ended_as(quality: float) -> str:
@@ -112,9 +112,9 @@ def _evidence(status: SonaStatus) -> str:
     decided = gate.won + gate.lost
     won = f"won {gate.won} of {counted(decided, 'comparison')}" if decided else "no comparison yet"
     if gate.state == "shadow":
-        return f"{status.credited} of the {SHADOW_LESSONS} runs that it must learn from first"
+        return f"{status.credited} of the {SHADOW_LESSONS} runs required before a trial"
     if gate.state == "trial":
-        return f"compared, not shown; {won}" + (f", the bet is at {gate.evidence:.0f}" if decided else "")
+        return f"compared but not shown; {won}" + (f", the bet is at {gate.evidence:.0f}" if decided else "")
     if gate.state == "on":
-        return f"{won} since" if decided else f"the bet reached {gate.threshold:g}, learning ranks from here"
+        return f"{won} since" if decided else f"the bet reached {gate.threshold:g}, so learning now ranks"
     return f"learning did not help; {won}"

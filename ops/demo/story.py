@@ -1,7 +1,7 @@
-"""Turns `story.toml` into events: gives each row its time, ids and emitter, and adds noise.
+"""Converts `story.toml` to events: gives each row a time, ids and an emitter, and adds noise.
 
-Times are relative to `now`, so that "two weeks ago" is true whenever the demo runs. Ids depend on the position in the
-file, so that a repeated event has the same id.
+Times are relative to `now`, so "two weeks ago" is true whenever the demo runs. Ids depend on the position in the file,
+so a resent event has the same id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOISE_STEP = timedelta(seconds=20)
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One piece of work: rows of (event type, payload), starting `days_ago`."""
+    """A run: rows of (event type, payload), starting `days_ago` days before `now`."""
 
     id: str
     user: str
@@ -40,19 +40,19 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def week(self) -> Week:
-        """The week of the story, 1 to 3."""
+        """The run's week, 1 to 3."""
         return 1 if self.days_ago > 14 else 2 if self.days_ago > 7 else 3
 
 
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Noise that workers send after each event: the next `after_each` rows of the list, which is repeated."""
+    """Noise that workers send after each event: the next `after_each` rows, cycling through the list."""
 
     after_each: int
     events: list[tuple[str, dict[str, Any]]]
 
 
 class PlainPub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The messages of the plain PUB tool. `torn` is not valid JSON."""
+    """The plain PUB tool's messages. `torn` is not valid JSON."""
 
     torn: str
     run: list[Run]
@@ -71,7 +71,7 @@ class PlannerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Three weeks of work for two users."""
+    """Three weeks of two users' work."""
 
     run: list[Run]
     noise: Noise
@@ -85,11 +85,11 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def users(self) -> list[str]:
-        """The users, in order of appearance."""
+        """The users, in order of first appearance."""
         return list(dict.fromkeys(run.user for run in self.run))
 
     def events(self, weeks: tuple[Week, ...], now: datetime) -> dict[str, list[Event]]:
-        """Return the events of these weeks by the process that sends them: the conductor, and each user's workers."""
+        """Return the events of `weeks` by sending process: the conductor, and each user's workers."""
         sent: dict[str, list[Event]] = {name: [] for name in (CONDUCTOR, *map(workers_of, self.users))}
         noise = cycle(self.noise.events)
         for run in self.run:
@@ -99,17 +99,17 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sent
 
     def plain_events(self, now: datetime) -> list[Event]:
-        """Return the events that the plain PUB tool sends, without the malformed message."""
+        """Return the plain PUB tool's events, without the malformed message."""
         return [_plain(event, place) for run in self.plain_pub.run for place, event in enumerate(events_of(run, now))]
 
     def texts(self, user: str) -> list[str]:
-        """Return the longest text of each of a user's events, for use as queries."""
+        """Return the longest text of each of the user's events, for use as queries."""
         payloads = [payload for run in self.run if run.user == user for _, payload in run.events]
         return [max((value for value in payload.values() if isinstance(value, str)), key=len, default="")
                 for payload in payloads]  # fmt: skip
 
     def owner_of(self, run_id: str | None) -> str | None:
-        """Return the owner of a run."""
+        """Return the user who owns a run."""
         return next((run.user for run in self.run if run.id == run_id), None)
 
     def _with_noise(self, run: Run, now: datetime, noise: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Event]:
@@ -121,12 +121,12 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def workers_of(user: str) -> str:
-    """Return the name of the process that runs a user's workers."""
+    """Return the name of the process that sends the events of a user's workers."""
     return f"{user}'s workers"
 
 
 def emitter_of(event: Event, user: str) -> str:
-    """Return the process that sends an event."""
+    """Return the name of the process that sends an event."""
     return CONDUCTOR if _sender(event["event_type"]) == CONDUCTOR else workers_of(user)
 
 

@@ -1,8 +1,8 @@
-"""A worker process of the demo: begins the first step of its run with the small block that memory publishes for it.
+"""The demo's worker process: starts its run's first step with the small block that memory publishes for it.
 
     python -m ops.demo.worker --data-dir DIR --user alice --run RUN
 
-It prints a JSON line when it is ready, and another with the block of its step.
+It prints one JSON line when it is ready, and one with the step's block.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _PATIENCE_S = 30.0
 
 
 def main() -> int:
-    """Wait for the block of the step; return the exit code, 1 if it did not arrive."""
-    parser = argparse.ArgumentParser(prog="python -m ops.demo.worker", description="Works with memory's blocks.")
+    """Wait for the step's block; return the exit code, which is 1 if the block did not arrive."""
+    parser = argparse.ArgumentParser(prog="python -m ops.demo.worker", description="Run a step with memory's block.")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--user", required=True)
     parser.add_argument("--run", required=True)

@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: write the pages, clients, MCP catalogue and plugin from the code and `meanings.toml`."""
+"""`python -m ops.documents` generates pages, clients, MCP catalogue and plugin from the code and `meanings.toml`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPS = Path(__file__).parents[1]
 
 
 def make_pages() -> dict[Path, str]:
-    """Return each page's text by its file."""
+    """Return the text of each generated file, by path."""
     meanings = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text(encoding="utf-8"))
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),
@@ -31,7 +31,7 @@ def make_pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the pages."""
+    """Write all generated files."""
     for file, text in make_pages().items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

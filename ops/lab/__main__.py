@@ -30,7 +30,7 @@ _SEEDS, _QUICK_SEEDS = 5, 1
 
 @click.group(cls=FailureGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def lab() -> None:
-    """Run research protocols on the real memory. Nothing here is part of the product.
+    """Run research protocols on the real memory. They are not part of the product.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def lab() -> None:
 
 
 class _Options(NamedTuple):
-    """The options of `sona`."""
+    """The parsed options of `sona`."""
 
     file: Path | None
     runs_file: Path | None
@@ -54,11 +54,11 @@ class _Options(NamedTuple):
     plot: Path | None
 
     def protocol(self, target: Target) -> Protocol:
-        """Return the inputs to measure. Raises `click.UsageError` if no file is given."""
+        """Read the input files and return the protocol. Raises `click.UsageError` if no file is given."""
         from ops.lab.protocol import Protocol
 
         if self.file is None and self.runs_file is None:
-            raise click.UsageError("Missing argument 'FILE' (or runs of the airline agent alone: --runs FILE).")
+            raise click.UsageError("Missing argument 'FILE' (to measure only airline runs, use --runs FILE).")
         return Protocol(
             settings=target.settings,
             conversations=None if self.file is None else read_locomo(self.file),
@@ -70,52 +70,52 @@ class _Options(NamedTuple):
         )
 
 
-@lab.command(short_help="What is learned from how runs end.")
+@lab.command(short_help="Measure learning from run outcomes.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--runs", "runs_file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Runs of the airline agent with rewards, as JSON; measured in addition, or alone.")  # fmt: skip
+              help="JSON file of airline agent runs with rewards; may be used with or without FILE.")  # fmt: skip
 @click.option("--signal", "signals", type=click.Choice(SIGNALS), multiple=True,
-              help="Learn from this signal only, with its control. May be repeated. Default: all.")  # fmt: skip
+              help="Learn only from this signal and its control. May be repeated. Default: all.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 100), help=f"Number of seeds. Default: {_SEEDS}.")
-@click.option("--quick", is_flag=True, help=f"{_QUICK_SEEDS} seed: a check that it runs; its figures prove nothing.")
+@click.option("--quick", is_flag=True, help=f"Use {_QUICK_SEEDS} seed, as a smoke test; the results prove nothing.")
 @click.option("--shown", type=click.IntRange(1, 100), default=10, show_default=True,
               help="Memories per answer while learning.")  # fmt: skip
 @click.option("--jobs", "processes", type=click.IntRange(1, 64),
               help="Processes, each with its own model. Default: one per core.")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path), metavar="OUT",
-              help="Write the results of each question to this file, as JSON; ids and figures, no text.")  # fmt: skip
+              help="Write each question's results to this JSON file; contains ids and numbers, no text.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG",
-              help="Draw the learning curve to this file (needs `pip install memory-agent[plot]`).")  # fmt: skip
+              help="Plot the learning curve to this file (requires `pip install memory-agent[plot]`).")  # fmt: skip
 @common_options
 @as_struct("options", _Options)
 def sona(target: Target, options: _Options) -> None:
-    """Teach memories by feedback, ask them again, and compare their gain with controls.
+    """Teach memories by feedback, test them, and compare their gains with controls.
 
-    FILE holds LoCoMo conversations; categories 1 to 4 count. Everything is asked of the real memory, in this process,
-    on copies of one store: recall, then feedback, then the next recall. The copies are removed.
-
-    \b
-    What runs say they used:
-      oracle          all evidence, found or not: an upper bound that no user gives
-      cite            the evidence shown, 80 % right; 10 % of the verdicts are wrong. The headline
-      list            everything shown, which carries no information
-      shuffled …      the controls: as many memories, but not those used
+    FILE contains LoCoMo conversations; categories 1 to 4 are used. Every query uses the real, embedded memory, on
+    temporary copies of one store. Each recall is followed by feedback, and then by the next recall.
 
     \b
-    What is measured:
-      learn and ask   half of the questions teach, half test: at random, where test questions
-                      share the evidence of a training question (repeated) or not (new), and
-                      disjoint, where none does. Recall at 1, 5, 10 and MRR, less the shipped
+    Signals (what runs name as used):
+      oracle          all evidence, found or not: an upper bound
+      cite            the evidence shown, 80 % right; 10 % of verdicts wrong (the main result)
+      list            everything shown, which is uninformative
+      shuffled …      the controls: as many memories, but not the used ones
+
+    \b
+    Experiments:
+      learn and ask   half of the questions teach, half test. Random split: test questions
+                      share evidence with a training question (repeated) or not (new).
+                      Disjoint split: none does. Recall at 1, 5, 10 and MRR, minus the shipped
                       ranking with learning off; whole conversations are resampled
-      two projects    what remains of a gain when another project is taught, and the harm to it
-      the gate        in how many streams it opened, where it should and where it should not
-      recurring work  in how many users it opened within 20 and 50 runs, and what they then gain
-      airline runs    past runs for a new request: of the same task, and successful or not
+      two projects    how much gain remains after a second project, and the harm to it
+      the gate        how many streams it opened in, where it should and where it should not
+      recurring work  for how many users it opened within 20 and 50 runs, and their gain
+      airline runs    past runs recalled for a new request: same task or not, successful or not
 
-    Also compared with learning off: vectors alone, parts of the learner alone, and one vector that moves all queries
-    (Rocchio). A gain counts as far as it exceeds both learning off and the shuffled control. "cite, gate decides" is
-    what a user gets with learning.mode=auto; the others act always. The default takes some 15 minutes on two slow
-    cores, --quick a few, with intervals that prove nothing.
+    Also compared with learning off: only vectors, single parts of the learner, and one vector that shifts all queries
+    (Rocchio). Only the gain over both learning off and the shuffled control counts. "cite, gate decides" is what a user
+    gets with learning.mode=auto; in the others, learning is always active. The default takes about 15 minutes on two
+    slow cores, and --quick a few minutes.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def sona(target: Target, options: _Options) -> None:
         check_plot(options.plot)
     protocol = options.protocol(target)
     if not protocol.histories and protocol.runs is None:
-        raise InvalidInputError(str(options.file), "has no questions with evidence; there is nothing to measure")
+        raise InvalidInputError(str(options.file), "contains no questions with evidence")
     with ExitStack() as stack:
         place = stack.enter_context(results_file(options.results)) if options.results else None
         with progress_bars() as progress:
@@ -145,14 +145,14 @@ def sona(target: Target, options: _Options) -> None:
     print_document(report) if target.as_json else print_learning(report)
 
 
-@lab.command(short_help="What the instant layer of the learner adds.")
+@lab.command(short_help="Measure the learner's instant layer.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of seeds.")
 @click.option("--jobs", "processes", type=click.IntRange(1, 64),
               help="Processes, each with its own model. Default: one per core.")  # fmt: skip
 @common_options
 def instant(target: Target, file: Path, seeds: int, processes: int | None) -> None:
-    """Compare the learner with and without its instant layer, in the two states in which the layer acts.
+    """Compare the learner with and without its instant layer, in the two states in which the layer is active.
 
     \b
     Examples:
@@ -172,14 +172,14 @@ def instant(target: Target, file: Path, seeds: int, processes: int | None) -> No
         processes=processes or os.cpu_count() or 1,
     )
     if not protocol.histories:
-        raise InvalidInputError(str(file), "has no questions with evidence; there is nothing to measure")
+        raise InvalidInputError(str(file), "contains no questions with evidence")
     with progress_bars() as progress:
         report = measure_instant_layer(protocol, progress)
     print_document(report) if target.as_json else print_instant(report)
 
 
 def _with_controls(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
-    """Return the signals with their controls, in canonical order."""
+    """Return the signals and their controls, in the order of `SIGNALS`."""
     controls: dict[str, Signal] = {"oracle": "shuffled oracle", "cite": "shuffled cite", "list": "shuffled cite"}
     wanted = {*signals, *(controls[signal] for signal in signals if signal in controls)}
     return tuple(signal for signal in SIGNALS if signal in wanted)

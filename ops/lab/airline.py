@@ -1,10 +1,10 @@
-"""Reads runs of an airline agent (tau-bench, Yao et al. 2024): the request, the steps, and whether it succeeded.
+"""Reads an airline agent's runs (tau-bench, Yao et al. 2024): request, steps, and whether the run succeeded.
 
 A file is a list of `{task_id, trial, reward, messages: [{role, content, tool_calls?: [{name, arguments}]}]}`; the
-reward is 0 or 1, from the final state of the airline's database. The request is the user's first message. A run becomes
-the events that a conductor would publish: the agent's messages and tool calls are steps, its last message is the
-summary, and the reward decides between completed and failed. Tool results, which are JSON, and the instruction, which
-the agent never saw, are omitted.
+reward is 0 or 1, depending on the final state of the airline's database. The request is the user's first message. A run
+is converted to the events that a conductor would publish: the agent's messages and tool calls are steps, its last
+message is the summary, and the reward determines whether the run completed or failed. Tool results are omitted because
+they are JSON, and the instruction because the agent never saw it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `steps` are (event type, text), in order; `ending` is the agent's last message."""
+    """One run. `steps` are (event type, text) pairs, in order; `ending` is the agent's last message."""
 
     task: int
     trial: int
@@ -52,19 +52,19 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str:
-        """The id of the published run."""
+        """The run's id in published events."""
         return f"task-{self.task}-trial-{self.trial}"
 
 
 class AirlineRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of a file. `digest` is its SHA-256."""
+    """The runs in a file, and the file's SHA-256 digest."""
 
     digest: str
     runs: tuple[RecordedRun, ...]
 
 
 def read_airline(file: Path) -> AirlineRuns:
-    """Return the runs of a file. Raises `InvalidInputError`."""
+    """Read a file of runs. Raises `InvalidInputError`."""
     try:
         content = file.read_bytes()
         entries = msgspec.json.decode(content, type=list[_Entry])
@@ -74,12 +74,12 @@ def read_airline(file: Path) -> AirlineRuns:
         raise InvalidInputError(str(file), f"is not a file of airline runs: {error}") from error
     runs = tuple(_run(entry) for entry in entries if any(message.role == "user" for message in entry.messages))
     if len({(run.task, run.trial) for run in runs}) != len(runs):
-        raise InvalidInputError(str(file), "has a task and trial twice")
+        raise InvalidInputError(str(file), "contains a duplicate task and trial")
     return AirlineRuns(digest=sha256(content).hexdigest(), runs=runs)
 
 
 def events_of(run: RecordedRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the events of a run that began at `at`, one second apart; `recall_ids` are the recalls it made."""
+    """Return the events, one second apart, of a run started at `at`; `recall_ids` are the recalls it made."""
     asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
     events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
     for place, (event_type, text) in enumerate(run.steps, 1):

@@ -1,17 +1,17 @@
-"""The arms to compare: rankings, and signals to learn from. Every arm is the real `Memory` with other settings.
+"""The arms to compare: rankings, and signals to learn from. Every arm is the real `Memory` with different settings.
 
-A signal consists of the memories that a run names as used, and its verdict:
+A signal consists of the memories that a run names as used, and the run's verdict:
 
-- oracle: all evidence, found or not, approved: an upper bound that no user provides.
-- cite, the headline: the evidence that was shown, each item replaced by another shown memory with a probability of
-  20 %; approved when evidence was shown, else failed, with 10 % of the verdicts inverted.
-- list: everything that was shown, which carries no information; verdicts as in cite.
-- shuffled oracle, shuffled cite: controls with as many memories as oracle and cite, from another question, or drawn
-  from what was shown. Their gain is not learned from use.
+- oracle: all evidence, found or not, always approved; an upper bound that no user can provide.
+- cite, the main signal: the evidence that was shown, each item replaced by another shown memory with a probability of
+  20 %; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
+- list: everything that was shown, which is uninformative; verdicts as in cite.
+- shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but another question's
+  evidence or random shown memories. Their gain is not learned from use.
 
 Parts of the learner are measured separately if settings can turn the others off: the bank, the association (the
-memories that the nearest past requests used), and the quality prior. One vector for all queries (`rocchio`) is not a
-setting: that arm turns learning off and uses an embedder that moves its queries.
+memories used by the nearest past requests), and the quality prior. No setting shifts all queries by one vector
+(`rocchio`), so that arm turns learning off and uses an embedder that shifts its queries.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NOTHING_BUT_VECTORS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm: the signal of its runs (None: no feedback), whether learning acts, and how it searches.
+    """One arm: its runs' signal (None: no feedback), its learning mode, and how it searches.
 
-    `recall` and `parts` override settings of recall and learning. `curve` also measures the arm while it learns; `few`
-    limits it to a few seeds, to save time; `moves` moves its queries by Rocchio.
+    `recall` and `parts` override recall and learning settings. `curve` also measures the arm during training; `few`
+    limits it to a few seeds, to save time; `moves` shifts its queries by the Rocchio vector.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Arm:
     moves: bool = False
 
     def settings(self, given: Settings) -> Settings:
-        """Return the given settings with the overrides of this arm."""
+        """Return `given` with this arm's overrides."""
         replace = msgspec.structs.replace
         learning = replace(given.learning, mode=self.learning, **self.parts)
         return replace(given, learning=learning, recall=replace(given.recall, **self.recall))
@@ -77,13 +77,13 @@ CONTROLS: dict[str, str] = (
     | dict.fromkeys((CITE, GATED, LIST, BANK, ASSOCIATION, PRIOR), SHUFFLED_CITE)
     | {ROCCHIO: SHUFFLED_ROCCHIO}
 )
-"""The control that each arm has to beat."""
+"""The control that each arm must beat, by arm name."""
 
 _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "prior"), 0.0)
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
 _PRIOR = 0.1
-"""The upper limit of the prior's weight in the design; the prior is off by default."""
+"""The design's maximum weight of the prior, which is off by default."""
 
 _RANDOM: tuple[SplitName, ...] = ("random",)
 _DISJOINT: tuple[SplitName, ...] = ("disjoint",)
@@ -105,11 +105,11 @@ ARMS: tuple[Arm, ...] = (
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),
 )
 FEW = 2
-"""Seeds of arms that are measured only for comparison."""
+"""The number of seeds of arms that are measured only for comparison."""
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
-    """Return the arms without a signal and the arms that learn from these signals."""
+    """Return the arms without a signal, and those that learn from `signals`."""
     return tuple(arm for arm in ARMS if arm.signal is None or arm.signal in signals)
 
 
@@ -122,7 +122,7 @@ WRONG_VERDICTS = 0.1
 
 
 class Claim(NamedTuple):
-    """The items that a run names as used, and its quality."""
+    """The ids of the items that a run names as used, and the run's quality."""
 
     used: tuple[str, ...]
     quality: float
@@ -135,9 +135,9 @@ def claim_for(
     shown: Sequence[Place],
     random: np.random.Generator,
 ) -> Claim:
-    """Return the items that a run names as used, given the `relevant` items of its question and the shown ranks.
+    """Return what a run claims, given its question's `relevant` items and the shown ranks.
 
-    `others` are the relevant items of another question. A rank is identified by its first item.
+    `others` are another question's relevant items. A rank is identified by its first item.
     """
     if signal in ("oracle", "shuffled oracle"):
         return Claim(tuple(relevant if signal == "oracle" else others), APPROVED)
@@ -153,7 +153,7 @@ def claim_for(
 
 
 def _cited(right: Sequence[str], shown: Sequence[str], random: np.random.Generator) -> tuple[str, ...]:
-    """Return the right memories, some replaced by others that were shown."""
+    """Return the right items, each possibly replaced by another shown item."""
     wrong = [item for item in shown if item not in right]
     mistaken = random.random(len(right)) < WRONG_CITATIONS
     cited = (

@@ -1,8 +1,8 @@
-"""Teaches one arm on a copy of one user's store, question by question, and measures it in between.
+"""Teaches one arm on a copy of one user's store, question by question, and measures it between lessons.
 
 Teaching is on-policy: the memory answers, the run reports which of the shown memories it used and how it ended, and the
-next recall uses what was learned. Measuring uses a further copy, so it teaches nothing. Time is simulated, with one
-hour per question, so the same seed gives the same course.
+next recall uses what was learned. Measuring uses a separate copy, so it teaches nothing. Time is simulated at one hour
+per question, so the same seed gives the same course.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ops.lab.rocchio import Rocchio
 from ops.lab.stores import Stores, copied
 
 ASKED = 10
-"""Memories per answer to a test question."""
+"""The number of memories requested for a test question."""
 
 _START = datetime(2025, 1, 6, tzinfo=UTC)
 _APART = timedelta(hours=1)
 _METRICS = ("recall@1", "recall@5", "recall@10", "mrr")
 
 Watch = Callable[[int, Memory], None]
-"""Called with (number of questions taught, the memory)."""
+"""Called after each lesson with the number of questions taught and the memory."""
 
 
 class Figures(NamedTuple):
-    """The metrics of one question."""
+    """The retrieval metrics of one question."""
 
     recall_at_1: float
     recall_at_5: float
@@ -49,7 +49,7 @@ class Figures(NamedTuple):
 
 
 class FeedbackCounts(msgspec.Struct, kw_only=True):
-    """Counts of feedback: memories named and credited, and the reasons why others were not credited. Mutable."""
+    """Counts of feedback, memories named, memories credited, and reasons why others were not credited. Mutable."""
 
     feedbacks: int = 0
     named: int = 0
@@ -57,7 +57,7 @@ class FeedbackCounts(msgspec.Struct, kw_only=True):
     not_credited: dict[str, int] = {}
 
     def note(self, named: int, report: FeedbackReport) -> None:
-        """Count one feedback that named `named` memories."""
+        """Count one feedback, which named `named` memories."""
         self.feedbacks += 1
         self.named += named
         self.credited += len(report.credited)
@@ -67,7 +67,7 @@ class FeedbackCounts(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs of a course. `shown` is the number of memories per teaching answer."""
+    """The inputs of a course. `shown` is the number of memories requested for a teaching question."""
 
     stores: Stores
     embedder: Embedder
@@ -76,13 +76,13 @@ class Setup:
 
 @contextmanager
 def course(setup: Setup, arm: Arm, history: History, random: np.random.Generator) -> Iterator[Course]:
-    """Yield a course on a copy of the store of `history.user`; remove the copy afterwards."""
+    """Yield a course on a copy of `history.user`'s store; remove the copy afterwards."""
     with copied(setup.stores.folder, history.user) as folder:
         yield Course(setup, arm, history, random, folder)
 
 
 class Course:
-    """An arm and the copy of a store that it learns on. `history` contains the items of the questions."""
+    """An arm, and the copy of a store on which it learns. `history` contains the items that questions refer to."""
 
     def __init__(self, setup: Setup, arm: Arm, history: History, random: np.random.Generator, folder: Path) -> None:
         self.heard = FeedbackCounts()
@@ -97,7 +97,7 @@ class Course:
         self._now = _START
 
     def teach(self, questions: Sequence[Question], watch: Watch = lambda _taught, _memory: None) -> SonaStatus:
-        """Ask the questions in order, giving feedback after each; return the learner's status."""
+        """Ask the questions in order, with feedback after each; return the learner's final status."""
         with self._open(self._folder, self._setup.embedder) as memory:
             for taught, (question, other) in enumerate(_with_others(questions), 1):
                 self._teach(memory, question, other)
@@ -105,7 +105,7 @@ class Course:
             return memory.sona.status()
 
     def ask(self, questions: Sequence[Question]) -> dict[str, Figures]:
-        """Return the metrics of each question, by id, without changing the course."""
+        """Return each question's metrics, by question id, without changing the course."""
         history = msgspec.structs.replace(self._history, questions=tuple(questions))
         embedder = self._setup.embedder
         if self._arm.moves:
@@ -142,7 +142,7 @@ class Course:
         self._rocchio.learn(self._setup.embedder.embed_query(question.text), used, quality)
 
     def _places(self, result: RecallResult, memory: Memory) -> list[Place]:
-        """Return the items of each memory of an answer: its own, then its duplicates."""
+        """Return the items of each recalled memory: its own, then its duplicates'."""
         places = []
         for found in result.memories:
             others = memory.get([origin.id for origin in found.origins])
@@ -179,5 +179,5 @@ class _AtTime:
 
 
 def _with_others(questions: Sequence[Question]) -> Iterator[tuple[Question, Question]]:
-    """Pair each question with the next one, the last with the first."""
+    """Pair each question with the next one, and the last with the first."""
     return zip(questions, (*questions[1:], *questions[:1]), strict=True)

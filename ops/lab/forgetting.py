@@ -1,8 +1,8 @@
-"""Measures two projects in one memory: whether teaching B destroys what A taught, and whether teaching A harms B.
+"""Measures two projects in one memory: whether teaching B destroys gains from A, and whether teaching A harms B.
 
-A user's memory holds two conversations. One learner is taught by A and then by B; another learner, on the same memory,
-is taught only by B. The repeated questions of both projects are measured, and all questions of B after teaching only A.
-Every figure is a difference to the same questions with learning off.
+A user's memory contains two conversations. One learner is taught A and then B; a second learner, on the same memory, is
+taught only B. Both projects' repeated questions are measured, and all of B's test questions after teaching only A.
+Every result is the difference from the same questions with learning off.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ops.lab.gains import Array, Difference, difference
 from ops.lab.histories import make_split, merged, project
 
 Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
-"""The project asked, and the project taught last."""
+"""Which project is tested, after which one was taught; `B alone` is without teaching A."""
 
 KEPT = 0.8
-"""The share of a gain that must remain."""
+"""The minimum share of a gain that must remain."""
 
 
 @dataclass(frozen=True)
 class PairJob:
-    """One pair of projects under one seed and arm. `user` has both in one memory."""
+    """One pair of projects with one seed and arm. `user`'s memory contains both."""
 
     seed: int
     place: int
@@ -41,10 +41,11 @@ class PairJob:
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a gain in recall at 5 that survives another project.
+    """How much of one project's gain in recall at 5 remains with another project.
 
-    `alone` is the gain without the other project, `beside` is the gain with it, and `share` their ratio, None without a
-    gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is not below 0.
+    `alone` is the gain before or without the other project, `beside` the gain with it, and `share` is `beside` /
+    `alone`, or None if there is no gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is at
+    least 0.
     """
 
     project: Literal["A", "B"]
@@ -55,7 +56,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
-    """The retention of a learner trained on one signal; `harm` is the difference on B's questions before learning B."""
+    """The retention of a learner taught by one signal; `harm` is the change on B's questions before B is taught."""
 
     arm: str
     pairs: int
@@ -65,7 +66,7 @@ class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moments(msgspec.Struct, frozen=True, kw_only=True):
-    """The recall at 5 of each question of a job, by moment."""
+    """The recall at 5 of each of a job's questions, by moment."""
 
     arm: str
     seed: int
@@ -74,22 +75,22 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Compared = tuple[Moments, Moments]
-"""The results of a learner, and the results with learning off."""
+"""A learner's results, and those with learning off."""
 
 
 def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
-    """Pair each history with the next, the last with the first. Two histories give one pair, a single one none."""
+    """Pair each history with the next, and the last with the first. Two histories make one pair, and one makes none."""
     following = [*histories[1:], *histories[:1]]
     return list(zip(histories, following, strict=True))[: len(histories) if len(histories) > 2 else len(histories) - 1]
 
 
 def pair_user(first: History, second: History) -> str:
-    """Return the id of the user whose memory holds both projects."""
+    """Return the id of the user whose memory contains both projects."""
     return f"{first.user}+{second.user}"
 
 
 def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]) -> list[PairJob]:
-    """Return the jobs of the experiment: learning off, oracle and cite."""
+    """Return the experiment's jobs, for the arms with learning off, oracle and cite."""
     arms = [arm for arm in arms if arm.name in (OFF, ORACLE, CITE)]
     return [
         PairJob(seed, place, pair_user(first, second), first, second, arm)
@@ -100,7 +101,7 @@ def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]
 
 
 def run_job(setup: Setup, job: PairJob) -> Moments:
-    """Teach one learner and measure it at each moment."""
+    """Teach the learners and measure them at each moment."""
     random = np.random.default_rng((job.seed, job.place, 2))
     a, b = (make_split("random", project(part), random) for part in (job.first, job.second))
     again_a, again_b = (tuple(q for q in split.test if q.id in split.repeated) for split in (a, b))
@@ -117,7 +118,7 @@ def run_job(setup: Setup, job: PairJob) -> Moments:
 
 
 def summarise(moments: Sequence[Moments]) -> list[Forgetting]:
-    """Return the gains over learning off that the learner of each signal retained."""
+    """Return, for each arm, the retained gain over learning off."""
     off = {(part.seed, part.user): part for part in moments if part.arm == OFF}
     by_arm: dict[str, list[tuple[Moments, Moments]]] = {}
     for part in moments:
@@ -148,7 +149,7 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
 
 
 def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
-    """Yield the retained part of a gain, if any repeated question was asked."""
+    """Yield how much of a gain remains, unless no repeated questions were asked."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
     if not units:
@@ -164,7 +165,7 @@ def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, be
 
 
 def _gains(of_arm: Sequence[Compared], moment: Moment) -> tuple[Array, list[str]]:
-    """Return the gain of each question over learning off, (q,), and its user."""
+    """Return each question's gain over learning off, (q,), and its user."""
     gains, units = [], []
     for own, off in of_arm:
         gains += [recall - off.asked[moment][id_] for id_, recall in own.asked[moment].items()]

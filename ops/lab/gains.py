@@ -1,10 +1,10 @@
 """Compares an arm with learning off and with its control: the difference, and its interval.
 
-Differences per question and seed are resampled by whole conversations (`compare.bootstrap`), because the questions of a
-conversation share turns, and the seeds of a question are not independent. The gain is the smaller of two differences,
-over learning off and over the control, because the gain of a control is not learned from use.
+Differences per question and seed are resampled by whole conversations (`compare.bootstrap`), because a conversation's
+questions share turns, and a question's seeds are not independent. The gain is the smaller of the differences from
+learning off and from the control, because a control's gain is not learned from use.
 
-Shapes: q answers (a question under a seed), m metrics.
+Shapes: q answers (one per question and seed), m metrics.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HEADLINE = "recall_at_5"
 
 Array = npt.NDArray[np.float64]
 Key = tuple[int, str]
-"""A seed and a question."""
+"""A seed and a question id."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean difference with its 95 % bootstrap interval, None if there are too few units."""
+    """A mean difference with its 95 % bootstrap interval, which is None if there are too few units."""
 
     mean: float
     low: float | None
@@ -41,10 +41,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of an arm on one group of test questions of a split, after the whole training.
+    """An arm's results on one group of a split's test questions, after all training.
 
-    `means` and `over_off` are by metric. `over_control` is of recall at 5; `gain` is the lesser of its two differences,
-    None for arms without a control.
+    `means` and `over_off` are by metric; `over_control` is for recall at 5. `gain` is the smaller of the differences in
+    recall at 5, or None for arms without a control.
     """
 
     arm: str
@@ -58,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a learning curve: recall at 5 of repeated questions, less learning off at the same stage."""
+    """A point of a learning curve: recall at 5 of repeated questions, minus learning off at the same stage."""
 
     arm: str
     taught: int
@@ -67,7 +67,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standings(answered: Sequence[Answered]) -> list[Standing]:
-    """Return the results of each arm, by split and group, without empty or redundant groups."""
+    """Return each arm's results by split and group, without empty or redundant groups."""
     final = [answer for answer in answered if answer.taught == STAGES[-1]]
     found = []
     for split in dict.fromkeys(answer.split for answer in final):
@@ -79,7 +79,7 @@ def standings(answered: Sequence[Answered]) -> list[Standing]:
 
 
 def curve(answered: Sequence[Answered]) -> list[Point]:
-    """Return the learning curves of the arms asked at every stage."""
+    """Return the learning curves of the arms that were asked at every stage."""
     points = []
     for stage in STAGES:
         by_arm = _by_arm(a for a in answered if a.taught == stage and a.split == "random" and a.is_repeated)
@@ -94,7 +94,7 @@ def curve(answered: Sequence[Answered]) -> list[Point]:
 
 
 def difference(differences: Array, units: Sequence[str]) -> list[Difference]:
-    """Return mean and interval of each column of `differences` (q, m), resampling whole `units` (q,)."""
+    """Return the mean and interval of each column of `differences` (q, m), resampling whole `units` (q,)."""
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
     resampled = bootstrap(differences, np.array([numbers[unit] for unit in units]), RESAMPLES, SEED)
     low, high = np.nanpercentile(resampled, (2.5, 97.5), axis=0)
@@ -130,7 +130,7 @@ def _over(own: Mapping[Key, Answered], other: Mapping[Key, Answered]) -> list[Di
 
 
 def _values(answers: Mapping[Key, Answered]) -> Array:
-    """Return (q, m)."""
+    """Return the answers' metrics, (q, m)."""
     return np.array([answer.figures for answer in answers.values()], dtype=np.float64)
 
 

@@ -1,8 +1,8 @@
 """Tests whether the gate opens when it should, and only then, on long streams of recalls and feedback.
 
 All conversations are in one memory, and all questions are asked once in random order; the gate decides by its own
-contests. The gate may open with citations, but not with lists, which credit nothing, or with shuffled citations. The
-share of streams with shuffled citations in which it opens is the false-alarm rate.
+contests. The gate may open for citations, but not for lists, which credit nothing, or for shuffled citations. The
+false-alarm rate is the share of streams with shuffled citations in which the gate opens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIGNALS: tuple[Signal, ...] = ("cite", "list", "shuffled cite")
 
 @dataclass(frozen=True)
 class StreamJob:
-    """One stream: all questions of a history under one seed."""
+    """One stream: all of a history's questions, with one seed and signal."""
 
     seed: int
     history: History
@@ -32,10 +32,10 @@ class StreamJob:
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """The course of the gate in one stream.
+    """What the gate did in one stream.
 
-    `tried_at` and `opened_at` are the recalls after which the learner was first on trial and first on, None if never.
-    The other fields are the values at the end of the stream.
+    `tried_at` and `opened_at` are the numbers of recalls after which the learner was first on trial and first on, or
+    None if it never was. The other fields are values at the end of the stream.
     """
 
     signal: Signal
@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of streams of one signal in which the gate opened, ever and at the end."""
+    """The totals for one signal's streams, including in how many the gate ever opened and was open at the end."""
 
     signal: Signal
     streams: int
@@ -69,7 +69,7 @@ class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int]) -> list[StreamJob]:
-    """Return the streams to run; lists, which credit nothing under any seed, get few."""
+    """Return the streams to run; lists get few seeds, since they never credit anything."""
     return [
         StreamJob(seed, history, signal)
         for signal in SIGNALS

@@ -1,7 +1,7 @@
 """Splits a user's questions into teaching and test halves, and merges several users' histories into one.
 
-Two questions share evidence if an item answers both. In a random split, many test questions ask for evidence of a
-training question (`repeated`); in a disjoint split none does, so a gain is more than remembered answers. The same seed
+Two questions share evidence if an item answers both. In a random split, many test questions share evidence with a
+training question (`repeated`). In a disjoint split none does, so a gain is more than remembered answers. The same seed
 gives the same split.
 """
 
@@ -20,9 +20,9 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """The questions of one user. `train` is in teaching order.
+    """One user's questions. `train` is in teaching order.
 
-    `repeated` are the ids of test questions that share evidence with a training question.
+    `repeated` contains the ids of test questions that share evidence with a training question.
     """
 
     train: tuple[Question, ...]
@@ -31,7 +31,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_split(name: SplitName, questions: Sequence[Question], random: np.random.Generator) -> Split:
-    """Return half of the questions for teaching and half for testing; disjoint halves may be unequal."""
+    """Split the questions into halves for teaching and testing; disjoint halves may be unequal."""
     groups = [[question] for question in questions] if name == "random" else evidence_groups(questions)
     train: list[Question] = []
     test: list[Question] = []
@@ -47,7 +47,7 @@ def make_split(name: SplitName, questions: Sequence[Question], random: np.random
 
 
 def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
-    """Return the smallest groups of questions such that no two groups share evidence, in order."""
+    """Divide the questions, in order, into the smallest groups that share no evidence with each other."""
     groups: list[tuple[set[str], list[Question]]] = []
     for question in questions:
         items, members = set(question.relevant), [question]
@@ -60,13 +60,13 @@ def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def only_main(history: History, categories: Collection[str], user: str) -> History:
-    """Return the history under the name `user`, with only the answerable questions of `categories` (empty: all)."""
+    """Return the history as `user`'s, with only the answerable questions in `categories` (empty: all)."""
     kept = (question for question in history.answerable if not categories or question.category in categories)
     return msgspec.structs.replace(history, user=user, questions=tuple(kept))
 
 
 def merged(histories: Sequence[History], user: str) -> History:
-    """Merge histories into one user's; ids of items and sessions are prefixed with their owners."""
+    """Merge histories into one user's; item and session ids are prefixed with their owners' names."""
     return History(
         user=user,
         items=tuple(_item(item, part.user) for part in histories for item in part.items),
@@ -75,7 +75,7 @@ def merged(histories: Sequence[History], user: str) -> History:
 
 
 def project(history: History) -> tuple[Question, ...]:
-    """Return the questions of a history with the item ids that they have in a merged one."""
+    """Return the history's questions with item ids as in a merged history."""
     return tuple(
         msgspec.structs.replace(
             question, relevant={_named(history.user, item): grade for item, grade in question.relevant.items()}

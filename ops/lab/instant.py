@@ -1,11 +1,10 @@
-"""Measures the instant layer by comparing the shipped learner with the same learner without that layer.
+"""Measures the instant layer by comparing the shipped learner with the same learner without the layer.
 
-The layer acts only while the bank is nearly empty, and once it cannot hold every lesson, so it is measured in these two
-states. In the state *cold*, each conversation is asked half of its other questions after 15 lessons. In the state
-*full*, all conversations are in one memory. 85 % of their questions are taught, which is more than the bank's 512
-exemplars, and the others are asked. Each course is taught once, with the layer, and asked with and without it, so both
-answers rank with the same lessons. The bank is measured both separately and with the other parts of the learner, as
-shipped.
+The layer is active only while the bank is nearly empty, and once it cannot hold every lesson, so it is measured in
+these two states. In the *cold* state, each conversation is asked half of its other questions after 15 lessons. In the
+*full* state, all conversations are in one memory: 85 % of their questions are taught, which is more than the bank's 512
+exemplars, and the others are asked. Each course is taught once, with the layer, and tested with and without it, so both
+answers use the same lessons. The bank is measured both by itself and with the learner's other parts, as shipped.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _BANK_ALONE = next(arm.parts for arm in ARMS if arm.name == BANK)
 
 @dataclass(frozen=True)
 class InstantJob:
-    """One course. `place` is the position of the history, part of its random seed."""
+    """One course. `place` is the history's position, which is part of the random seed."""
 
     state: State
     seed: int
@@ -51,7 +50,7 @@ class InstantJob:
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One question with and without the instant layer; `is_repeated` if it shares evidence with a taught one."""
+    """One question with and without the instant layer; `is_repeated` if it shares evidence with a taught question."""
 
     state: State
     signal: Signal
@@ -63,7 +62,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstantGain(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences made by the layer, by metric; `changed` counts the answers whose metrics it changed."""
+    """The layer's effect on each metric; `changed` counts the answers whose metrics it changed."""
 
     state: State
     signal: Signal
@@ -75,7 +74,7 @@ class InstantGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstantReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of the layer."""
+    """The results of one measurement of the layer."""
 
     conversations: int
     seeds: int
@@ -84,7 +83,7 @@ class InstantReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(histories: Sequence[History], everything: History, seeds: Sequence[int]) -> list[InstantJob]:
-    """Return the courses to run: each history cold, and `everything` full."""
+    """Return the courses to run: cold on each history, and full on `everything`."""
     places: list[tuple[State, int, History]] = [
         *(("cold", place, history) for place, history in enumerate(histories)),
         ("full", len(histories), everything),
@@ -99,7 +98,7 @@ def jobs(histories: Sequence[History], everything: History, seeds: Sequence[int]
 
 
 def run_job(setup: Setup, job: InstantJob) -> list[Compared]:
-    """Teach one course and ask its test questions with and without the layer."""
+    """Teach one course, and ask its test questions with and without the layer."""
     random = np.random.default_rng((job.seed, job.place, 7))
     questions = job.history.answerable
     shuffled = [questions[place] for place in random.permutation(len(questions))]
@@ -116,7 +115,7 @@ def run_job(setup: Setup, job: InstantJob) -> list[Compared]:
 
 
 def summarise(compared: Sequence[Compared]) -> list[InstantGain]:
-    """Return the differences by state, signal, parts and group, without empty groups."""
+    """Return the layer's effects by state, signal, parts and group, without empty groups."""
     by_kind: dict[tuple[State, Signal, Parts, Group], list[Compared]] = {}
     for one in compared:
         group: Group = "repeated" if one.is_repeated else "new"
@@ -160,7 +159,7 @@ def _gain(state: State, signal: Signal, parts: Parts, group: Group, compared: Se
 
 @contextmanager
 def _without_layer() -> Iterator[None]:
-    """Turn the layer off inside the block; no setting does."""
+    """Turn the layer off inside the block, since no setting does."""
     usual = Learner.uses_instant
     Learner.uses_instant = False  # type: ignore[assignment, method-assign]
     try:

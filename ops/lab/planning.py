@@ -1,12 +1,13 @@
-"""Measures whether a planner that recalls past runs gets runs of its own task and successful runs.
+"""Measures whether a planner's recall returns past runs of its own task, and successful ones.
 
-Half of each task's trials are past runs. They are replayed one after another: each recalls first, is published as
+Half of each task's trials are past runs. They are replayed one after another: each recalls first, is then published as
 events, and gets its reward as feedback. The other half only recall, with the user's first message. An answer is read as
-runs, each at the rank of its best memory. There are two splits. With `trial`, all tasks are learned from. With `task`,
-every past run is in the memory, but only half of the tasks are learned from, and the other half are tested.
+a list of runs, each ranked by its best memory. There are two splits. With `trial`, feedback is given for all tasks.
+With `task`, every past run is in the memory, but feedback is given for only half of the tasks, and the other half are
+tested.
 
 The recorded runs used no memory, so the reward is the only feedback. Some arms also get a simulated citation: the first
-shown memory of a run of the same task, or with a probability of 20 % another memory.
+shown memory of a run of the same task or, with a probability of 20 %, a different memory.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class PlannerJob:
-    """One planner: the split, seed and arm."""
+    """One planner: its split, seed, runs and arm."""
 
     held: Held
     seed: int
@@ -61,9 +62,9 @@ class PlannerJob:
 
 
 class RunFigures(NamedTuple):
-    """Shares of runs of the same task, and of successful runs, at 1 and among the first 3.
+    """The shares of runs of the same task, and of successful runs, in first place and among the first three.
 
-    `worked_1` is 1 if the first run is of the same task and succeeded.
+    `worked_1` is 1 if the first run is of the same task and succeeded, and 0 otherwise.
     """
 
     same_task_1: float
@@ -74,7 +75,7 @@ class RunFigures(NamedTuple):
 
 
 class Requested(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one request. `is_mixed`: past runs of its task both succeeded and failed, so the order matters."""
+    """The results of one request. `is_mixed`: its task's past runs include successes and failures, so order matters."""
 
     arm: str
     held: Held
@@ -86,7 +87,7 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """The averages of one arm over all requests, or over mixed tasks; differences are to ranking by similarity only."""
+    """One arm's averages over all or mixed requests, and its differences from ranking only by similarity."""
 
     arm: str
     held: Held
@@ -98,12 +99,12 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(runs: Sequence[RecordedRun], seeds: Sequence[int]) -> list[PlannerJob]:
-    """Return the jobs of the experiment."""
+    """Return the experiment's jobs: every arm with each split and seed."""
     return [PlannerJob(held, seed, tuple(runs), arm) for seed in seeds for held in HELD for arm in ARMS]
 
 
 def run_job(setup: Setup, job: PlannerJob) -> list[Requested]:
-    """Replay the past runs, then ask each request."""
+    """Replay the past runs, then recall for each tested request."""
     random = np.random.default_rng((job.seed, HELD.index(job.held), 5))
     past, asking = _by_trial(job.runs, random)
     taught_tasks = set(_tasks(job.runs, random)) if job.held == "task" else {run.task for run in job.runs}
@@ -119,7 +120,7 @@ def run_job(setup: Setup, job: PlannerJob) -> list[Requested]:
 
 
 def summarise(requested: Sequence[Requested]) -> list[Planning]:
-    """Return the averages of each arm, by split."""
+    """Return each arm's averages, by split and group."""
     found = []
     for held in HELD:
         for group in ("all", "mixed"):
@@ -130,7 +131,7 @@ def summarise(requested: Sequence[Requested]) -> list[Planning]:
 
 
 def figures_of(runs: Sequence[RecordedRun], task: int) -> RunFigures:
-    """Return the figures of recalled runs, best first, for a request of `task`; all 0 without runs."""
+    """Return the shares for recalled `runs`, best first, given the request's `task`; all are 0 if there are no runs."""
     same = [run.task == task for run in runs[:3]] or [False]
     succeeded = [run.succeeded for run in runs[:3]] or [False]
     return RunFigures(
@@ -143,7 +144,7 @@ def figures_of(runs: Sequence[RecordedRun], task: int) -> RunFigures:
 
 
 def _by_trial(runs: Sequence[RecordedRun], random: np.random.Generator) -> tuple[list[RecordedRun], list[RecordedRun]]:
-    """Return half of the trials as past runs in random order, and the others."""
+    """Return half of each task's trials as past runs, in random order, and the other half."""
     trials = sorted({run.trial for run in runs})
     past_trials = {trials[place] for place in random.permutation(len(trials))[: len(trials) // 2]}
     past = [run for run in runs if run.trial in past_trials]
@@ -157,7 +158,7 @@ def _tasks(runs: Sequence[RecordedRun], random: np.random.Generator) -> list[int
 
 
 def _live(memory: Memory, run: RecordedRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
-    """Replay a run: recall, ingest its events, feed back its reward. With `shown` 0, only ingest."""
+    """Replay a run: recall, ingest its events, and report its reward. If `shown` is 0, only ingest."""
     result = memory.recall(run.request, shown, now=now, min_relevance=0.0) if shown else None
     events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
     for start in range(0, len(events), _BATCH):
@@ -168,14 +169,14 @@ def _live(memory: Memory, run: RecordedRun, now: datetime, shown: int, citing: n
 
 
 def _cited(result: RecallResult, run: RecordedRun, random: np.random.Generator) -> tuple[str, ...]:
-    """Return a memory that the planner might have cited, if a memory of its task was shown."""
+    """Return the id of a memory that the planner might have cited, or nothing if no memory of its task was shown."""
     records = [found.record for found in result.memories]
     same_task = [record.id for record in records if (record.run_id or "").startswith(f"task-{run.task}-")]
     return claim_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used
 
 
 def _recalled(memory: Memory, run: RecordedRun, past: Sequence[RecordedRun], now: datetime) -> list[RecordedRun]:
-    """Return the past runs recalled for the request of `run`, best first."""
+    """Return the past runs recalled for `run`'s request, best first."""
     by_id = {other.run_id: other for other in past}
     result = memory.recall(run.request, _MEMORIES, now=now, min_relevance=0.0)
     return [by_id[run_id] for run_id in distinct(found.record.run_id for found in result.memories) if run_id in by_id]
@@ -213,7 +214,7 @@ def _planning(own: Sequence[Requested], similarity: Sequence[Requested], group: 
 
 
 def _hours() -> Iterator[datetime]:
-    """Yield times one hour apart, forever."""
+    """Yield times one hour apart, without end."""
     now = _START
     while True:
         yield now

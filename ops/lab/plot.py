@@ -1,6 +1,7 @@
-"""Plots the learning curve: recall at 5 of repeated questions, less learning off, with 95 % intervals.
+"""Plots the learning curve: recall at 5 of repeated questions, minus learning off, with 95 % intervals.
 
-The only file that imports matplotlib, which is optional (`pip install memory-agent[plot]`). Needs no display.
+The only module of the lab that imports matplotlib, which is optional (`pip install memory-agent[plot]`). No display is
+needed.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ _DOTS_PER_INCH = 120
 
 
 def check_plot(file: Path) -> None:
-    """Check that the plot can be written, before measuring for minutes. Raises `InvalidInputError`."""
+    """Check that the plot can be written, before minutes of measuring. Raises `InvalidInputError`."""
     if file.suffix.lower() != ".png":
-        raise InvalidInputError("--plot", f"{file} is not named .png")
+        raise InvalidInputError("--plot", f"{file} must end with .png")
     if not file.absolute().parent.is_dir():
-        raise InvalidInputError("--plot", f"{file.parent} is not a folder")
+        raise InvalidInputError("--plot", f"folder not found: {file.parent}")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise InvalidInputError("--plot", "needs `pip install memory-agent[plot]`") from error
+        raise InvalidInputError("--plot", "requires `pip install memory-agent[plot]`") from error
 
 
 def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
-    """Draw the learning curves to a PNG file, with learning off as the line at 0. Same errors as `check_plot`."""
+    """Plot the learning curves to a PNG file, with learning off as the line at 0. Raises what `check_plot` raises."""
     check_plot(file)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -47,14 +48,14 @@ def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
     axes.axhline(0.0, color="black", linewidth=1, label=OFF)
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel("share of the training questions taught, %")
-    axes.set_ylabel("recall at 5, repeated evidence, less learning off, %")
+    axes.set_ylabel("recall at 5, repeated evidence, minus learning off, %")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=_DOTS_PER_INCH, metadata={"Software": None})
 
 
 def _draw(axes: Axes, points: Sequence[Point], aside: float) -> None:
-    """Draw one curve, shifted by `aside` to keep intervals apart."""
+    """Plot one curve, shifted horizontally by `aside` so that intervals do not overlap."""
     taught = [point.taught + aside for point in points]
     means = [100 * point.over_off.mean for point in points]
     axes.plot(taught, means, marker="o", markersize=4, label=points[0].arm)

@@ -1,9 +1,9 @@
 """Runs every experiment over one set of stores, in worker processes.
 
-The main trial, the gate's streams, the users with recurring work and the airline runs use all seeds. Lists and two
-projects use only the first two. Jobs are independent, each with its own seed, and results are returned in job order, so
-the number of processes does not change them. Each process opens its own model (150 MB). Threads were rejected because
-they would wait for each other, since most of a recall is Python.
+The main trial, the gate's streams, the users with recurring work and the airline runs use all seeds. Lists and the
+two-project experiment use only the first two. Jobs are independent, each with its own seed, and results are returned in
+job order, so they do not depend on the number of processes. Each process opens its own model (150 MB). Threads were
+rejected because they would block each other, since most of a recall is Python.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Protocol:
 
     @property
     def histories(self) -> list[History]:
-        """The conversations, each as one user, with the questions that are measured."""
+        """The conversations, each as one user's, with only the measured questions."""
         dataset = self.conversations
         if dataset is None:
             return []
@@ -61,7 +61,7 @@ class Protocol:
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all experiments, question by question, without text. `model` names the embedding model."""
+    """The results of all experiments for each question, without text. `model` names the embedding model."""
 
     model: str
     took_s: float
@@ -73,7 +73,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
-    """Run all experiments. Raises `ModelError` without a model."""
+    """Run all experiments. Raises `ModelError` if the model is missing."""
     started_s = time.monotonic()
     with (
         _setup(protocol, _events(protocol.histories), progress) as setup,
@@ -92,7 +92,7 @@ def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
 
 
 def measure_instant_layer(protocol: Protocol, progress: Progress) -> instant.InstantReport:
-    """Measure only the instant layer on the conversations. Raises `ModelError` without a model."""
+    """Measure only the instant layer, on the conversations. Raises `ModelError` if the model is missing."""
     started_s = time.monotonic()
     histories = protocol.histories
     everything = merged(histories, _EVERYTHING)
@@ -141,7 +141,7 @@ def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:
 
 @contextmanager
 def _setup(protocol: Protocol, events: Mapping[str, Events], progress: Progress) -> Iterator[Setup]:
-    """Yield the stores of these events, by user; remove them afterwards."""
+    """Ingest each user's events and yield the stores; remove them afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         own = open_embedder(protocol.settings.embedder)
         try:
@@ -153,7 +153,7 @@ def _setup(protocol: Protocol, events: Mapping[str, Events], progress: Progress)
 
 
 def _events(histories: list[History]) -> Mapping[str, Events]:
-    """Return the events of each user: each conversation, the pairs, and all in one."""
+    """Return the events by user: one user per conversation, one per pair, and one with all conversations."""
     users = [*histories, *(merged(pair, forgetting.pair_user(*pair)) for pair in forgetting.pairs(histories))]
     if histories:
         users.append(merged(histories, _EVERYTHING))
@@ -166,19 +166,19 @@ Result = TypeVar("Result")
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 _setups: list[Setup] = []
-"""The setup of all jobs in a worker process."""
+"""The setup shared by all jobs in a worker process; at most one item."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Runs jobs in a pool of processes, or in this one."""
+    """Runs jobs in a pool of processes, or in this process."""
 
     setup: Setup
     progress: Progress
     pool: ProcessPoolExecutor | None = None
 
     def run(self, what: str, work: Callable[[Setup, Job], Result], jobs: Sequence[Job]) -> list[Result]:
-        """Return the results of `work`, a module-level function, in job order."""
+        """Run `work`, a module-level function, on each job; return the results in job order."""
         results = []
         for result in self._results(work, jobs):
             results.append(result)
@@ -193,11 +193,11 @@ class Workers:
 
 @contextmanager
 def workers(setup: Setup, processes: int, progress: Progress) -> Iterator[Workers]:
-    """Yield `processes` workers on the stores of `setup`; pending jobs are cancelled at the end."""
+    """Yield `processes` workers that use `setup`'s stores; cancel pending jobs at the end."""
     if processes == 1:
         yield Workers(setup, progress)
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy locks held by threads of the engines
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy locks held by the engines' threads
     with _one_thread_each():
         pool = ProcessPoolExecutor(processes, spawn, _begin, (setup.stores, setup.shown))
         try:
@@ -210,7 +210,8 @@ def workers(setup: Setup, processes: int, progress: Progress) -> Iterator[Worker
 def _one_thread_each() -> Iterator[None]:
     """Limit numpy to one thread in processes started inside the block.
 
-    Matrices are small here: a recall took 46 ms of processor time with two threads on two busy cores, 17 ms with one.
+    The matrices are small: a recall took 46 ms of processor time with two threads on two busy cores, but 17 ms with
+    one.
     """
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "1"
@@ -230,7 +231,7 @@ def _begin(stores: Stores, shown: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit with the parent process; the workers of a killed pool would otherwise wait forever."""
+    """Exit with the parent process; otherwise, a killed pool's workers would block forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

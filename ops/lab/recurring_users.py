@@ -1,8 +1,8 @@
-"""Measures for how many users with recurring work the gate opens within 20 and 50 runs, and how much they then gain.
+"""Measures for how many users with recurring work the gate opens within 20 and 50 runs, and their gain.
 
-A user has six matters, each a question of one conversation, and asks for one of them in four of five runs, in changing
-words; every fifth run asks something else. After 50 runs, the matters are asked in new words, together with questions
-that were never asked. With shuffled citations the gate should not open: the share of users in which it does is the
+A user has six matters, each a question about one conversation. Four of five runs ask about one of them, in varying
+words; every fifth run asks something else. After 50 runs, the matters are asked in new words, along with questions that
+were never asked. With shuffled citations the gate should not open: the share of users for whom it does is the
 false-alarm rate.
 """
 
@@ -23,7 +23,7 @@ from ops.lab.gains import METRICS, Array, Difference, difference
 SIGNALS: tuple[Signal, ...] = ("cite", "shuffled cite")
 RUNS, EARLY = 50, 20
 
-_USERS = 4  # per conversation and seed
+_USERS = 4  # users per conversation and seed
 _MATTERS = 6
 _RECURRING = 0.8
 _NEW_QUESTIONS = 20
@@ -44,7 +44,7 @@ LAST_WORDING = "As usual: {}"
 
 @dataclass(frozen=True)
 class UserJob:
-    """One user: a draw of matters and runs from a history."""
+    """One user, whose matters and runs are drawn from a history."""
 
     seed: int
     number: int
@@ -53,11 +53,10 @@ class UserJob:
 
 
 class Lived(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one user after all runs. `opened_at` is the number of runs after which the gate was first open,
-    None if never.
+    """One user's results after all runs.
 
-    `again` and `new` are the metrics of the matters and of new questions, each with the gate deciding and without
-    learning.
+    `opened_at` is the number of runs after which the gate was first open, or None if it never was. `again` and `new`
+    are the metrics of the matters and of new questions, each with the gate deciding and with learning off.
     """
 
     signal: Signal
@@ -69,7 +68,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecurringSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The users of one signal; `again` and `new` are differences to learning off, by metric."""
+    """The totals for one signal's users; `again` and `new` are differences from learning off, by metric."""
 
     signal: Signal
     users: int
@@ -83,7 +82,7 @@ class RecurringSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(histories: Sequence[History], signals: Sequence[Signal], seeds: Iterable[int]) -> list[UserJob]:
-    """Return the users to simulate, of conversations that have questions for them."""
+    """Return the users to simulate, from conversations with enough questions."""
     long = [history for history in histories if len(history.answerable) >= _LEAST_QUESTIONS]
     return [
         UserJob(seed, place * _USERS + user, history, signal)
@@ -96,7 +95,7 @@ def jobs(histories: Sequence[History], signals: Sequence[Signal], seeds: Iterabl
 
 
 def run_job(setup: Setup, job: UserJob) -> Lived:
-    """Simulate the runs of one user, then ask."""
+    """Simulate one user's runs, then ask the matters and new questions."""
     random = np.random.default_rng((job.seed, job.number, 5))
     questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
     matters, others = questions[:_MATTERS], questions[_MATTERS:]
@@ -125,7 +124,7 @@ def run_job(setup: Setup, job: UserJob) -> Lived:
 
 
 def summarise(lived: Sequence[Lived]) -> list[RecurringSummary]:
-    """Summarise the users by signal; conversations are resampled."""
+    """Summarise the users by signal, resampling conversations for the intervals."""
     by_signal: dict[Signal, list[Lived]] = {}
     for one in lived:
         by_signal.setdefault(one.signal, []).append(one)

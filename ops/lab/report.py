@@ -1,4 +1,4 @@
-"""The report of the protocol: all figures, and each target with its measured value."""
+"""The protocol's report: all results, and each target with its measured value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ops.lab.trials import Report
 
 
 class Taught(msgspec.Struct, frozen=True, kw_only=True):
-    """The feedback of one arm, summed over courses, and the final states of its gates."""
+    """One arm's feedback, summed over courses, and the final states of its gates."""
 
     arm: str
     split: SplitName
@@ -38,9 +38,9 @@ class Taught(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. Shares are 0 to 1; differences are to learning off unless stated.
+    """The results of one measurement. Shares are 0 to 1; differences are from learning off unless stated otherwise.
 
-    `inputs` are the SHA-256 of the files by kind; `users` and `questions` are the numbers that were measured.
+    `inputs` are the files' SHA-256 digests, by kind. `users` and `questions` are the numbers measured.
     """
 
     version: str
@@ -67,7 +67,7 @@ class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(protocol: Protocol, evidence: Evidence) -> LearningReport:
-    """Return the report of a protocol's results."""
+    """Summarise the evidence that a protocol produced."""
     answered = [answer for report in evidence.reports for answer in report.answered]
     stand, points = standings(answered), curve(answered)
     kept, watched = sum_forgetting(evidence.moments), sum_gates(evidence.streams)
@@ -136,14 +136,14 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
 ORACLE_GAIN, CITE_GAIN = 0.08, 0.04
 MOST_HARM = -0.01
 OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
-"""The minimum gain of successful runs in first place, and the maximum loss of runs of the same task, from outcomes."""
+"""The minimum gain from outcomes in successful runs in first place, and the minimum change in runs of the same task."""
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
-"""The minimum shares of users with recurring work whose gate opens, and the maximum share if uses are shuffled."""
+"""The minimum shares of users whose gate is open early and by the end, and the maximum share if uses are shuffled."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure and its bound. `measured` and `reached` are None if there are too few units."""
+    """A target: a measured value and its bound. `measured` and `reached` are None if there are too few units."""
 
     name: str
     measured: float | None
@@ -159,7 +159,7 @@ def targets(
     planning: Sequence[Planning],
     recurring: Sequence[RecurringSummary] = (),
 ) -> list[Target]:
-    """Return the targets with measured figures."""
+    """Return the targets for which there are measurements."""
     return [
         *_gains(standings),
         *_no_gain_before(curve),
@@ -174,12 +174,12 @@ def _gains(standings: Sequence[Standing]) -> Iterator[Target]:
     for arm, bound in ((ORACLE, ORACLE_GAIN), (CITE, CITE_GAIN)):
         if standing := _find(standings, arm, "random", "repeated"):
             over_off, over_control = standing.over_off[HEADLINE], standing.over_control
-            yield _at_least(f"{arm}, repeated evidence: recall at 5 over learning off", over_off.mean, bound)
-            yield _above(f"{arm}, repeated evidence: lower 95 % bound of that", over_off.low, 0.0)
+            yield _at_least(f"{arm}, repeated evidence: recall at 5 minus learning off", over_off.mean, bound)
+            yield _above(f"{arm}, repeated evidence: lower 95 % bound of this", over_off.low, 0.0)
             if over_control is not None:
-                yield _above(f"{arm}, repeated evidence: over its shuffled control", over_control.mean, 0.0)
+                yield _above(f"{arm}, repeated evidence: recall at 5 minus shuffled control", over_control.mean, 0.0)
     if standing := _find(standings, GATED, "disjoint", "new"):
-        name = f"{GATED}, evidence never used: recall at 5 over learning off"
+        name = f"{GATED}, evidence never used: recall at 5 minus learning off"
         yield _at_least(name, standing.over_off[HEADLINE].mean, MOST_HARM)
 
 
@@ -192,8 +192,8 @@ def _no_gain_before(curve: Sequence[Point]) -> Iterator[Target]:
 def _kept(forgetting: Sequence[Forgetting]) -> Iterator[Target]:
     for part in forgetting:
         for kept in part.kept:
-            yield _at_least(f"{part.arm}, two projects: share of its gain that {kept.project} has", kept.share, KEPT)
-        yield _above(f"{part.arm}, two projects: harm to the other one, lower 95 % bound", part.harm.low, MOST_HARM)
+            yield _at_least(f"{part.arm}, two projects: share of {kept.project}'s gain retained", kept.share, KEPT)
+        yield _above(f"{part.arm}, two projects: change in the other, lower 95 % bound", part.harm.low, MOST_HARM)
 
 
 def _gate(gates: Sequence[GateSummary]) -> Iterator[Target]:
@@ -211,7 +211,7 @@ def _recurring(recurring: Sequence[RecurringSummary]) -> Iterator[Target]:
             yield _at_least(f"recurring work, cite: gate open by run {EARLY}", part.opened_early / part.users, BY_EARLY)
             yield _at_least(f"recurring work, cite: gate open by run {RUNS}", part.opened / part.users, BY_END)
             again, new = part.again[HEADLINE], part.new[HEADLINE]
-            yield _above(f"recurring work, cite: recall at 5 of what recurs after {RUNS} runs", again.low, 0.0)
+            yield _above(f"recurring work, cite: recall at 5 of recurring matters after {RUNS} runs", again.low, 0.0)
             yield _at_least("recurring work, cite: recall at 5 of new questions, lower 95 % bound", new.low, MOST_HARM)
         else:
             name = f"recurring work, {part.signal}: gate open by run {RUNS}"

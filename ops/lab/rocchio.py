@@ -1,12 +1,12 @@
-"""A baseline: one vector that moves all queries, the mean of used memories minus requests (Rocchio, 1971).
+"""A baseline: shifts all queries by one vector, the mean of used memories minus requests (Rocchio, 1971).
 
     moved = unit(x + beta mean(y - x))      x a request; y = unit(mean of what its run used)
 
 It learns from approved runs with at least one credited memory, all weighted equally. The memory is the real `Memory`
-with learning off and an embedder that moves its queries. Neither requests nor memories are centred: with centred
-memories, both means are close to zero and the vector has no effect (its length on LoCoMo is .07 to .11 before beta, and
-.56 to .63 without centring). Queries are not moved during learning; otherwise the first runs would decide which
-memories later runs are shown.
+with learning off and an embedder that shifts its queries. Neither requests nor memories are centred: with centred
+memories, both means are close to zero and the vector has no effect (before beta, its length on LoCoMo is .07 to .11,
+but .56 to .63 without centring). Queries are not shifted during learning; otherwise the first runs would determine
+which memories later runs are shown.
 
 Shapes: d dimensions, k memories used.
 """
@@ -23,23 +23,23 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding
 from sona import Array
 
 BETA = 0.75
-"""The classic weight of the vector (Manning, Raghavan and Schütze, 2008, 9.1.1)."""
+"""The vector's classic weight (Manning, Raghavan and Schütze, 2008, 9.1.1)."""
 _APPROVED = 0.5
 
 
 class Rocchio:
-    """The runs of one course so far, and the vector they give. Mutable."""
+    """Accumulates one course's runs and computes their vector. Mutable."""
 
     def __init__(self) -> None:
         self._ways: list[Array] = []
 
     def learn(self, query: Embedding, used: Sequence[Embedding], quality: float) -> None:
-        """Add a run that asked `query` (d,), was credited with `used` (k, d) and ended with `quality`."""
+        """Add a run with its request `query` (d,), its credited memories `used` (k, d) and its `quality`."""
         if len(used) and quality > _APPROVED:
             self._ways.append(_answer(used) - query)
 
     def moving(self, embedder: Embedder) -> Embedder:
-        """Return an embedder that moves queries, or the same embedder if no approved run used a memory."""
+        """Return an embedder that shifts queries, or `embedder` itself if no approved run used a memory."""
         return MovedQueries(embedder, BETA * np.mean(self._ways, axis=0)) if self._ways else embedder
 
 
@@ -53,17 +53,17 @@ class MovedQueries(PassageEmbedder):
     """An embedder that shifts queries by a vector."""
 
     def __init__(self, embedder: Embedder, shift: Array) -> None:
-        """Move queries by `shift` (d,)."""
+        """Shift `embedder`'s queries by `shift` (d,)."""
         self._embedder = embedder
         self._shift = shift
 
     @property
     def info(self) -> EmbedderInfo:
-        """The model of the vectors."""
+        """Like `Embedder.info`."""
         return self._embedder.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Return the query with the moved vector (d,), of unit length, and unchanged words."""
+        """Return the query with a shifted vector (d,), of unit length, and unchanged words."""
         query = self._embedder.embed_query_words(text, timeout_s)
         moved = query.vector + self._shift
         return Settled(msgspec.structs.replace(query, vector=(moved / np.linalg.norm(moved)).astype(np.float32)))
@@ -71,11 +71,11 @@ class MovedQueries(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Return the unmoved embeddings of `texts`."""
+        """Return the unshifted embeddings of `texts`."""
         return self._embedder.begin_passages(texts, progress, timeout_s)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`."""
+        """Return the model's token count for `text`."""
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The stores that every experiment starts from: each user's events, ingested once in this process.
+"""The stores that every experiment starts with: each user's events, ingested once in this process.
 
 Recalls and feedback change later rankings, so arms work only on copies (`copied`).
 """
@@ -28,7 +28,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Stores:
-    """The folder of the ingested events, and by user the record id of each event."""
+    """The folder of the ingested stores, and each event's record id, by user."""
 
     folder: Path
     settings: Settings
@@ -38,7 +38,7 @@ class Stores:
 def ingest_all(
     events: Mapping[str, Events], settings: Settings, folder: Path, embedder: Embedder, progress: Progress
 ) -> Stores:
-    """Ingest the events of each user below `folder`. Events that become no memory have no record."""
+    """Ingest each user's events into a store below `folder`. Events that create no memory have no record id."""
     Layout(folder).create()
     total, done = sum(map(len, events.values())), 0
     records: dict[str, dict[str, str]] = {}
@@ -63,19 +63,19 @@ def copied(folder: Path, user_id: str) -> Iterator[Path]:
 
 
 class CachingEmbedder(PassageEmbedder):
-    """Embeds each text once and caches the embedding. Not thread-safe.
+    """Embeds each text once, and caches the embedding. Not thread-safe.
 
-    This takes a third of the time, since stores share texts.
+    Caching cuts the time to a third, since stores share texts.
     """
 
     def __init__(self, embedder: Embedder, known: Mapping[str, Embedded] | None = None) -> None:
-        """Embed with `embedder`, which the caller closes, except the texts in `known`."""
+        """Embed with `embedder`, which the caller closes, except for texts in `known`."""
         self._embedder = embedder
         self._found: dict[str, Embedded] = dict(known or {})
 
     @property
     def info(self) -> EmbedderInfo:
-        """The model of the vectors."""
+        """Like `Embedder.info`."""
         return self._embedder.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
@@ -85,14 +85,14 @@ class CachingEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: EmbeddingProgress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Return the embeddings of `texts`, embedding only new texts."""
+        """Return the embeddings of `texts`, embedding only those not cached."""
         new = [text for text in dict.fromkeys(texts) if text not in self._found]
         if new:
             self._found.update(zip(new, self._embedder.embed_passages(new, progress), strict=True))
         return Settled([self._found[text] for text in texts])
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`."""
+        """Return the model's token count for `text`."""
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:

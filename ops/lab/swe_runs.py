@@ -1,8 +1,8 @@
-"""Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024), and how they ended.
+"""Reads a software-engineering agent's runs on GitHub issues (SWE-bench; Jimenez et al. 2024), with their outcomes.
 
-A file is a list of `{instance_id, resolved, task, steps: [{thought}]}`; `resolved` says whether hidden tests passed.
-The request is the beginning of the issue, the thoughts are steps, and the last long thought is the summary. Commands
-and their outputs are left out, since the thoughts contain the same in words.
+A file is a list of `{instance_id, resolved, task, steps: [{thought}]}`; `resolved` is true if hidden tests passed. The
+request is the beginning of the issue, the thoughts are steps, and the last long thought is the summary. Commands and
+their outputs are omitted, since the thoughts describe them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def read_swe_runs(file: Path) -> tuple[RecordedRun, ...]:
-    """Return the runs of a file; a task is an issue. Raises `InvalidInputError`."""
+    """Read a file of runs, with each issue as a task. Raises `InvalidInputError`."""
     try:
         entries = msgspec.json.decode(file.read_bytes(), type=list[_Entry])
     except OSError as error:

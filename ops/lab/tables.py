@@ -1,4 +1,4 @@
-"""Formats the report of the protocol as tables: targets first, then the figures behind them."""
+"""Formats the protocol's report as tables: targets first, then the underlying results."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _LEARNT = {
     "random": "random split, evidence may repeat: evidence found, %",
     "disjoint": "disjoint split, no evidence repeats: evidence found, %",
 }
-_CURVE = "learning curve: recall at 5 of repeated questions, less learning off, %"
+_CURVE = "learning curve: recall at 5 of repeated questions, minus learning off, %"
 _PROJECTS = "two projects in one memory, A taught before B: gain in recall at 5, %"
 
 _TARGETS = ("target", "measured", "bound", "reached")
-_STANDINGS = ("arm", "questions", "answers", "at 1", "at 5", "at 10", "MRR", "at 5, less off", "less control", "gain")
+_STANDINGS = ("arm", "questions", "answers", "at 1", "at 5", "at 10", "MRR", "at 5, minus off", "minus control", "gain")
 _TAUGHT = ("arm", "split", "courses", "feedbacks", "named", "credited", "gate at the end", "recalls served")
-_KEPT = ("signal", "project", "alone", "beside the other", "kept", "beside less .8 of alone")
+_KEPT = ("signal", "project", "alone", "with the other", "kept", "with, minus .8 of alone")
 _GATE_STREAMS = ("signal", "streams", "recalls", "credited in each", "won", "lost", "tied", "opened", "open at the end",
            "opened after")  # fmt: skip
 _RECURRING = ("signal", "users", "credited in each", "open by run 20", "by run 50", "median run", "again, at 1",
               "again, at 5", "new, at 1", "new, at 5")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
-             "succeeded at 1, less similarity alone")  # fmt: skip
+             "succeeded at 1, minus similarity alone")  # fmt: skip
 _INSTANT = ("bank", "signal", "learner", "evidence", "answers", "changed", "at 1", "at 5", "at 10")
 _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
 
 
 def print_learning(report: LearningReport) -> None:
-    """Print a report."""
+    """Print a report as tables."""
     for title, columns, rows in tables(report):
         print_table(title, columns, rows)
         click.echo()
@@ -50,18 +50,18 @@ def print_learning(report: LearningReport) -> None:
 
 
 def tables(report: LearningReport) -> list[Table]:
-    """Return the non-empty tables of a report. Shares are in %."""
+    """Return the report's non-empty tables. Shares are in %."""
     stages = dict.fromkeys(point.taught for point in report.curve)
     found: list[Table] = [
         ("targets", _TARGETS, [*map(_target, report.targets)]),
         (_LEARNT["random"], _STANDINGS, [_standing(part) for part in report.standings if part.split == "random"]),
         (_LEARNT["disjoint"], _STANDINGS, [_standing(part) for part in report.standings if part.split == "disjoint"]),
         (_CURVE, ("arm", *(f"after {stage} %" for stage in stages)), _curve(report)),
-        ("feedback: memories that were named, and credited", _TAUGHT, [*map(_taught, report.taught)]),
+        ("feedback: memories named and credited", _TAUGHT, [*map(_taught, report.taught)]),
         (_PROJECTS, _KEPT, [row for part in report.forgetting for row in _kept(part)]),
-        ("the gate, in charge of long streams", _GATE_STREAMS, [*map(_gate_row, report.vigils)]),
+        ("the gate on long streams", _GATE_STREAMS, [*map(_gate_row, report.vigils)]),
         (
-            "users whose work recurs, the gate in charge of their first 50 runs",
+            "users with recurring work: the gate in their first 50 runs",
             _RECURRING,
             [*map(_recurring_row, report.recurring)],
         ),
@@ -71,7 +71,7 @@ def tables(report: LearningReport) -> list[Table]:
 
 
 def print_instant(report: InstantReport) -> None:
-    """Print a measurement of the instant layer."""
+    """Print a measurement of the instant layer as a table."""
     print_table(*instant_table(report))
     click.echo()
     print_figures(
@@ -80,16 +80,16 @@ def print_instant(report: InstantReport) -> None:
 
 
 def instant_table(report: InstantReport) -> Table:
-    """Return the differences made by the instant layer, in % of the evidence found."""
+    """Return the instant layer's effect on the evidence found, in percentage points."""
     rows: list[Row] = []
     for gain in report.gains:
         metrics = (spread(gain.differences[name]) for name in ("recall_at_1", HEADLINE, "recall_at_10"))
         rows.append((gain.state, gain.signal, gain.parts, gain.group, gain.answers, gain.changed, *metrics))
-    return "the instant layer: evidence found with it, less without it, %", _INSTANT, rows
+    return "the instant layer: evidence found with it, minus without it, %", _INSTANT, rows
 
 
 def figures(report: LearningReport) -> dict[str, object]:
-    """Return the inputs and parameters of a report."""
+    """Return the report's inputs and parameters, by display name."""
     inputs: dict[str, object] = {}
     if report.users:
         inputs["conversations"] = f"{report.users}, {report.questions} questions of categories 1 to 4"
@@ -106,7 +106,7 @@ def figures(report: LearningReport) -> dict[str, object]:
 
 
 def spread(difference: Difference | None) -> str:
-    """Return a difference of shares in %, with its interval if known."""
+    """Format a difference of shares in %, with its interval if known."""
     if difference is None:
         return "-"
     if difference.low is None or difference.high is None:

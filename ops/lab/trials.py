@@ -1,7 +1,7 @@
 """The main experiment measures how much teaching improves answers, for each seed, split, user and arm.
 
-All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split, an
-arm with a curve is also asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
+All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split,
+arms with a curve are also asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ops.lab.course import Course, FeedbackCounts, Figures, Setup, course
 from ops.lab.histories import SPLITS, Split, SplitName, make_split
 
 STAGES = (0, 10, 25, 50, 100)
-"""Percentages of the training after which arms with a curve are asked."""
+"""The percentages of the training after which arms with a curve are asked."""
 
 
 @dataclass(frozen=True)
 class CourseJob:
-    """One course. `place` is the position of the history, part of its random seed."""
+    """One course. `place` is the history's position, which is part of the random seed."""
 
     seed: int
     split: SplitName
@@ -34,7 +34,7 @@ class CourseJob:
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of one question in one course, after `taught` percent of the training."""
+    """One question's metrics in one course, after `taught` percent of the training."""
 
     arm: str
     split: SplitName
@@ -47,7 +47,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a course: answers, feedback counts, and the final state of its gate."""
+    """A course's results: answers, feedback counts, and the gate's final state."""
 
     arm: str
     split: SplitName
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[CourseJob]:
-    """Return the courses to run, over histories that contain only the measured questions."""
+    """Return the courses to run; `histories` must contain only the measured questions."""
     arms = tuple(arms)
     return [
         CourseJob(seed, split, place, history, arm)
@@ -92,12 +92,12 @@ def run_job(setup: Setup, job: CourseJob) -> Report:
 
 
 def split_of(name: SplitName, history: History, seed: int, place: int) -> Split:
-    """Return the split of a history, the same for every arm."""
+    """Return the history's split for a seed, which is the same for every arm."""
     return make_split(name, history.answerable, np.random.default_rng((seed, place, 0)))
 
 
 def _ask(taught: Course, job: CourseJob, split: Split, stage: int) -> Iterator[Answered]:
-    """Ask the repeated questions; after the whole training, ask all test questions."""
+    """Ask the repeated questions or, after all training, all test questions."""
     asked = [question for question in split.test if stage == STAGES[-1] or question.id in split.repeated]
     for question, figures in taught.ask(asked).items():
         yield Answered(

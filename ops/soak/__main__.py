@@ -1,4 +1,4 @@
-"""Long runs on a real daemon: `python -m ops.soak burst --events 100000`, `python -m ops.soak soak --minutes 30`."""
+"""Long-running tests of a real daemon, such as `python -m ops.soak burst --events 100000`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _PAGE = Path(__file__).parents[1] / "bench" / "load.md"
 
 
 def main() -> None:
-    """Run one test and print its figures as JSON."""
+    """Run one test and print its results as JSON."""
     parser = argparse.ArgumentParser(prog="python -m ops.soak", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    one = kinds.add_parser("burst", help="many events at once, with recalls meanwhile")
+    one = kinds.add_parser("burst", help="publish many events at once, with concurrent recalls")
     one.add_argument("--events", type=int, default=100_000)
-    one.add_argument("--timeout", type=float, default=7_200.0, help="seconds until all must be processed")
-    one.add_argument("--page", type=Path, nargs="?", const=_PAGE, help="write the figures into ops/bench/load.md")
-    other = kinds.add_parser("soak", help="mixed work for a long time; nothing may grow or be left over")
+    one.add_argument("--timeout", type=float, default=7_200.0, help="seconds within which all events must be processed")
+    one.add_argument("--page", type=Path, nargs="?", const=_PAGE, help="write the results to ops/bench/load.md")
+    other = kinds.add_parser("soak", help="run mixed work for a long time; nothing may leak or be left behind")
     other.add_argument("--minutes", type=float, default=30.0)
-    other.add_argument("--picture", type=Path, help="a file for memory over time (the extra `plot`)")
-    kinds.add_parser("kills", help="kill each process in turn; nothing may be left over")
-    hosts_kind = kinds.add_parser("hosts", help="what each started and ended host leaves in Ray's processes")
+    other.add_argument("--picture", type=Path, help="plot memory use to this file (requires the extra `plot`)")
+    kinds.add_parser("kills", help="kill each process in turn; nothing may be left behind")
+    hosts_kind = kinds.add_parser("hosts", help="measure the memory that each stopped host leaves in Ray's processes")
     hosts_kind.add_argument("--count", type=int, default=100)
     options = parser.parse_args()
     if options.kind == "burst":

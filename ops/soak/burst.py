@@ -1,7 +1,7 @@
-"""Publishes far more events than the memory can absorb, as fast as they are acknowledged, with concurrent recalls.
+"""Publishes events, with concurrent recalls, far faster than the memory can ingest them.
 
-Checks that every event is acknowledged, journaled exactly once and eventually processed, and that every recall is
-answered.
+Checks that every event is acknowledged, journaled exactly once and eventually processed, and that every recall
+succeeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAMPLE_S = 2.0
 
 
 def burst(count: int, timeout_s: float) -> dict[str, Any]:
-    """Run the burst and return its figures.
+    """Run the burst and return its results.
 
     Raises `AssertionError` if a check fails, and `DeadlineExceededError` if events are not processed in time.
     """
@@ -44,11 +44,11 @@ def burst(count: int, timeout_s: float) -> dict[str, Any]:
             _wait(client, through, began_s + timeout_s)
             worked_s = time.monotonic() - began_s
         status = client.status()
-        assert status.journal["last_seq"] == count, "an event is not in the journal, or twice"
+        assert status.journal["last_seq"] == count, "an event is missing from the journal, or duplicated"
         assert status.dispatched["kept"] == count, status.dispatched
         assert client.quarantined() == []
         assert client.stats().memories >= count
-        assert asking.taken_ms, "no recall was answered"
+        assert asking.taken_ms, "no recall succeeded"
     left = watch.left_over()
     assert left == {"processes": [], "shared_files": []}, left
     return {
@@ -74,7 +74,7 @@ def _publish(made: list[dict[str, Any]], data_dir: Path, timeout_s: float) -> di
 
 
 def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None:
-    """Wait until all events are processed, in requests of at most ten minutes."""
+    """Wait until all events are processed, with requests of at most ten minutes each."""
     while True:
         remaining_s = until_s - time.monotonic()
         try:
@@ -87,7 +87,7 @@ def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None
 
 
 class _Asking:
-    """Recalls continuously in a thread, recording latency and consumer lag."""
+    """Recalls continuously in a thread while entered, recording latency and consumer lag."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""Tracks all descendants of this process, including orphans, and the files they leave behind.
+"""Tracks all of this process's descendants, including orphans, and the files they leave behind.
 
-An orphan is reparented to this process instead of init (`PR_SET_CHILD_SUBREAPER`), so none is lost between two
-samples. Linux only.
+Orphans are reparented to this process instead of init (`PR_SET_CHILD_SUBREAPER`), so none is missed between samples.
+Linux only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _RAY_FOLDER = re.compile(r"(/\S*?/memory-ray-[^/\s]+)/")
 
 
 class Family:
-    """The descendants of this process that started after the family was opened."""
+    """This process's descendants that started after the family was created."""
 
     def __init__(self) -> None:
-        """Start adopting orphans. Raises `OSError` if that is not possible."""
+        """Start adopting orphans. Raises `OSError` if that is impossible."""
         if sys.platform != "linux":
-            raise OSError("orphans can be adopted on Linux only")
+            raise OSError("adopting orphans requires Linux")
         self._before = frozenset(process.pid for process in psutil.Process().children())
         self.shared_files: set[str] = set()
         self.ray_folders: set[str] = set()
@@ -43,7 +43,7 @@ class Family:
         _keep_orphans(False)
 
     def alive(self) -> list[psutil.Process]:
-        """Return the running processes and record their files; reap those that have ended."""
+        """Return the running processes and record their files; reap those that have exited."""
         return [process for process in _below(self._before) if self._is_alive(process)]
 
     def by_role(self) -> dict[str, list[psutil.Process]]:
@@ -55,7 +55,7 @@ class Family:
         return dict(found)
 
     def left(self) -> list[str]:
-        """Return the processes, shared-memory files and Ray folders that were seen and still exist."""
+        """Return the recorded processes, shared-memory files and Ray folders that still exist."""
         files = sorted(file for file in self.shared_files | self.ray_folders if Path(file).exists())
         return [f"{role} {len(those)}" for role, those in self.by_role().items()] + files
 
@@ -65,13 +65,14 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if process.ppid() == os.getpid() and process.name() != "python":  # these have a parent that reaps them
+            # Python processes are reaped by their parents.
+            if process.ppid() == os.getpid() and process.name() != "python":
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 
 
 def _below(but: frozenset[int]) -> list[psutil.Process]:
-    """Return all descendants of this process, except some children and their descendants."""
+    """Return all of this process's descendants, except the children `but` and their descendants."""
     ours = [child for child in psutil.Process().children() if child.pid not in but]
     found = list(ours)
     for child in ours:

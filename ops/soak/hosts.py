@@ -1,4 +1,4 @@
-"""Measures the memory that each started and ended host process leaves in Ray's other processes."""
+"""Measures the memory that each stopped host process leaves allocated in Ray's other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START_WITHIN_S = 120.0
 
 
 def hosts(count: int) -> dict[str, Any]:
-    """Start and end `count` hosts (at least 24) one after another; return the KB that each adds, with its interval."""
+    """Start and stop `count` hosts (at least 24) one after another; return the KB that each adds, with an interval."""
     own: defaultdict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         run = Path(folder) / "run"

@@ -1,7 +1,7 @@
 """Kills each process of a daemon, one after another.
 
-Checks that the daemon answers again or exits with a reason, and that it leaves no process, socket file, shared-memory
-file or Ray folder behind. If the daemon itself is killed, this is checked after the next one has started.
+Checks that the daemon recovers or exits with a reason, and that it leaves no process, socket file, shared-memory file
+or Ray folder behind. If the daemon itself is killed, this is checked after its successor has started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_agent.settings import Settings
 from ops.soak.family import Family
 
 ENDS = {"daemon", "Ray gcs", "Ray raylet", "Ray agent", "Ray runtime env"}
-"""Processes without which Ray cannot run: the daemon exits and its supervisor restarts it."""
+"""The daemon, and processes without which Ray cannot run: if one is killed, the supervisor restarts the daemon."""
 REPLACED = {"relay", "embedder", "host"}
 
 _PATIENCE_S = 120.0
@@ -29,13 +29,13 @@ _TEXT = "The spare key is under the third stone"
 
 
 def kills() -> dict[str, Any]:
-    """Run the test; return the outcome for each role of process. Raises `AssertionError` if something is left."""
+    """Run the test; return the outcome by process role. Raises `AssertionError` if something is left behind."""
     with Family() as family:
         return {role: _killed(family, role) for role in _roles(family)}
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait at most `within_s` until no process or file of a family is left; return what remains."""
+    """Wait up to `within_s` seconds until none of the family's processes and files are left; return what remains."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
@@ -43,7 +43,7 @@ def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
 
 
 def works(client: MemoryClient) -> bool:
-    """Return whether a memory can be stored and then recalled."""
+    """Return whether a memory can be stored and recalled."""
     try:
         kept = client.remember(_TEXT)
         return any(one.record.id == kept.id for one in client.recall(_TEXT, deadline_ms=10_000.0, top_k=50).memories)
@@ -81,7 +81,7 @@ def _killed(family: Family, role: str) -> dict[str, Any]:
 
 
 def kill(family: Family, role: str, client: MemoryClient) -> str:
-    """Kill the processes of this role; return the outcome for the daemon."""
+    """Kill the role's processes; return what the daemon did."""
     processes = family.by_role()
     for process in processes[role]:
         process.send_signal(signal.SIGKILL)
@@ -94,6 +94,6 @@ def kill(family: Family, role: str, client: MemoryClient) -> str:
         now = {process.pid for process in family.by_role().get(role, ())}
         is_settled = role not in ENDS and not now & before and (now or role not in REPLACED)
         if is_settled and works(client):
-            return "answers, with a new one" if now else "answers without it"
+            return "recovered, with a new process" if now else "recovered without it"
         time.sleep(_PAUSE_S)
-    raise AssertionError(f"{role}: the daemon neither answers nor ends")
+    raise AssertionError(f"{role}: the daemon neither recovered nor exited")

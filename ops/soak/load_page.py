@@ -1,4 +1,4 @@
-"""Formats the figures of a burst as `ops/bench/load.md`. Pure."""
+"""Formats a burst's results as `ops/bench/load.md`. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ops.bench.machine import describe_machine, load_per_core
 
 
 def load_page(figures: dict[str, Any], today: date) -> str:
-    """Return the figures as Markdown, dated `today`."""
+    """Return the contents of load.md, dated `today`."""
     machine = describe_machine()
     rows = [
         ("events published", f"{figures['events']:,}"),
-        ("acknowledged, a second", f"{figures['acknowledged_per_s']:,}"),
-        ("worked off, a second", f"{figures['worked_off_per_s']:,}"),
-        ("recalls meanwhile", f"{figures['recalls']:,}"),
+        ("acknowledged per second", f"{figures['acknowledged_per_s']:,}"),
+        ("processed per second", f"{figures['worked_off_per_s']:,}"),
+        ("concurrent recalls", f"{figures['recalls']:,}"),
         ("of them degraded", f"{figures['recalls_degraded']:,}"),
         ("recall p50 / p99, ms", f"{figures['recall_p50_ms']} / {figures['recall_p99_ms']}"),
     ]
@@ -25,15 +25,15 @@ def load_page(figures: dict[str, Any], today: date) -> str:
             "# A burst",
             "",
             f"Measured on {today.isoformat()} with `python -m ops.soak burst --events {figures['events']} --page`",
-            f"on an {machine['processor']} with {machine['cores']} cores; the load at the end was {load_per_core()}",
+            f"on {machine['processor']} with {machine['cores']} cores; the load at the end was {load_per_core()}",
             "per core.",
-            "All events are published at once, as fast as they are acknowledged. Meanwhile, one client recalls",
-            "continuously, 50 ms after each answer. Every event was acknowledged, is in the journal once and became a",
-            "memory. Every recall was answered, and no process was left running.",
+            "All events are published at once, as fast as they are acknowledged. At the same time, one client recalls",
+            "continuously, 50 ms after each answer. Every event was acknowledged, is in the journal once and created a",
+            "memory. Every recall succeeded, and no process was left running.",
             "",
             *_table("what", rows),
             "",
-            "The largest resident size of each part (processes share pages, so the sizes cannot be added up):",
+            "The maximum resident set size of each part (processes share pages, so the sizes cannot be summed):",
             "",
             *_table("part, MB", parts),
             "",

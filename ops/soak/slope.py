@@ -1,4 +1,4 @@
-"""The growth rate of a series with its confidence interval: a line through the means of blocks of samples. Pure."""
+"""Computes the growth rate of a series, with its confidence interval, from the means of blocks of samples. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STUDENT_95 = 2.228  # two-sided, 10 degrees of freedom
 
 
 class Slope(NamedTuple):
-    """The growth per second with its 95 % interval."""
+    """The growth per second, with its 95 % interval."""
 
     slope: float
     low: float
@@ -20,12 +20,12 @@ class Slope(NamedTuple):
 
 
 def slope_of(times_s: Sequence[float], values: Sequence[float]) -> Slope:
-    """Fit a line through the means of 12 blocks, since neighbouring samples are not independent.
+    """Fit a line to the means of 12 blocks, since neighbouring samples are not independent.
 
     Raises `ValueError` for fewer than 24 samples.
     """
     if len(times_s) < 2 * _BLOCKS:
-        raise ValueError(f"{len(times_s)} samples are too few")
+        raise ValueError(f"requires at least 24 samples, not {len(times_s)}")
     x = np.array([block.mean() for block in np.array_split(np.asarray(times_s, float), _BLOCKS)])
     y = np.array([block.mean() for block in np.array_split(np.asarray(values, float), _BLOCKS)])
     spread = float(((x - x.mean()) ** 2).sum())

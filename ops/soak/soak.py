@@ -1,7 +1,7 @@
-"""Runs mixed work of several users for a long time, with sleep and wake, and checks that nothing leaks.
+"""Runs several users' mixed work for a long time, with users sleeping and waking, and checks that nothing leaks.
 
-Memories are forgotten after each turn and the journal keeps only its newest part, so anything that still grows is a
-leak. Processes and open files are counted while all users sleep: after the first third, and at the end.
+Memories are forgotten after each turn, and the journal retains only its newest part, so anything that still grows is a
+leak. Processes and open files are counted while all users are asleep: after the first third, and at the end.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _QUESTIONS = 20
 _WAIT_S = 120.0
 _SAMPLE_S = 2.0
 _TURNS_BETWEEN_SLEEPS = 5
-_FEW_FILES = 8  # sockets between Ray's processes come and go
+_FEW_FILES = 8  # tolerated, since sockets between Ray's processes come and go
 
 Census = dict[str, dict[str, int]]
 
 
 def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
-    """Run the test; return the growth of each part, and leftover processes and files."""
+    """Run the test; return each part's growth, and the processes and files left behind."""
     with temporary_daemon(_SETTINGS) as data_dir:
         with MemoryClient(data_dir=data_dir) as client:
             pid = next(part.pid for part in client.status().parts if part.name == "daemon")
@@ -72,10 +72,10 @@ def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
 def verdict(
     growth: dict[str, dict[str, float]], first: Census, last: Census, left: dict[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Return the failed checks; all empty on success.
+    """Return the failed checks, by kind; all are empty on success.
 
     `grew` names parts that grew significantly and by more than 2 % per hour, `more` names parts with more processes or
-    open files at the end than after the first third, and `left` names leftover processes and files.
+    open files at the end than after the first third, and `left` names processes and files left behind.
     """
     grew = [part for part, one in growth.items() if one["low"] > 0 and one["slope"] > one["mean_mb"] / 50]
     more = [
@@ -88,7 +88,7 @@ def verdict(
 
 
 def _work(data_dir: Path, seconds: float, before: int = 0) -> int:
-    """Let a few users at a time work for `seconds`; return the number of turns."""
+    """Let a few users at a time work for `seconds`; return the number of completed turns."""
     until_s, turns = time.monotonic() + seconds, 0
     while time.monotonic() < until_s:
         number = before + turns
@@ -118,7 +118,7 @@ def _use(data_dir: Path, user: str, through: int, number: int) -> None:
 
 
 def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
-    """Wake the user by storing a memory, retrying while the process starts, which may be slow on a busy machine."""
+    """Wake the user by storing a memory. Retry while the process starts, which may take long on a busy machine."""
     deadline_s = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -126,7 +126,7 @@ def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
         except MemoryAgentError as error:
             if time.monotonic() > deadline_s:
                 raise
-            print(f"not woken yet: {error.code}", file=sys.stderr)
+            print(f"not awake yet: {error.code}", file=sys.stderr)
             time.sleep(1.0)
 
 
@@ -139,12 +139,12 @@ def _until_asleep(data_dir: Path) -> None:
     deadline_s = time.monotonic() + _WAIT_S
     with MemoryClient(data_dir=data_dir) as client:
         while client.status().active_users:
-            assert time.monotonic() < deadline_s, "the users do not fall asleep"
+            assert time.monotonic() < deadline_s, "the users did not fall asleep"
             time.sleep(0.5)
 
 
 def _growth(watch: Watch) -> dict[str, dict[str, float]]:
-    """Return the growth of each part after the first third, in MB/h, with its 95 % interval."""
+    """Return each part's growth after the first third, in MB/h, with its 95 % interval."""
     start = len(watch.times_s) // 3
     scale = 3_600 / 1e6
     grown = {}
@@ -157,12 +157,12 @@ def _growth(watch: Watch) -> dict[str, dict[str, float]]:
 
 
 def _draw(watch: Watch, picture: Path) -> None:
-    from matplotlib.figure import Figure  # the extra `plot`
+    from matplotlib.figure import Figure  # from the extra `plot`
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     for part, values in sorted(watch.own.items()):
         axes.plot([time_s / 60 for time_s in watch.times_s], [value / 1e6 for value in values], label=part)
-    axes.set(xlabel="minutes", ylabel="MB of its own, all processes of the part")
+    axes.set(xlabel="minutes", ylabel="own memory of all processes of the part, MB")
     axes.legend(fontsize="small", ncols=3)
     figure.savefig(picture, dpi=120)

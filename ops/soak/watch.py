@@ -1,7 +1,7 @@
-"""Samples all processes of a daemon: memory, open files, shared-memory files, processes started.
+"""Samples all of a daemon's processes: memory, open files, shared-memory files and processes started.
 
-Memory is counted as resident and as `own`, which excludes file mappings that the system reclaims when needed. Only
-`own` distinguishes a leak from a journal that is being read.
+Memory is measured as resident and as `own`, which excludes file mappings, because the system reclaims them when needed.
+Only `own` distinguishes a leak from a journal that is being read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARED = re.compile(r"(/dev/shm/\S+)$", re.MULTILINE)
 
 
 class Watch:
-    """Takes a sample every `interval_s` seconds in a thread while entered."""
+    """Samples every `interval_s` seconds in a thread while entered."""
 
     def __init__(self, root_pid: int, interval_s: float) -> None:
         self._root_pid = root_pid
@@ -31,12 +31,12 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.times_s: list[float] = []
         self.own: defaultdict[str, list[float]] = defaultdict(list)
-        """The own bytes of all processes of each part at each of `times_s`."""
+        """The own memory, in bytes, of all of a part's processes at each of `times_s`, by part."""
         self.largest_rss: defaultdict[str, int] = defaultdict(int)
         self.seen: dict[int, psutil.Process] = {}
         self.shared_files: set[str] = set()
         self.started: defaultdict[str, set[int]] = defaultdict(set)
-        """The processes seen so far, by part."""
+        """The ids of all processes seen, by part."""
 
     def __enter__(self) -> Self:
         self._began_s = time.monotonic()
@@ -48,7 +48,7 @@ class Watch:
         self._thread.join()
 
     def census(self) -> dict[str, dict[str, int]]:
-        """Return the number of processes and open files of each part."""
+        """Return each part's numbers of processes and open files."""
         found: defaultdict[str, dict[str, int]] = defaultdict(lambda: {"processes": 0, "open_files": 0})
         for process in self._family():
             with contextlib.suppress(psutil.Error):
@@ -58,7 +58,7 @@ class Watch:
         return dict(sorted(found.items()))
 
     def left_over(self) -> dict[str, list[str]]:
-        """Return the processes and files that were seen and still exist, once the daemon has ended."""
+        """Return the processes and files that were seen and still exist; call it after the daemon has exited."""
         alive = [process for process in self.seen.values() if process.is_running()]
         return {
             "processes": [f"{process.pid} {process.name()}" for process in alive],

@@ -182,7 +182,7 @@ def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) 
         assert sum(batch.count for batch in growth.batches) == 2_200
         parts = {part.__name__.rpartition(".")[2]: part.measure(growth) for part in (cost, ingesting, storage, filters)}
     rows = {row.figure: row for row in all_rows(parts)}
-    assert rows["recall in process, 1,000 memories, over embedding"].target == ""
+    assert rows["recall in process, 1,000 memories, relative to embedding"].target == ""
     assert rows["filters, 2,000 memories, vector recall@10"].reached
     assert [max(one["matching"] for one in figures["filters"]) for figures in parts["filters"].values()] == [
         1_000,
@@ -282,8 +282,8 @@ def test_measuring_a_filled_store_makes_rows(store: Path, one_daemon: None, monk
 def test_measuring_blocks_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, triggers, turns=1, messages=6, warm_up=2)
     rows = {row.figure: row for row in all_rows({"triggers": triggers.measure(store)})}
-    assert set(rows) == {"block by itself after the ack, idle", "block by itself after the ack, at 250 events/s"}
-    assert "of 3 came" in rows["block by itself after the ack, idle"].baseline
+    assert set(rows) == {"triggered block after the ack, idle", "triggered block after the ack, at 250 events/s"}
+    assert "of 3 arrived" in rows["triggered block after the ack, idle"].baseline
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ def test_measuring_blocks_makes_rows(store: Path, one_daemon: None, monkeypatch:
 def test_measuring_both_doors_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, http, turns=1, questions=4, owners=4, warm_up=2)
     rows = {row.figure: row for row in all_rows({"http": http.measure(store)})}
-    assert set(rows) == {"a recall over HTTP", "the verb owner over HTTP", "recalls over HTTP, 4 callers"}
+    assert set(rows) == {"recall over HTTP", "verb owner over HTTP", "recalls over HTTP, 4 callers"}
     assert all("over ZeroMQ" in row.baseline for row in rows.values())
 
 
@@ -300,8 +300,8 @@ def test_measuring_both_doors_makes_rows(store: Path, one_daemon: None, monkeypa
 def test_measuring_mcp_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, mcp, starts=2, turns=1, questions=4, warm_up=2)
     rows = {row.figure: row for row in all_rows({"mcp": mcp.measure(store)})}
-    assert set(rows) == {"mcp, from its start to its first answer", "mcp, resident", "a recall through mcp"}
-    assert "over ZeroMQ" in rows["a recall through mcp"].baseline
+    assert set(rows) == {"mcp, from start to first response", "mcp, resident", "recall through mcp"}
+    assert "over ZeroMQ" in rows["recall through mcp"].baseline
 
 
 @pytest.mark.slow
@@ -310,11 +310,11 @@ def test_measuring_hooks_makes_rows(store: Path, one_daemon: None, monkeypatch: 
     fewer(monkeypatch, hook, turns=1, prompts=4, warm_up=2)
     rows = {row.figure: row for row in all_rows({"hook": hook.measure(store)})}
     assert set(rows) == {
-        "a hook, from the prompt to its context",
-        "a hook, processor time of its process",
-        "a hook, from the prompt to its end",
+        "hook, from prompt to context",
+        "hook, processor time",
+        "hook, from prompt to exit",
     }
-    assert rows["a hook, from the prompt to its end"].baseline.endswith("of 4 prompts")
+    assert rows["hook, from prompt to exit"].baseline.endswith("of 4 prompts")
 
 
 _FEW_HOSTS = """
@@ -341,12 +341,12 @@ def _in_a_process_of_its_own(program: str) -> str:
 def test_measuring_hosts_makes_rows() -> None:
     """Uses few calls, recalls and events, and checks that there are figures, not their values."""
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
-    assert {"hosts, empty call at the socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
-    assert rows["recall through RPC less in process, in embeddings"].target == "≤ 1.2"
+    assert {"hosts, empty call by socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
+    assert rows["recall through RPC minus in process, in embeddings"].target == "≤ 1.2"
     assert all(
         name in rows["recall through RPC, processor time in embeddings"].baseline for name in ("client", "hosts")
     )
-    assert rows["hosts, recalls with two over one"].reached is not None
+    assert rows["hosts, recalls with two versus one"].reached is not None
 
 
 @pytest.mark.slow

@@ -49,4 +49,4 @@ def test_the_same_said_again_is_named_for_the_runs_own_task_and_not_for_others(t
     file.write_text(json.dumps(runs), encoding="utf-8")
     lines = list(airline_lines(file))
     assert "| all its messages | its last message | 100.0% of 12 | 0.0% of 108 |" in lines
-    assert "| all its messages | its calls of tools | 0.0% of 12 | 0.0% of 108 |" in lines
+    assert "| all its messages | its tool calls | 0.0% of 12 | 0.0% of 108 |" in lines

@@ -109,4 +109,4 @@ def test_the_page_has_every_line_of_every_data_set_there_is(
 def test_a_folder_without_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         relevance.main(["--data", str(tmp_path)])
-    assert "has none of locomo_dev.json" in capsys.readouterr().err
+    assert "contains none of locomo_dev.json" in capsys.readouterr().err

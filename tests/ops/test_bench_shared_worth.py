@@ -177,4 +177,4 @@ def test_the_page_has_every_arm_and_says_no_where_nothing_was_gained(tmp_path: P
 def test_a_folder_without_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         shared_worth.main(["--data", str(tmp_path)])
-    assert "has none of locomo_dev.json" in capsys.readouterr().err
+    assert "contains none of locomo_dev.json" in capsys.readouterr().err

@@ -122,9 +122,9 @@ def status(state: GateState, won: int = 0, lost: int = 0) -> SonaStatus:
 
 
 def test_progress_shows_the_evidence_of_the_gate() -> None:
-    assert progress(1, 1, status("shadow")) == "week 1, page   1  shadow: 1 of the 2 runs that it must learn from first"
+    assert progress(1, 1, status("shadow")) == "week 1, page   1  shadow: 1 of the 2 runs required before a trial"
     assert progress(1, 5, status("trial", 5, 1)).endswith("won 5 of 6 comparisons, the bet is at 7")
-    assert progress(1, 9, status("on")).endswith("on: the bet reached 28, learning ranks from here")
+    assert progress(1, 9, status("on")).endswith("on: the bet reached 28, so learning now ranks")
     assert progress(1, 9, status("on", 1)).endswith("on: won 1 of 1 comparison since")
     assert "did not help; won 1 of 10" in progress(1, 9, status("off", 1, 9))
 
@@ -133,7 +133,7 @@ def test_reasons_name_the_past_run_what_it_was_asked_and_how_it_ended() -> None:
     best = memory_of("ops-302", 1.1, 0.6, quality=1.0)
     best.explanation["caused_by"] = [{"trajectory_id": "page-007", "similarity": 0.667, "quality": 0.8}]
     said = "\n".join(reasons(best, {"page-007": "the disk is full"}))
-    assert "page-007 “the disk is full”, 67 % alike, ended: completed (0.8)" in said
+    assert "page-007 “the disk is full”, 67 % similar, ended: completed (0.8)" in said
     assert "ops-302, which was approved (1.0)" in said
 
 

@@ -93,7 +93,7 @@ def test_tables_are_for_people(tmp_path: Path) -> None:
     [
         ((), "Missing argument 'FILE'"),
         (("absent.json",), "absent.json: cannot be read"),
-        (("absent.json", "--plot", "curve.svg"), "is not named .png"),
+        (("absent.json", "--plot", "curve.svg"), "must end with .png"),
         (("absent.json", "--signal", "hearsay"), "is not one of"),
     ],
 )

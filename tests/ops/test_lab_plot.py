@@ -45,7 +45,7 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("curve.svg", "is not named .png"), ("absent/curve.png", "is not a folder")]
+    ("name", "reason"), [("curve.svg", "must end with .png"), ("absent/curve.png", "folder not found: ")]
 )
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(InvalidInputError, match=reason):

@@ -20,5 +20,5 @@ def test_the_page_holds_the_figures_of_the_burst_and_its_command() -> None:
     }
     page = load_page(figures, date(2026, 2, 3))
     assert "2026-02-03 with `python -m ops.soak burst --events 12345 --page`" in page
-    for row in ("| worked off, a second | 98 |", "| recall p50 / p99, ms | 4.3 / 21.5 |", "| host | 1,234 |"):
+    for row in ("| processed per second | 98 |", "| recall p50 / p99, ms | 4.3 / 21.5 |", "| host | 1,234 |"):
         assert row in page
