@@ -64,7 +64,7 @@ def test_a_backup_is_restored(two_users: Path, tmp_path: Path, run: Run, run_jso
     made = run_json("backup", str(tmp_path / "monday"))
     assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "journal"}
     again = run("backup", str(tmp_path / "monday"))
-    assert (again.exit_code, "exists; name another" in again.output) == (1, True)
+    assert (again.exit_code, "already exists; choose a different" in again.output) == (1, True)
     refused = run("restore", str(tmp_path / "monday"))
     assert (refused.exit_code, "--replace" in refused.output) == (1, True)
     done = run_json("restore", str(tmp_path / "monday"), "--user", "bob", "--replace")
@@ -84,7 +84,7 @@ def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     run_json("backup", str(monday))
     run_json("restore", str(monday), "--replace")
     fresh = run("verify")
-    assert (fresh.exit_code, "user bob: columns.arrays is missing" in fresh.stderr) == (0, True)
+    assert (fresh.exit_code, "user bob: missing columns.arrays" in fresh.stderr) == (0, True)
     assert {part["part"]: part["unbuilt"] for part in run_json("verify")["parts"]}["user bob"] == ["columns.arrays"]
     parts = {part["part"]: part["entries"] for part in run_json("verify", str(monday))["parts"]}
     assert parts == {"manifest": 3, "user alice": 4, "user bob": 4, "journal": 1}
