@@ -1,4 +1,4 @@
-"""Open a memory: through the daemon if one runs, otherwise from its files.
+"""Open a memory: through the daemon if one is running, otherwise from its files.
 
 Without a daemon, a provided key is looked up in the data folder and enforced as a daemon would enforce it. This
 protects nothing, since the files can be read without a key, but it keeps a command from ignoring the key and writing to

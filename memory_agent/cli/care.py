@@ -233,7 +233,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
         print_document(restored)
         return
     for user_id, count in restored.erased_again.items():
-        click.echo(f"erased again (erased after the backup): {counted(count, 'memory', 'memories')} of {user_id}")
+        click.echo(f"erased again: {counted(count, 'memory', 'memories')} of {user_id} (first erased after the backup)")
     for part in restored.parts:
         click.echo(f"restored {part.part}: {_content(part)}")
     if restored.aside:

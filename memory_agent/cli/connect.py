@@ -49,7 +49,7 @@ class Edit(msgspec.Struct, kw_only=True):
 
 
 class Edits(msgspec.Struct, kw_only=True):
-    """The changes to all files. `is_written` is whether they were written; `advice` tells the user what to do next."""
+    """The changes to all files. `is_written` is true if they were written; `advice` tells the user what to do next."""
 
     client: str
     scope: str
@@ -84,7 +84,7 @@ def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, va
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
               help="All of this user's sessions (default). With ID: whose memory. Must follow CLIENT.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform's.")  # fmt: skip
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="TOML settings file for a daemon started by the client.")  # fmt: skip
 @click.option(

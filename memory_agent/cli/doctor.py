@@ -69,7 +69,7 @@ class Finding(NamedTuple):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding as reported, with the check's name and duration."""
+    """A reported finding, with the check's name and duration."""
 
     name: str
     state: State

@@ -37,7 +37,7 @@ def encryption() -> None:
     """
 
 
-@encryption.command(short_help="Show what is encrypted, and who has a key.")
+@encryption.command(short_help="Show what is encrypted and who has a key.")
 @common_options
 def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
@@ -88,7 +88,7 @@ def destroy(target: Target, yes: bool) -> None:
     """Destroy the key of --user, so that the user's data can no longer be read, here or in any backup.
 
     Takes effect at once in every process. Without a daemon, events that conductors published as `system` about the
-    user's runs are erased too. Prints which data remains. Remove copies of the keys folder yourself.
+    user's runs are erased too. Prints which data remains. You must remove copies of the keys folder yourself.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def destroy(target: Target, yes: bool) -> None:
       memory-agent encryption destroy --user alice --yes --json
     """
     if not target.user_named:
-        raise click.UsageError("missing --user, whose key to destroy")
+        raise click.UsageError("--user is required: whose key to destroy")
     if target.user_id == SYSTEM_USER:
         raise click.UsageError("the key of system encrypts data about several users; destroy those users' keys instead")
     keys = target.keys

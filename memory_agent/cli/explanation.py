@@ -95,7 +95,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the query's details for a result without own memories. Only their explanations contain more."""
+    """Return the query's details for a result without the user's own memories, whose explanations contain more."""
     return {
         "dates do": (asked.dates or "as set by recall.dates") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
@@ -104,7 +104,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
 
 
 def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
-    """Return how many memories pass the filter, if there was one."""
+    """Return the number of memories that pass the filter, or nothing without a filter."""
     matching = explanation.get("matching")
     return {} if matching is None else {"memories that pass": matching}
 

@@ -19,7 +19,7 @@ from memory_agent.records.memories import Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]
 _WIDEST_CHOICE = 40
-"""Maximum characters of a list of choices in place of a metavar. Longer lists are left to the help text."""
+"""Maximum length, in characters, of a list of choices shown as a metavar. Longer lists are left to the help text."""
 _IDS = ("_id", "_ids")
 
 

@@ -77,8 +77,12 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
         planned = _erase(target, selection, dry_run=True)
         what = "everything" if selection.everything else counted(planned.memories, "memory", "memories")
         shared = planned.unpublished + planned.offers + planned.ratings
-        with_shared = f" and {counted(shared, 'thing')} that others see or count" if shared else ""
-        confirm(f"erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}, for good?")
+        with_shared = (
+            f" and {counted(shared, 'shared item, offer or rating', 'shared items, offers and ratings')}"
+            if shared
+            else ""
+        )
+        confirm(f"permanently erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}?")
     with waiting("erasing, also from the journal"):
         receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:

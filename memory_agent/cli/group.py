@@ -73,7 +73,7 @@ class FailureGroup(click.Group):
     """A command group that reports errors as one line on standard error, never as a traceback."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # If parsing fails, only the raw arguments tell whether --json was given; the parsed option overrides this.
+        # If parsing fails, only the raw arguments show whether --json was given; the parsed option overrides this.
         ctx.meta.setdefault(JSON_KEY, "--json" in itertools.takewhile(lambda word: word != "--", args))
         try:
             return super().parse_args(ctx, args)

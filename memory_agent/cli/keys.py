@@ -88,7 +88,7 @@ class _Rights(NamedTuple):
 def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
     """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
-    A token works on the socket file and on loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
+    A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
     require --curve. Organisation and tier names have 1 to 64 ASCII letters, digits and ._-; a key that names an
     organisation or tier creates it.
 

@@ -28,7 +28,9 @@ from memory_agent.layout import (
 from memory_agent.sessions.events import channel_of
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
-"""Variable with Claude Code's session id, also set in its hooks. Codex sends the id in requests (`Message.session`)."""
+"""Environment variable with Claude Code's session id, also set for hooks. Codex sends the id in requests
+(`Message.session`).
+"""
 
 
 class _Daemon(NamedTuple):
@@ -78,7 +80,7 @@ class _Daemon(NamedTuple):
 @click.option(
     "--tools", type=click.Choice(TOOL_SETS), default="standard", show_default=True, help="Which tools to offer."
 )
-@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, if any.")
+@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
 @click.option("--session", "session_id", metavar="ID",
               help="The client's session: memories belong to it, and recalls leave out its words. Default: as reported "
               "by Claude Code or Codex.")  # fmt: skip
@@ -87,7 +89,7 @@ class _Daemon(NamedTuple):
 @click.option("--channel", "channel_id", metavar="ID", help="The channel that memories belong to.")
 @click.option("--project", is_flag=True, help="Use the channel of the project in the current folder, as hooks do.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform's.")  # fmt: skip
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
 @click.option(
     "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}) instead."
 )

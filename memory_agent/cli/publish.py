@@ -318,7 +318,7 @@ class Summary(msgspec.Struct, kw_only=True):
         return self.failure is None
 
     def settle(self, report: FlushReport, observer: Observer, *, spools: bool) -> None:
-        """Add a publisher's report. When it closes, its pending events go to its spool, if it has one."""
+        """Add a publisher's report. When the publisher closes, pending events go to its spool, if any."""
         self.published = report.published
         self.acknowledged, self.duplicates = report.acked, report.duplicates
         self.spooled = report.spooled + (report.pending if spools else 0)

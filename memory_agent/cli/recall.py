@@ -122,12 +122,12 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
 
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
-    """Print how many memories were searched without a result, and how to see the nearest."""
+    """Print how many memories were searched without a result, and how to see the nearest ones."""
     if total == 1:
         none = f"the only memory{' that matches' if is_filtered else ''} is not relevant to this"
     else:
         none = f"none of the {total} memories{' that match' if is_filtered else ''} is relevant to this"
-    note(none + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
+    note(none + ("; --min-relevance 0 shows the nearest ones" if is_strict else ""))
 
 
 def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:

@@ -95,7 +95,7 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         print_memory(place, memory, now)
     emit(Text(f"{counted(len(result.memories), 'memory', 'memories')} in {result.took_ms:.1f} ms", style="dim"))
     if result.memories:
-        emit(Text(f"recall {result.recall_id}(use this id for feedback)", style="dim"))
+        emit(Text(f"recall {result.recall_id}, for use with feedback", style="dim"))
     if result.excluded:
         emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
     if result.degraded:
@@ -204,7 +204,7 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: str) ->
 
 
 def emit(what: RenderableType) -> None:
-    """Print without trailing blanks, at the terminal's width, or at full width to a pipe."""
+    """Print without trailing blanks, wrapped at the terminal's width; output to a pipe is not wrapped."""
     console = _console()
     with console.capture() as captured:
         console.print(what)
@@ -259,7 +259,7 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Like `plain`, on one line."""
+    """Like `plain`, but on one line."""
     return plain(" ".join(text.split()))
 
 
@@ -270,7 +270,7 @@ def _is_plain(character: str) -> bool:
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
     """Return the heading: our facts on the first line; title and tags below it, so that they cannot pass for ours.
 
-    For a shared memory, its author is on a line between them.
+    A shared memory's author is on a line in between.
     """
     record, shared = memory.record, shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]

@@ -118,7 +118,7 @@ def unpublish(target: Target, item_id: str) -> None:
 @click.option("--take-back", is_flag=True, help="Withdraw your rating.")
 @daemon_options
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
-    """Rate the item ID, from 0 to 1. Replaces your earlier rating.
+    """Rate the item ID from 0 to 1. Replaces your earlier rating.
 
     Prints the figures that everybody sees; they change once enough different users have rated.
 
@@ -190,7 +190,7 @@ def search(target: Target, text: str, **fields: Any) -> None:
 @_item
 @daemon_options
 def show(target: Target, item_id: str) -> None:
-    """Show the item ID, if the user published it or may see it. Its author wrote the text.
+    """Show the item ID, if the user published it or may see it. The text may be another user's.
 
     \b
     Examples:

@@ -96,7 +96,7 @@ def export(target: Target, file: Path) -> None:
       memory-agent sona export - --user alice > alice.sona
     """
     if target.as_json and file == _STANDARD_STREAM:
-        raise click.UsageError("--json and - both take standard output: name a file")
+        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
     with open_memory(target, "sona_export") as memory:
         data = memory.sona.export()
         note_unknown_user(target)

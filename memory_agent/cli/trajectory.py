@@ -267,7 +267,7 @@ def _head(text: str | None) -> str:
 @field_options(FeedbackParams, event_id="--event-id")
 @daemon_options
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
-    """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
+    """Report which memories of a recall were used, and the outcome. Ranking is learned from this.
 
     RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only memories
     that were used: naming all of four or more carries no information, and naming all of two or three counts half.

@@ -76,7 +76,7 @@ def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[
 def request_of(
     verb: Verb, fields: Mapping[str, Any], token: str, user_id: str | None, deadline_ms: float | None = None
 ) -> Request:
-    """Build the request of a verb from these parameters. Raises `InvalidInputError` (with the parameter's name)."""
+    """Build a verb's request from these parameters. Raises `InvalidInputError` (with the parameter's name)."""
     params = verb.params.stated(fields, deadline_ms)
     return Request(
         method=verb.name,

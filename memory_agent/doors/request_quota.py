@@ -57,7 +57,7 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """The bytes buffered for requests, counted by user (keys for all users: as one). For use in one event loop."""
+    """The bytes buffered for requests, counted by user (keys for all users as one). For use in one event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""

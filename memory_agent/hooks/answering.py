@@ -43,7 +43,7 @@ Json = dict[str, Any]
 
 
 class Options(NamedTuple):
-    """The options of the command line. `channel` overrides the project folder's channel."""
+    """The command-line options. `channel` overrides the project folder's channel."""
 
     client: str
     data_dir: Path | None = None
@@ -191,7 +191,7 @@ class _Hook:
 
 
 def _receiver(url: str | None, token: str | None) -> str:
-    """Return an id of the daemon and key that stored events are for, since the key determines their user; "" for the
+    """Return an id of the daemon and key that events are stored for, because the key determines their user; "" for the
     data folder's own.
     """
     if url is None and token is None:
@@ -220,7 +220,7 @@ def _block(recall: Exchange) -> str:
 
 
 def _status(publishing: Exchange) -> int:
-    """Wait for the acknowledgements; return the status of the response, or 0 if there is none."""
+    """Wait for the acknowledgements; return the response's status, or 0 if there is none."""
     try:
         return publishing.receive().status
     except OSError:

@@ -64,8 +64,8 @@ class Found(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An entry that a file should contain: a member `key` of the object at `place` or, if None, an element of the list
-    there.
+    """An entry that a file should contain: member `key` of the object at `place`, or an element of the list there if
+    None.
     """
 
     place: KeyPath

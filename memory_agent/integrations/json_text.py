@@ -49,7 +49,7 @@ class Number(NamedTuple):
 class Item:
     """A member of an object or an element of an array.
 
-    `before` is the end of the previous token or comment; `is_below_comment` if that is a line comment.
+    `before` is the end of the previous token or comment; `is_below_comment` is true if that is a line comment.
     """
 
     key: str | None

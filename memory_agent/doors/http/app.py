@@ -162,7 +162,7 @@ class Routes:
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
-        """Return the result of a verb as JSON. Raises `MemoryAgentError`."""
+        """Return a verb's result as JSON. Raises `MemoryAgentError`."""
         reply = await self._reception.answer(credential, asked)
         return await _off_loop(partial(_as_json, reply, verb), len(reply))
 
@@ -241,7 +241,7 @@ class Routes:
 
     @asynccontextmanager
     async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
-        """Read a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        """Read a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415) and `UnavailableError`."""
         body = bytearray()
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))
@@ -265,7 +265,7 @@ class Routes:
 
 
 def _stream_route(name: str, follow: Callable[[Request], Awaitable[Response]]) -> Route:
-    """Return a stream's route, without HEAD, to which the server would never end its response."""
+    """Return a stream's route, without HEAD, because a response to HEAD would never end."""
     route = Route(_PREFIX + name, follow, methods=["GET"])
     route.methods = {"GET"}
     return route
@@ -448,7 +448,7 @@ def _require_room(size_bytes: int, limit: int) -> None:
 
 
 def _as_json(reply: bytes, verb: Verb) -> bytes:
-    """Return the result in a reply as JSON. Raises the error that the reply contains."""
+    """Return a reply's result as JSON. Raises the error that the reply contains."""
     return msgspec.json.encode(protocol.decode_reply(reply, verb.result))
 
 

@@ -1,7 +1,7 @@
 """Check the HTTP server's address, and the Host and Origin headers of requests.
 
-A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. The
-Host header of these requests contains the page's host name, so it is required to name this machine.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Their
+Host header contains the page's host name, so requests whose Host header does not name this machine are refused.
 """
 
 from __future__ import annotations

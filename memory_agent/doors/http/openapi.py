@@ -45,7 +45,7 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
         },
     ),
     "events": (
-        "Follow the events of a user as they are journaled.",
+        "Follow a user's events as they are journaled.",
         {"event": JournaledEvent, "gap": Gap, "problem": Problem},
         {
             "user_id": "The user; default: the key's user. `*`: all users, with an admin key for all "

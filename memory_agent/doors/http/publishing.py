@@ -62,8 +62,8 @@ async def publish_events(
     """Publish events and wait for their acknowledgements.
 
     Raises `UnavailableError` if some are missing at the deadline (the request can be repeated, because the relay
-    recognises stored events), and `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError` if the relay refuses
-    all events.
+    recognises stored events), or `ScopeMissingError`, `JournalPausedError` or `ConsumerBehindError` if the relay
+    refuses all events.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     events = [_with_user(event, user_id) for event in request.events]

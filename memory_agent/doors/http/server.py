@@ -76,7 +76,7 @@ class HttpDoor:
                 connection.transport.abort()
 
     def close(self) -> None:
-        """Stop listening, if `run` was never called."""
+        """Stop listening if `run` was never called."""
         self._socket.close()
 
 

@@ -76,7 +76,7 @@ def blocks_for(wanted: Wanted) -> Take:
     """Return a `Take` that sends the wanted blocks."""
 
     def take(entry: JournalEntry) -> bytes | None:
-        with suppress(ProtocolError):  # with a key for all users, such an event may contain no block
+        with suppress(ProtocolError):  # with a key for all users, such an event can be published without a block
             block = wanted.block_in(entry)
             return None if block is None else msgspec.json.encode(block)
         return None
@@ -186,7 +186,7 @@ class Stream:
 
 
 class _Awaited(NamedTuple):
-    """A stream's wait for an entry of this user (None: of any user) after number `after`."""
+    """What a stream waits for: an entry of this user (None: of any user) after number `after`."""
 
     user_id: str | None
     after: int

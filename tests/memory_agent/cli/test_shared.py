@@ -193,8 +193,8 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
         "masked: github_token 1",
         "look at: person Ann Lee, path /srv/app/deploy.sh",
         "",
-        f"nothing has been sent; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} --user cat "
-        f"--data-dir {data_dir}",
+        f"nothing has been sent; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} "
+        f"--user cat --data-dir {data_dir}",
     ]
     document = json.loads(out.read_text())
     assert out.stat().st_mode & 0o777 == 0o600
@@ -515,7 +515,7 @@ def test_an_erased_user_takes_along_what_was_shared(
         ["offers", "of", "patterns", "1"],
         ["ratings", "of", "shared", "items", "1"],
     ]
-    assert "3 things that others see or count, for good?" in run(*asked).stderr
+    assert "and 3 shared items, offers and ratings?" in run(*asked).stderr
     assert run_json("shared", "published", "--user", "rob") != []
     receipt = run_json(*asked, "--yes")
     assert receipt["complete"]
