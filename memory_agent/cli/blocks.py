@@ -68,8 +68,10 @@ def following_options(command: Verb) -> Verb:
 
 @click.command(cls=SectionedCommand)
 @click.option("--role", help="Only blocks for this role: conductor, worker, writer, or a role in your trigger table.")
-@click.option("--run", metavar="ID", help="Only blocks about this run. With --user system: its owner's blocks.")
-@click.option("--session", metavar="ID", help="Only blocks about this session. With --user system: its owner's blocks.")
+@click.option("--run", metavar="ID", help="Only blocks about this run. With --user system: blocks of its owner.")
+@click.option(
+    "--session", metavar="ID", help="Only blocks about this session. With --user system: blocks of its owner."
+)
 @following_options
 @daemon_options
 def blocks(target: Target, role: str | None, run: str | None, session: str | None, followed: Followed) -> None:

@@ -158,7 +158,7 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
     if not result.memories or result.memories[0].record.id != records[0].id:
         return Finding("failed", "a memory that was just stored was not found", "run the tests, or report a bug")
     if result.degraded:
-        return Finding("failed", f"degraded: {', '.join(result.degraded)}", "see the checks before this one")
+        return Finding("failed", f"degraded: {', '.join(result.degraded)}", "see the checks above")
     return Finding("ok", f"ranked first of {len(_TESTS)} in {result.took_ms:.1f} ms")
 
 
@@ -273,9 +273,9 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("versions", check_versions, f"pip install --upgrade {_DISTRIBUTION}"),
     ("processor", check_processor, "set embedder.scheme to auto, int8 or float32"),
     ("capacity", check_capacity, "see the [daemon] table in the settings"),
-    ("model", check_model, "see the check before this one"),
-    ("embedding", check_embedding, "see the check before this one"),
-    ("recall", check_recall, "see the check before this one"),
+    ("model", check_model, "see the check above"),
+    ("embedding", check_embedding, "see the check above"),
+    ("recall", check_recall, "see the check above"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "check encryption.keys_folder, and run memory-agent encryption status"),
     ("tables", check_tables, "correct the file or the setting that names it"),

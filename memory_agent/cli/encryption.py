@@ -133,10 +133,10 @@ def encrypt(target: Target) -> None:
     """Encrypt the data folder, each user's data with a separate key in encryption.keys_folder.
 
     Without --user, encrypts everything: all users, the journal, and the run owners. Stop the daemon first. Needs disk
-    space for a copy of the largest part. If it is killed, each part is either plain or encrypted, and running it again
-    continues the work. If you lose the keys folder, you lose the data: back it up separately from the data. Earlier
-    backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of the
-    unencrypted files until it overwrites them.
+    space for a copy of the largest part. If it is interrupted, each part is either plain or encrypted, and running the
+    command again continues the work. If you lose the keys folder, you lose the data: back it up separately from the
+    data. Earlier backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of
+    the unencrypted files until it overwrites them.
 
     \b
     Examples:

@@ -314,9 +314,9 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
     searches only its own user's records; a query without relevant ids is left out. `timestamp` is the time of the
     record or query. Each `category` has a row in the report; queries without a category are in the row `none`. Records
     become events of a type that preserves their kind; for `pattern`, the text is prefixed with "Feedback:". An episode
-    becomes a user message, or an assistant message with `"role": "assistant"`. An invalid line is an error that names
-    its number and field. The metrics are the same as for `eval locomo`, with records instead of turns, and with
-    sessions if records name them.
+    becomes a user message, or an assistant message with `"role": "assistant"`. For an invalid line, the error gives its
+    number and field. The metrics are the same as for `eval locomo`, with records instead of turns, and with sessions if
+    records name them.
 
     \b
     Examples:

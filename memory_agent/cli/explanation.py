@@ -34,7 +34,7 @@ _CLASSES = {
     "proven": "after your relevant memories: relevant and proven",
     "new": "after all your memories: relevant but not yet proven",
     "worse": "after new items: runs that used it went worse than usual",
-    "relevance unknown": "in an otherwise empty place: its relevance is unknown",
+    "relevance unknown": "in a place that would otherwise be empty: its relevance is unknown",
 }
 """Where `recall/shared` ranks each class of shared items, and why."""
 _WORDS = "words: word match relative to the best match"

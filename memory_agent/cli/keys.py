@@ -41,7 +41,7 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.group()
 def keys() -> None:
-    """Access keys for callers other than the data folder's owner, each with scopes and for one user or all.
+    """Access keys for callers other than the data folder's owner. Each has scopes, and is for one user or for all.
 
     The owner's key, `local`, is for all users and scopes, and its token is in the data folder's file `token`. These
     commands change the key file whether or not a daemon is running; changes take effect with the next request.

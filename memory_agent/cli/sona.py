@@ -150,7 +150,7 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
         needed = f"{credited} of the {SHADOW_LESSONS} lessons with credit that a trial needs"
         return f"shadow: learning, but not changing answers yet; {needed}"
     contests = f"the learned ranking won {gate.won} of {gate.won + gate.lost} decided recalls"
-    against = f"wealth of the bet that it harms {gate.harm:.3g} of {HARM_THRESHOLD:g}"
+    against = f"wealth of the opposite bet {gate.harm:.3g} of {HARM_THRESHOLD:g}"
     if gate.state == "trial":
         return f"trial: {contests}; wealth {gate.evidence:.3g} of {gate.threshold:g} needed; {against}"
     if gate.state == "on":

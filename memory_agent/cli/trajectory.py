@@ -78,8 +78,8 @@ def begin(target: Target, objective: str, **fields: Any) -> None:
 @field_options(RunStepParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
-    """Record a step of RUN and the memories it used. TEXT may be - for standard input. A run that has ended accepts no
-    steps.
+    """Record a step of RUN and the memories it used. TEXT may be - for standard input. Steps cannot be added to a run
+    that has ended.
 
     \b
     Examples:

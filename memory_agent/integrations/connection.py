@@ -80,7 +80,7 @@ class Connection:
         except (UneditableError, UnicodeError) as error:
             what = {
                 UnicodeDecodeError: "it is not UTF-8",
-                UnicodeEncodeError: "a path to be written to it is not UTF-8",
+                UnicodeEncodeError: "a path in its entries is not UTF-8",
             }
             reason = what.get(type(error), str(error))
             raise ClientSettingsError(str(path), reason) from error

@@ -427,7 +427,7 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
 
 
 def _context(request: Request) -> Context:
-    """Return the context in the query parameters. Raises `InvalidInputError`."""
+    """Parse the query parameters as a `Context`. Raises `InvalidInputError`."""
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")

@@ -259,8 +259,8 @@ _under_way: set[asyncio.Task[bytes]] = set()
 
 
 class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports that work continues. `waiting`: the number of memories still without a vector; None for work without
-    vectors.
+    """Reports that work continues. `waiting`: the number of memories still without a vector; None for work that
+    computes no vectors.
     """
 
     elapsed_ms: int

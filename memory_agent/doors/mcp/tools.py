@@ -267,7 +267,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
         _verb_tool(
             "timeline",
             "list",
-            "For when things happened; to find something, use recall.",
+            "To see what happened when; to find something, use recall.",
             {
                 "limit": "Maximum number. Default: 50.",
                 "after": "The next_cursor of the previous page.",

@@ -309,7 +309,7 @@ def test_the_backup_holds_the_file_as_it_was_for_its_owner_alone(tmp_path: Path)
 def test_a_path_that_no_file_of_text_can_name_is_refused(tmp_path: Path, client: str) -> None:
     place = Place(tmp_path, client)
     odd = os.fsdecode(b"/tmp/\xff")
-    with pytest.raises(ClientSettingsError, match="a path to be written to it is not UTF-8"):
+    with pytest.raises(ClientSettingsError, match="a path in its entries is not UTF-8"):
         place.connect(Command("/opt/memory-agent", ("--data-dir", odd), ("--data-dir", odd)))
     assert place.tree() == {}
 
