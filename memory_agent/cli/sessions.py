@@ -250,7 +250,7 @@ def _print(result: _Result) -> None:
         f", {sum(delivered.noise.values())} created no memory ({_counted(delivered.noise)})" if delivered.noise else ""
     )
     known = max(0, delivered.known - delivered.forgotten)
-    forgotten = f", {delivered.forgotten} were forgotten" if delivered.forgotten else ""
+    forgotten = f", {delivered.forgotten} forgotten" if delivered.forgotten else ""
     click.echo(f"imported {delivered.new} new, {known} already present{forgotten}{noise}")
     if delivered.forgotten:
         note("forgotten memories were not restored; to restore them, use `memory-agent import` with an earlier export")

@@ -137,7 +137,7 @@ def test_an_export_is_imported_for_another_user(two_users: Path, tmp_path: Path,
     assert (lines.exit_code, len(lines.stdout.splitlines())) == (0, 5)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice")["lines"] == 5
     refused = run("export", str(tmp_path / "a.jsonl"), "--user", "bob")
-    assert (refused.exit_code, "give --replace" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "use --replace" in refused.stderr) == (1, True)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice", "--replace")["lines"] == 5
     assert run_json("import", str(tmp_path / "a.jsonl"), "--user", "carol")["taken"] == 4
     assert run_json("import", "-", "--user", "carol", input=lines.stdout_bytes)["known"] == 4

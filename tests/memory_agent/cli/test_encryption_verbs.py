@@ -152,7 +152,7 @@ def test_destroying_needs_a_single_user_and_confirmation(
     before = keys.users()
     for words, told in (
         (("--yes", *on), "--user"),
-        (("--user", "system", "--yes", *on), "many users"),
+        (("--user", "system", "--yes", *on), "several users"),
         (("--user", "alice", "--yes"), "encryption is off"),
         (("--user", "alice", *on), "--yes"),
     ):

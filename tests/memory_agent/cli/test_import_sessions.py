@@ -57,8 +57,8 @@ def test_forgotten_events_are_counted_apart_and_stay_forgotten(run: Run, run_jso
     again = run_json("import-sessions", str(sessions))["delivered"]
     assert (again["new"], again["known"], again["forgotten"]) == (0, 20, 20 - left)
     told = run("import-sessions", str(sessions))
-    assert f"imported 0 new, {left} already present, {20 - left} were forgotten" in told.stdout
-    assert "`memory-agent import` of an export made before brings it back" in told.stderr
+    assert f"imported 0 new, {left} already present, {20 - left} forgotten" in told.stdout
+    assert "use `memory-agent import` with an earlier export" in told.stderr
     assert run_json("list", "--limit", "100")["total"] == left
 
 

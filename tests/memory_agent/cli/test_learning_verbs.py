@@ -156,7 +156,7 @@ def test_an_export_restores_what_a_reset_discarded(
     assert file.stat().st_mode & 0o077 == 0
     assert {path.name for path in tmp_path.iterdir()} == {"data", "elsewhere", file.name}
     unanswered = run("sona", "reset")
-    assert (unanswered.exit_code, "give --yes" in unanswered.stderr) == (2, True)
+    assert (unanswered.exit_code, "use --yes" in unanswered.stderr) == (2, True)
     assert run("sona", "reset", input="n\n").exit_code != 0
     assert run_json("sona", "status")["credited"] == 1
     assert run_json("sona", "reset", "--yes") == {"left_out": 1}

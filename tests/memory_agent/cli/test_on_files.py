@@ -329,7 +329,7 @@ def test_own_words_are_left_out_and_the_answer_says_so(run: Run, run_json: RunJs
     assert "left out: 1 from the last minutes, repeating the query" in for_people.stdout
     explained = run("recall", question, "--explain", "--by-run", "r-1")
     assert "left out" in explained.stdout
-    assert "1 of the calling run" in explained.stdout
+    assert "1 from the calling run" in explained.stdout
 
 
 def test_memories_are_excluded_by_session_run_event_id_and_time(run_json: RunJson, deploy: None) -> None:

@@ -265,7 +265,7 @@ def test_a_person_sees_the_preview_again_and_decides(
     for answer, code in (("n\n", 130), ("", 2)):
         asked = run("shared", "confirm", str(out), "--user", "eva", input=answer)
         assert asked.exit_code == code
-        assert asked.stdout.strip() == previewed.partition("\n\nnothing has left")[0].strip()
+        assert asked.stdout.strip() == previewed.partition("\n\nnothing has been sent")[0].strip()
         assert "publish this, for every user of this deployment?" in asked.stderr
     assert asked.stderr.endswith("[y/N]: \nerror: standard input is not a terminal; use --yes to confirm\n")
     assert code_of(run("shared", "confirm", str(out), "--user", "eva", "--json")) == (2, "usage")
@@ -307,7 +307,7 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     words = (*said, "--item", item["id"], "--policy", "public")
     assert code_of(run("shared", "preview", *words, "--user", "fay", "--json")) == (2, "usage")
     for_whom = run("shared", "preview", *said, "--item", item["id"], "--version", "2", "--user", "fay")
-    assert (for_whom.exit_code, "--item needs --policy" in for_whom.stderr) == (2, True)
+    assert (for_whom.exit_code, "--item requires --policy" in for_whom.stderr) == (2, True)
     publish(run, out, *words, "--version", "2", user="fay")
     (found,) = run_json("shared", "search", QUESTION, "--user", "gil")
     assert (found["item"]["id"], found["item"]["version"]) == (item["id"], "2")
@@ -360,7 +360,7 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
         (("{file}", "--text", "x"), "cannot be combined"),
         (("--memory", "y", "--body"), "--body requires FILE or --text"),
         (("{file}", "--type", "tool"), "--type"),
-        (("{file}", "--item", UNKNOWN), "--item needs --version"),
+        (("{file}", "--item", UNKNOWN), "--item requires --version"),
     ],
 )
 def test_words_of_a_preview_that_cannot_be_used_are_named(
