@@ -1,8 +1,8 @@
-"""Open a memory: through the daemon if one runs, otherwise from its files.
+"""Open a memory: through the daemon if one is running, otherwise from its files.
 
-Without a daemon, a given key is looked up in the data folder and enforced as a daemon would. That protects nothing,
-since the files need no key, but it keeps a command from ignoring the key and writing to another user's memory. A CURVE
-key is not verified here: only a connection proves the secret half.
+Without a daemon, a provided key is looked up in the data folder and enforced as a daemon would enforce it. This
+protects nothing, since the files can be read without a key, but it keeps a command from ignoring the key and writing to
+another user's memory. A CURVE key is not verified here, because only a connection proves possession of the secret key.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _CONNECT_TIMEOUT_S = 3.0
 
 @contextmanager
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
-    """Open the user's memory for requests of `verb`, which a given key must permit.
+    """Open the user's memory for requests of `verb`, which the key, if provided, must permit.
 
     Without a daemon, a store is created only for a verb that stores something. Raises the errors of `Memory.open` and
-    `authorize`, and `UnavailableError` for an endpoint without a daemon.
+    `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
     """
     if uses_daemon(target):
         with open_client(target) as client:
@@ -66,7 +66,7 @@ def _creates_user(name: str) -> bool:
 
 
 def note_unknown_user(target: Target) -> None:
-    """Print a note that the user has no store, with similar user names. Only for the owner of the data folder."""
+    """If the user has no store and the caller owns the data folder, print a note that lists other users."""
     is_owner = target.endpoint is None and target.token is None and target.key_file is None
     if target.as_json or not is_owner or user_folder(target.data_dir, target.user_id).exists():
         return
@@ -79,12 +79,12 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Return whether to use a daemon: an endpoint was named, or a daemon serves the data folder."""
+    """Return whether an endpoint was named or a daemon serves the data folder."""
     return target.endpoint is not None or target.layout.daemon_runs()
 
 
 def open_client(target: Target) -> MemoryClient:
-    """Return a client of the daemon. This, or the first request, raises `UnavailableError` if no daemon runs."""
+    """Return a client of the daemon. Without a daemon, this call or the first request raises `UnavailableError`."""
     if target.endpoint is not None and not listens(target.endpoint):
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
@@ -107,9 +107,9 @@ def note_settings(target: Target) -> None:
 
 
 def principal_of(target: Target) -> Principal | None:
-    """Look up the given key in the data folder's key file; return its principal, or None without a key.
+    """Look up the provided key in the data folder's key file; return its principal, or None if there is no key.
 
-    Raises `UnauthorizedError` for an unknown or revoked key, `RelaySettingsError` for an unreadable key file.
+    Raises `UnauthorizedError` for an unknown or revoked key, and `RelaySettingsError` for an unreadable key file.
     """
     if target.key_file is None and not target.token:
         return None
@@ -120,7 +120,7 @@ def principal_of(target: Target) -> Principal | None:
 
 
 def authorize(target: Target, verb: str) -> Target:
-    """Check that a given key permits `verb`; return the target, with the key's user if the key is for one user.
+    """Check that the key, if any, permits `verb`; return the target, with the key's user if the key is for one user.
 
     Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
     """
@@ -128,7 +128,7 @@ def authorize(target: Target, verb: str) -> Target:
         from memory_agent.verbs.table import OF_ANY_STORE  # late, as below
 
         if verb not in OF_ANY_STORE:
-            raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for what users share")
+            raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for shared items")
     principal = principal_of(target)
     if principal is None:
         return target
@@ -139,13 +139,13 @@ def authorize(target: Target, verb: str) -> Target:
 
 
 def skip_without_key(target: Target) -> OnMissingKey | None:
-    """Return a callback that reports a user whose key is missing; None for a named user, for whom it is an error."""
+    """Return a callback that reports users whose key is missing; None with --user, where a missing key is an error."""
     return None if target.user_named else note_skipped
 
 
 def note_skipped(error: EncryptionKeyMissingError) -> None:
-    """Print a note that a user is skipped because the encryption key is missing."""
-    note(f"user {error.user_id} is skipped: {error}")
+    """Print a note that a user is skipped because their encryption key is missing."""
+    note(f"skipping user {error.user_id}: {error}")
 
 
 def for_each_user(
@@ -153,9 +153,9 @@ def for_each_user(
 ) -> dict[str, Answer]:
     """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
 
-    With an endpoint, or a key for one user, only one user is asked. Users whose encryption key is missing are skipped
-    with a note, unless named. The store of shared items counts as a user. The progress that `ask` reports has its own
-    bar, below the bar for users, which is named `what`.
+    With an endpoint, or a key for one user, `ask` is called for one user only. Users whose encryption key is missing
+    are skipped with a note, except the named user. The store of shared items counts as a user. The progress bar for
+    users is labelled `what`; progress that `ask` reports is shown in a separate bar below it.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
@@ -183,7 +183,7 @@ def _users(target: Target) -> list[str]:
 def listens(endpoint: str) -> bool:
     """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints.
 
-    ZeroMQ would wait for a listener, which suits a publisher but not a person at a prompt.
+    ZeroMQ itself would keep trying to connect, which suits a publisher but not a person at a prompt.
     """
     scheme, _, address = endpoint.partition("://")
     try:

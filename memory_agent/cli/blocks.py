@@ -1,4 +1,4 @@
-"""`blocks`: follow the blocks that memory publishes. `shared follow` has the same options (`Followed`)."""
+"""`blocks`: follow the blocks that memory publishes. `shared follow` takes the same options (`Followed`)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Followed:
     feed: str | None
 
     def relay(self, target: Target) -> Endpoints | None:
-        """Return the relay's endpoints, or None if the endpoint of a daemon is given without them."""
+        """Return the relay's endpoints, or None if only a daemon's endpoint was given."""
         here = relay_endpoints(target.data_dir)
         is_named = self.ingest or self.feed or target.endpoint is None
         return Endpoints(self.ingest or here.ingest, self.feed or here.feed) if is_named else None
 
     def each(self, following: Following[T]) -> Iterator[T]:
-        """Yield each item as it arrives. Ends the program with exit code 1 if none arrives within `timeout_s`."""
+        """Yield each item as it arrives. Exits with code 1 if none arrives within `timeout_s`."""
         shown = 0
         while self.count is None or shown < self.count:
             found = following.wait(_WAIT_S if self.timeout_s is None else self.timeout_s)
@@ -53,30 +53,32 @@ class Followed:
 
 
 _FOLLOWING = (
-    click.option("--count", type=click.IntRange(min=1), help="End after so many. Default: follow until Ctrl-C."),
+    click.option("--count", type=click.IntRange(min=1), help="Exit after this many. Default: follow until Ctrl-C."),
     click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
-                 help="End when nothing came for so long, with exit code 1."),
-    click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder."),
-    click.option("--relay-feed", "feed", metavar="URL", help="The relay's feed. Default: that of the data folder."),
+                 help="Exit with code 1 if nothing arrives for S seconds."),
+    click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay."),
+    click.option("--relay-feed", "feed", metavar="URL", help="The relay's feed. Default: the data folder's relay."),
 )  # fmt: skip
 
 
 def following_options(command: Verb) -> Verb:
-    """Add the options of a command that follows the journal, and pass them as a `Followed` named `followed`."""
+    """Add the options of a command that follows the journal; they are passed as `followed`, a `Followed`."""
     return with_options(as_struct("followed", Followed)(command), _FOLLOWING)
 
 
 @click.command(cls=SectionedCommand)
-@click.option("--role", help="Only blocks for this role: conductor, worker, writer, or one of your own table's.")
-@click.option("--run", metavar="ID", help="Only about this run. As --user system: of the user that owns it.")
-@click.option("--session", metavar="ID", help="Only about this session. As --user system: of the user that owns it.")
+@click.option("--role", help="Only blocks for this role: conductor, worker, writer, or a role in your trigger table.")
+@click.option("--run", metavar="ID", help="Only blocks about this run. With --user system: blocks of its owner.")
+@click.option(
+    "--session", metavar="ID", help="Only blocks about this session. With --user system: blocks of its owner."
+)
 @following_options
 @daemon_options
 def blocks(target: Target, role: str | None, run: str | None, session: str | None, followed: Followed) -> None:
     """Print each block that memory publishes for the user from now on, as its role receives it.
 
-    The daemon runs a recall when messages, runs, assignments and documents arrive (see the table of triggers). A block
-    without relevant memories is printed as one line. --json prints each block as one JSON object on a line. Each event
+    The daemon runs a recall when a message, run, assignment or document arrives (see the trigger table). A block
+    without relevant memories is printed as one line. --json prints each block as a JSON object on one line. Each event
     causes a block for one role: `chat.user_msg` for the conductor, `conductor.run.started` for the worker.
 
     \b
@@ -88,7 +90,7 @@ def blocks(target: Target, role: str | None, run: str | None, session: str | Non
     relay = followed.relay(target)
     with open_client(target) as client, client.blocks(role, run, session, relay=relay) as following:
         if not target.as_json:
-            note(f"{_caused(target, role)}; end with Ctrl-C")
+            note(f"{_caused(target, role)}; stop with Ctrl-C")
         for block in followed.each(following):
             click.echo(msgspec.json.encode(block)) if target.as_json else _print(block)
 
@@ -101,7 +103,7 @@ def _caused(target: Target, role: str | None) -> str:
         return f"following the blocks for {roles}"
     causes = ", ".join(event for row in rows if row.role == role for event in row.events)
     if not causes:
-        return f"following, but the table of triggers here has no role {one_line(role)}: there are {roles}"
+        return f"following, but the local trigger table has no role {one_line(role)}, only {roles}"
     return f"following the blocks for {role}, caused by {causes}"
 
 

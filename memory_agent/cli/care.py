@@ -35,14 +35,14 @@ _LOOK_S, _STALLED_S = 0.25, 60.0
 def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     """Check each stored record and event against its checksum, and each index against the records.
 
-    With BACKUP from `memory-agent backup`, checks its files against the manifest, then each record and event in them.
+    With BACKUP, written by `memory-agent backup`, checks its files against the manifest, then their records and events.
 
-    Without --user, checks all users, the owners of runs, and the journal; a user whose encryption key is missing is
-    reported as unchecked. Changes nothing, and a daemon may be running. Findings are counted by file and class of keys.
-    Exit code 2: something was found or could not be checked. Findings in columns.arrays and graph.arrays mean no loss:
-    both files are rebuilt from the records, at once with `memory-agent rebuild`. Missing files are only noted. The
-    state in sona.state is learned again when the memory is opened. Restore anything else from a backup: `memory-agent
-    restore`.
+    Without --user, checks all users, the run owners, and the journal; a user whose encryption key is missing is
+    reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
+    key class. The exit code is 2 if there are findings or if something could not be checked. Findings in columns.arrays
+    and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at once by
+    `memory-agent rebuild`. Missing files are only noted. The state in sona.state is relearned when the memory is
+    opened. Restore anything else from a backup with `memory-agent restore`.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
         _print_findings(parts, found)
     for part in parts:
         if part.unbuilt:
-            note(f"{part.part}: {', '.join(part.unbuilt)} is missing; it is built at the next start")
+            note(f"{part.part}: missing {', '.join(part.unbuilt)}, to be built at the next start")
     if found or unchecked:
         context.exit(_FOUND)
 
@@ -94,14 +94,14 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
 @field_options(RebuildParams)
 @daemon_options
 def rebuild(target: Target, vectors: bool) -> None:
-    """Rebuild the columns that recall searches from the records; without --user, for all users.
+    """Rebuild recall's search columns from the records; without --user, for all users.
 
-    Missing or damaged columns are rebuilt automatically; this command forces a rebuild. Until it ends, recall uses the
-    old columns, and its answers are marked as degraded. Takes about 1 s per 10,000 memories.
+    Missing or damaged columns are rebuilt automatically; this command forces a rebuild. Until it finishes, recall uses
+    the old columns and marks its results as degraded. Takes about 1 s per 10,000 memories.
 
-    With --vectors, vectors of another model are dropped and all memories are embedded again (about 1 minute per
-    10,000). Until then, recall uses words and the vectors that are ready. If this command is interrupted, the running
-    daemon, or the next one to start, continues the work.
+    With --vectors, vectors from a different model are dropped and all memories are embedded again (about 1 minute per
+    10,000). Until then, recall uses word matches and the vectors that are ready. If this command is interrupted, the
+    running daemon, or the next one to start, continues the work.
 
     \b
     Examples:
@@ -123,11 +123,11 @@ def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
 
 
 def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:
-    """Embed the memories of one user again; return their number. Raises `UnavailableError` if there is no progress."""
+    """Embed one user's memories again; return their number. Raises `UnavailableError` if there is no progress."""
     try:
         return _followed(memory, report)
     except UnavailableError as error:
-        raise UnavailableError(f"{error}; what still waits for its embedding gets it while a daemon runs") from error
+        raise UnavailableError(f"{error}; a running daemon embeds the rest") from error
 
 
 def _followed(memory: MemoryClient | Memory, report: Report) -> int:
@@ -148,11 +148,11 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
 @click.command()
 @daemon_options
 def compact(target: Target) -> None:
-    """Copy the records without free pages, compare the copy, and replace the file; without --user, for all users.
+    """Copy the records without free pages, verify the copy, and replace the file; without --user, for all users.
 
     Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
-    answered and writes wait. If it is killed, the old file or the new one is complete. Without --user and without a
-    daemon, the journal is compacted too; the relay of a daemon compacts it after each erasure.
+    answered and writes are blocked. If it is killed, either the old or the new file is complete. Without --user and
+    without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
 
     \b
     Examples:
@@ -178,10 +178,10 @@ def compact(target: Target) -> None:
 def backup(context: click.Context, target: Target, directory: Path) -> None:
     """Copy all users' memories and the journal to DIRECTORY, which must not exist yet.
 
-    The daemon may keep running. The copy is consistent and checked, and gets its name only when it is durable.
-    Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Plain data stays
-    plain: keep the backup as private as the data folder. Caches and tokens are left out. A user whose records are
-    damaged, or whose encryption key is missing, is left out and named, with exit code 2.
+    The daemon may keep running. The copy is consistent and verified, and DIRECTORY appears only once it is durable.
+    Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Unencrypted data
+    stays unencrypted: keep the backup as private as the data folder. Caches and tokens are left out. A user whose
+    records are damaged, or whose encryption key is missing, is left out and reported; the exit code is then 2.
 
     \b
     Examples:
@@ -198,23 +198,23 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
         total = sum(part.bytes for part in made.parts)
         click.echo(f"{directory}: {counted(len(made.parts), 'part')}, {size(total)}")
     if made.left_out:
-        note(f"left out, damaged or without their key: {', '.join(made.left_out)}; see memory-agent verify")
+        note(f"left out, damaged or without an encryption key: {', '.join(made.left_out)}; run memory-agent verify")
         context.exit(_INCOMPLETE)
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
-@click.option("--replace", is_flag=True, help="Move aside what is in the data folder.")
-@click.option("--from-journal", is_flag=True, help="No backup: replay this --user's events from the journal.")
+@click.option("--replace", is_flag=True, help="Move existing data out of the way.")
+@click.option("--from-journal", is_flag=True, help="Replay the events of --user from the journal instead.")
 @options_where_user(ONLY)
 def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
     """Restore the backup in DIRECTORY; with --user, only that user's memories.
 
-    Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. With --replace, existing data
-    is moved to another folder, which is printed, and never deleted. Events after the backup that are still in the local
-    journal are ingested at the daemon's next start. Memories that were forgotten here after the backup stay forgotten.
-    The journal has no memories from `remember` or `import`, no recalls, and no runs from `trajectory`: --from-journal
-    does not restore those.
+    Stop the daemon first. A damaged or incomplete backup is rejected without changing anything. With --replace,
+    existing data is never deleted; it is moved to a new folder, whose path is printed. Events published after the
+    backup that are still in the local journal are ingested at the daemon's next start. Memories that were forgotten
+    here after the backup stay forgotten. The journal does not contain memories from `remember` or `import`, recalls, or
+    runs from `trajectory`, so --from-journal does not restore them.
 
     \b
     Examples:
@@ -223,31 +223,31 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
       memory-agent restore --from-journal --user alice --replace
     """
     if from_journal == (directory is not None):
-        raise click.UsageError("name a DIRECTORY or give --from-journal")
+        raise click.UsageError("specify either DIRECTORY or --from-journal")
     if from_journal and not target.user_named:
-        raise click.UsageError("--from-journal needs --user")
+        raise click.UsageError("--from-journal requires --user")
     restored = _restore(target, directory, replace)
     if directory is not None and not restored.has_history:
-        note("there is no history of erasures here: memories that were erased elsewhere since the backup are back")
+        note("this data folder has no erasure history; memories erased elsewhere since the backup have been restored")
     if target.as_json:
         print_document(restored)
         return
     for user_id, count in restored.erased_again.items():
-        click.echo(f"erased again, as they were after the backup: {counted(count, 'memory', 'memories')} of {user_id}")
+        click.echo(f"erased again: {counted(count, 'memory', 'memories')} of {user_id} (first erased after the backup)")
     for part in restored.parts:
         click.echo(f"restored {part.part}: {_content(part)}")
     if restored.aside:
-        click.echo(f"the previous files are in {restored.aside}; delete them when they are not needed")
+        click.echo(f"the previous files are in {restored.aside}; delete them when you no longer need them")
     if from_journal:
         from memory_agent.care import NOT_IN_JOURNAL
 
         click.echo(f"the events of {target.user_id} are ingested again when the daemon starts")
         if restored.aside:
-            click.echo(f"the journal does not hold {NOT_IN_JOURNAL}: those stay where they were moved")
+            click.echo(f"the journal does not contain {NOT_IN_JOURNAL}; they remain where they were moved")
 
 
 def _content(part: Part) -> str:
-    """Describe the content of a part of a backup. The manifest does not count the owners of runs."""
+    """Describe the content of one part of a backup. The manifest does not count run owners."""
     if part.part == "journal":
         return f"events up to number {part.entries}"
     return size(part.bytes) if part.part == "owners" else counted(part.entries, "memory", "memories")

@@ -1,6 +1,6 @@
-"""Additions to click: help in sections, and options that are passed together as one struct.
+"""Extensions to click: help in sections, and options that are passed as one struct.
 
-This module imports no other part of the program, because `hook` and `mcp` start for every session of a coding agent.
+It imports no other part of the program, because every session of a coding agent starts `hook` and `mcp`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONNECTION = (
 
 
 class SectionedCommand(click.Command):
-    """A command with help in sections: first the options that no section names, then each section."""
+    """A command whose help is divided into sections: first the options outside all sections, then each section."""
 
     def __init__(self, *arguments: Any, sections: Mapping[str, tuple[str, ...]] | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -38,7 +38,7 @@ class SectionedCommand(click.Command):
 
 
 def as_struct(name: str, struct: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Pass the options that are fields of `struct` to the command as one argument, `name`."""
+    """Pass the options named after fields of `struct` to the command as one argument, `name`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)

@@ -22,11 +22,11 @@ from relay import Masker
 _ELLIPSIS = "…"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\s+|.', re.DOTALL)
 _THIS_USER = ""
-"""The value of --user without an id."""
+"""Value of --user when it is given without an id."""
 
 
 class _How(msgspec.Struct, frozen=True):
-    """The options that `connect` and `disconnect` share."""
+    """The options common to `connect` and `disconnect`."""
 
     client: str
     project: bool
@@ -36,12 +36,12 @@ class _How(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the project, or None for all sessions of the user."""
+        """The project's folder, or None for all of the user's sessions."""
         return Path.cwd() if self.project else None
 
 
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and its changes. `diff` has only the changed lines."""
+    """A file and its changes. `diff` contains only the changed lines."""
 
     path: str
     diff: str
@@ -49,7 +49,7 @@ class Edit(msgspec.Struct, kw_only=True):
 
 
 class Edits(msgspec.Struct, kw_only=True):
-    """The changes of all files; `is_written` if they were made. `advice` says what the user has to do next."""
+    """The changes to all files. `is_written` is true if they were written; `advice` tells the user what to do next."""
 
     client: str
     scope: str
@@ -63,9 +63,9 @@ def _options(command: Verb) -> Verb:
         as_struct("how", _How)(command),
         (
             click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT"),
-            click.option("--project", is_flag=True, help="Only sessions in this folder: the settings of the project."),
+            click.option("--project", is_flag=True, help="Only sessions in this folder (project settings)."),
             click.option("--dry-run", is_flag=True, help="Show the change; write nothing."),
-            click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked."),
+            click.option("--yes", is_flag=True, help="Do not ask for confirmation (never asked without a terminal)."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output."),
         ),
     )
@@ -82,21 +82,23 @@ def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, va
 @click.command()
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
-              help="All sessions of this user, the default; with ID: whose memory. After the client.")  # fmt: skip
+              help="All of this user's sessions (default). With ID: whose memory. Must follow CLIENT.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else the platform's.")  # fmt: skip
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Settings as TOML, for a daemon that the client starts.")  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
+              help="TOML settings file for a daemon started by the client.")  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting for that daemon. May be repeated."
+)
 @click.option("--plugin-folder", is_flag=True, is_eager=True, expose_value=False, callback=_print_plugin_folder,
               help="Print the folder of the plugin for Claude Code and Codex, and exit.")  # fmt: skip
 def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | None, settings: tuple[str, ...]) -> None:
     """Add the MCP server and, if CLIENT supports them, hooks to the settings of CLIENT.
 
-    Hooks (Claude Code, Codex, Gemini CLI) add relevant memories of the project to each prompt, and remember prompts,
-    answers and commands. With the server (also for Cursor, VS Code and Zed), the agent recalls and remembers on its own
-    initiative. Shows the change and asks. Everything else in the files stays, including comments and layout, and a
-    backup is kept. An invalid file is not changed. Repeating the command changes nothing.
+    Hooks (Claude Code, Codex, Gemini CLI) add relevant project memories to each prompt, and remember prompts, answers
+    and commands. With the server (also for Cursor, VS Code and Zed), the agent recalls and remembers on its own
+    initiative. Shows the change and asks for confirmation. Everything else in the files, including comments and layout,
+    is preserved, and the originals are backed up. Invalid files are not changed. Repeating the command changes nothing.
 
     CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Configure any other MCP client to run `memory-agent
     mcp`.
@@ -108,8 +110,10 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
       memory-agent connect vscode --project --dry-run
     """
     if user == _THIS_USER and how.project:
-        raise click.UsageError("--user and --project exclude each other; --user ID says whose memory")
-    configured = configured_folder(config, settings)  # reject bad settings now: a client hides why its server ended
+        raise click.UsageError(
+            "--user without an ID cannot be combined with --project; --user ID sets whose memory is used"
+        )
+    configured = configured_folder(config, settings)  # reject bad settings now: clients hide why a server exited
     shared = [
         *(("--user", user) if user else ()),
         *("--data-dir", str((data_dir or configured or default_data_dir()).expanduser().absolute())),
@@ -125,14 +129,14 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
 @click.command()
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
-              help="All sessions of this user, the default.")  # fmt: skip
+              help="All of this user's sessions (default).")  # fmt: skip
 @click.option("--data-dir", metavar="DIRECTORY", expose_value=False, help=UNUSED)
 @click.option("--config", metavar="FILE", expose_value=False, help=UNUSED)
 @click.option("--set", multiple=True, metavar="NAME=VALUE", expose_value=False, help=UNUSED)
 def disconnect(how: _How, user: str | None) -> None:
-    """Remove from the settings of CLIENT what `connect` wrote there, and nothing else.
+    """Remove what `connect` added to the settings of CLIENT, and nothing else.
 
-    A file that was not edited since then gets its original bytes back.
+    A file that has not been edited since then is restored byte for byte.
 
     \b
     Examples:
@@ -140,7 +144,7 @@ def disconnect(how: _How, user: str | None) -> None:
       memory-agent disconnect vscode --project --yes
     """
     if user is not None and how.project:
-        raise click.UsageError("--user and --project exclude each other")
+        raise click.UsageError("--user cannot be combined with --project")
     _edit(how, Connection.disconnecting, is_connecting=False)
 
 
@@ -165,7 +169,9 @@ def _edit(how: _How, plan: Callable[[Connection], list[Change]], *, is_connectin
 def _apply(
     how: _How, connection: Connection, plan: Callable[[Connection], list[Change]]
 ) -> tuple[list[Change], list[Edit]]:
-    """Show the changes, ask, and write them unless this is a dry run. Start again if a file has changed."""
+    """Show the changes, ask for confirmation, and write them unless this is a dry run. Starts over if a file has
+    changed.
+    """
     while True:
         changes = plan(connection)
         files = [_describe(change) for change in changes]
@@ -180,7 +186,7 @@ def _apply(
             connection.apply(changes)
             return changes, files
         except ChangedMeanwhileError as error:
-            note(f"{error.path} has changed meanwhile: looking again")
+            note(f"{error.path} has changed since it was read; starting over")
 
 
 def _print(edits: Edits, how: _How, is_connecting: bool) -> None:
@@ -189,7 +195,7 @@ def _print(edits: Edits, how: _How, is_connecting: bool) -> None:
         note(f"{title} is {'connected' if is_connecting else 'disconnected'}: restart its sessions")
         for file in edits.files:
             if file.diff and file.backup:
-                note(f"{file.path} as it was: {file.backup}")
+                note(f"original of {file.path}: {file.backup}")
         for line in edits.advice:
             note(line)
     elif how.dry_run and any(file.diff for file in edits.files):
@@ -210,7 +216,7 @@ def _describe(change: Change) -> Edit:
 
 
 def _shown(now: str, then: str) -> Iterator[str]:
-    """Yield the changed lines without their context, which may hold tokens in forms that no masker recognises."""
+    """Yield the changed lines without context, which may contain tokens in formats that no masker recognises."""
     lines, made = now.splitlines(), then.splitlines()
     for what, start, end, made_start, made_end in difflib.SequenceMatcher(None, lines, made).get_opcodes():
         if what == "equal":
@@ -221,7 +227,7 @@ def _shown(now: str, then: str) -> Iterator[str]:
 
 
 def _without_common(gone: str, come: str) -> tuple[str, str]:
-    """Return two texts with an ellipsis for each common part; "" for a text with no part of its own."""
+    """Return both texts with each common part replaced by an ellipsis; "" for a text that has only common parts."""
     old, new = _TOKEN.findall(gone), _TOKEN.findall(come)
     before = _common(old, new)
     after = _common(old[before:][::-1], new[before:][::-1])
@@ -236,6 +242,6 @@ def _without_common(gone: str, come: str) -> tuple[str, str]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Return the number of tokens that both lists begin with."""
+    """Return the length of the lists' common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (own, its) in pairs if own != its), min(len(one), len(other)))

@@ -55,13 +55,13 @@ _DISK_WARNING_BYTES = 1 << 30
 _DISK_LEAST_BYTES = 64 << 20
 _HANDLES_WARNING = 4096
 _HANDLES_LEAST = 256
-_KEYS_AWAY = "mount the folder of keys there, or name where it is: encryption.keys_folder"
+_KEYS_AWAY = "mount the keys folder there, or set encryption.keys_folder to its path"
 _TESTS = ("The deploy hung because the VPN was down.", "Tests of the parser pass again.", "Lunch is at noon.")
 _TEST_QUERY = "why did the deploy hang"
 
 
 class Finding(NamedTuple):
-    """The outcome of a check, with advice."""
+    """What a check function found, with advice if the check did not pass."""
 
     state: State
     detail: str
@@ -69,7 +69,7 @@ class Finding(NamedTuple):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check."""
+    """A reported finding, with the check's name and duration."""
 
     name: str
     state: State
@@ -79,7 +79,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
-    """Run the checks one by one. A check that raises one of our errors or `OSError` has failed."""
+    """Run the checks in order. A check that raises one of our errors or `OSError` has failed."""
     layout = Layout(data_dir)
     for name, check, advice in _CHECKS:
         started_s = time.monotonic()
@@ -96,7 +96,7 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
     required = dict(_REQUIREMENT.findall("\n".join(_requirements())))
     found = {name: _version(name) for name in _ENGINES}
     wrong = [
-        f"{name} {version or 'is missing'}, needed is {required[name]} or later"
+        f"{name} {version or 'is missing'}; {required[name]} or later is required"
         for name, version in found.items()
         if name in required and _number(version) < _number(required[name])
     ]
@@ -107,23 +107,23 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_processor(settings: Settings, _layout: Layout) -> Finding:
-    """Check the arithmetic that the embedder uses on this processor."""
+    """Check which arithmetic the embedder uses on this processor."""
     choice = choose_scheme(settings.embedder.scheme)
     detail = f"{choice.scheme}: {choice.reason}"
     if choice.kernels == "saturating":
-        advice = "set embedder.scheme to auto: int8 gives worse vectors on this processor"
+        advice = "set embedder.scheme to auto; int8 produces worse vectors on this processor"
         return Finding("warning", detail, advice)
     if choice.scheme == "float32" and settings.embedder.scheme == "auto":
-        return Finding("warning", detail, "this works; embedding takes about three times as long as with VNNI")
+        return Finding("warning", detail, "no action needed; embedding takes about three times as long as with VNNI")
     return Finding("ok", detail)
 
 
 def check_capacity(settings: Settings, _layout: Layout) -> Finding:
-    """Report how many processes and requests a daemon can have on this machine."""
+    """Report how many hosts and concurrent requests a daemon supports on this machine."""
     chosen = capacity_here(settings.daemon)
     machine = f"{usable_cores()} cores, {usable_memory_bytes() / 1e9:.0f} GB"
-    hosts = f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared, {chosen.spare_hosts} spare"
-    return Finding("ok", f"{machine}: up to {hosts}; {chosen.requests_in_flight} requests at a time")
+    hosts = f"{chosen.dedicated_hosts} single-user hosts, {chosen.shared_hosts} shared, {chosen.spare_hosts} spare"
+    return Finding("ok", f"{machine}: up to {hosts}; {chosen.requests_in_flight} concurrent requests")
 
 
 def check_model(settings: Settings, _layout: Layout) -> Finding:
@@ -138,7 +138,7 @@ def check_model(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_embedding(settings: Settings, _layout: Layout) -> Finding:
-    """Check that embedding a text gives a unit vector, with the same bits each time."""
+    """Check that embedding a text returns a unit vector, bit-identical each time."""
     embedder = open_embedder(settings.embedder)
     try:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
@@ -147,7 +147,7 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
     length = float(np.linalg.norm(first))
     if first.shape != (embedder.info.ndim,) or abs(length - 1) > 1e-3 or not np.array_equal(first, again):
         return Finding("failed", f"the vector has length {length:.4f} or changes between calls", _FETCH)
-    return Finding("ok", f"{embedder.info.ndim} dimensions, length 1, the same bits twice")
+    return Finding("ok", f"{embedder.info.ndim} dimensions, length 1, bit-identical when repeated")
 
 
 def check_recall(settings: Settings, _layout: Layout) -> Finding:
@@ -156,10 +156,10 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
         records = [memory.remember(text, now=datetime.now(UTC)) for text in _TESTS]
         result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000, min_relevance=0.0)
     if not result.memories or result.memories[0].record.id != records[0].id:
-        return Finding("failed", "a memory that was just stored is not found", "run the tests, or report this")
+        return Finding("failed", "a memory that was just stored was not found", "run the tests, or report a bug")
     if result.degraded:
-        return Finding("failed", f"degraded: {', '.join(result.degraded)}", "see the checks before this one")
-    return Finding("ok", f"found first of {len(_TESTS)}, in {result.took_ms:.1f} ms")
+        return Finding("failed", f"degraded: {', '.join(result.degraded)}", "see the checks above")
+    return Finding("ok", f"ranked first of {len(_TESTS)} in {result.took_ms:.1f} ms")
 
 
 def check_folders(_settings: Settings, layout: Layout) -> Finding:
@@ -167,44 +167,46 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
     for folder in (layout.data_dir, cache_folder()):
         place = _existing(folder)
         if not os.access(place, os.W_OK | os.X_OK):
-            return Finding("failed", f"{place} cannot be written", f"chown or chmod {place}, or choose --data-dir")
+            return Finding(
+                "failed",
+                f"{place} cannot be written",
+                f"chown or chmod {place}, or choose another folder with --data-dir",
+            )
     open_to_others = [path for path in _private_paths(layout) if path.exists() and path.stat().st_mode & 0o077]
     if open_to_others:
         names = " ".join(map(str, open_to_others))
-        return Finding("failed", f"others may read {names}", f"chmod go-rwx {names}")
-    return Finding("ok", f"{layout.data_dir}{'' if layout.data_dir.exists() else ' (made at the first start)'}")
+        return Finding("failed", f"readable by other users: {names}", f"chmod go-rwx {names}")
+    return Finding("ok", f"{layout.data_dir}{'' if layout.data_dir.exists() else ' (created at the first start)'}")
 
 
 def check_encryption(settings: Settings, layout: Layout) -> Finding:
     """Check that stores are encrypted as configured, and that the keys are present and private."""
     keys = open_key_ring(settings.encryption, layout.data_dir)
     if keys is not None and keys.is_away():
-        return Finding("failed", f"{keys.folder} does not hold the keys of {layout.data_dir}", _KEYS_AWAY)
+        return Finding("failed", f"{keys.folder} does not contain the keys of {layout.data_dir}", _KEYS_AWAY)
     stores = store_encryptions(layout.data_dir, settings, keys)
     looked_at = stores if keys is not None else islice(stores, 1)  # without encryption, one store is enough
     states = {store.part: store.state for store in looked_at}
     plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
     if keys is None:
         if locked:
-            return Finding(
-                "failed", f"encrypted: {', '.join(locked)}", "name the folder of keys: encryption.keys_folder"
-            )
+            return Finding("failed", f"encrypted: {', '.join(locked)}", "set encryption.keys_folder to the keys folder")
         return Finding("ok", "off: anyone who can read the disk can read the memories")
     files = [keys.folder, *keys.folder.glob("*")]
     if any(file.stat().st_mode & 0o077 for file in files if file.exists()):
-        return Finding("failed", f"others may read {keys.folder}", f"chmod -R go-rwx {keys.folder}")
+        return Finding("failed", f"readable by other users: {keys.folder}", f"chmod -R go-rwx {keys.folder}")
     if plain:
         return Finding("failed", f"not encrypted: {', '.join(plain)}", "stop the daemon, then: memory-agent encrypt")
     if locked:
         advice = (
-            f"bring the keys back to {keys.folder}, or erase what is left: memory-agent forget --user ID --user-all"
+            f"restore the keys in {keys.folder}, or erase the remaining data: memory-agent forget --user ID --user-all"
         )
-        return Finding("warning", f"the key is not there: {', '.join(locked)}", advice)
+        return Finding("warning", f"key not found: {', '.join(locked)}", advice)
     return Finding("ok", f"on: {len(states)} stores, keys in {keys.folder}")
 
 
 def check_tables(settings: Settings, _layout: Layout) -> Finding:
-    """Check that the tables of signals and triggers are valid, and that the followed event tables can be read."""
+    """Check that the signal and trigger tables are valid, and that the followed event tables can be read."""
     SignalTable.load(settings.ingest.signals)
     TriggerTable.load(settings.triggers.table)
     tables = settings.relay.broker.tables
@@ -214,21 +216,21 @@ def check_tables(settings: Settings, _layout: Layout) -> Finding:
         return Finding("failed", "; ".join(problems), advice)
     own = (file for file in (settings.ingest.signals, settings.triggers.table) if file)
     followed = (f"{table.name} ({table.path})" for table in tables)
-    return Finding("ok", ", ".join((*own, *followed)) or "those of the package; no event table is followed")
+    return Finding("ok", ", ".join((*own, *followed)) or "built-in tables; no event tables are followed")
 
 
 def check_disk(_settings: Settings, layout: Layout) -> Finding:
-    """Check the free disk space."""
+    """Check that the data folder's disk has enough free space."""
     free = shutil.disk_usage(_existing(layout.data_dir)).free
     detail = f"{free / 1e9:.1f} GB free for {layout.data_dir}"
-    advice = "make room, or choose --data-dir on another disk; 10,000 memories take about 25 MB"
+    advice = "free some space, or choose a --data-dir on another disk; 10,000 memories take about 25 MB"
     if free < _DISK_LEAST_BYTES:
         return Finding("failed", detail, advice)
     return Finding("warning", detail, advice) if free < _DISK_WARNING_BYTES else Finding("ok", detail)
 
 
 def check_sockets(settings: Settings, layout: Layout) -> Finding:
-    """Check that the daemon can listen: short enough socket paths, free ports."""
+    """Check that the daemon can listen: socket paths are short enough, and ports are free."""
     longest = max((layout.gateway, layout.embedder, f"ipc://{layout.run / 'relay-feed.sock'}"), key=len)
     broker = settings.relay.broker
     place = place_of(settings.daemon.http)
@@ -244,7 +246,7 @@ def check_sockets(settings: Settings, layout: Layout) -> Finding:
 def check_handles(_settings: Settings, _layout: Layout) -> Finding:
     """Check the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = f"ulimit -n {hard if hard > 0 else 65536} before the daemon is started (or LimitNOFILE= in its unit)"
+    advice = f"ulimit -n {hard if hard > 0 else 65536} before starting the daemon (or LimitNOFILE= in its unit)"
     if soft < _HANDLES_LEAST:
         return Finding("failed", f"{soft} open files allowed", advice)
     return Finding(
@@ -253,32 +255,34 @@ def check_handles(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_daemon(_settings: Settings, layout: Layout) -> Finding:
-    """Check that the daemon of the data folder, if any, answers and that its processes run."""
+    """Check that the data folder's daemon, if running, responds and that all its processes are running."""
     if not layout.daemon_runs():
-        return Finding("ok", f"none runs; start it with: memory-agent serve --data-dir {layout.data_dir}")
+        return Finding("ok", f"not running; start it with: memory-agent serve --data-dir {layout.data_dir}")
     with MemoryClient(data_dir=layout.data_dir) as client:
         status = client.status()
     down = [part.name for part in status.parts if part.state != "running"]
     if down or not status.journal:
         names = ", ".join(down) or "relay"
-        return Finding("failed", f"does not run or answer: {names}", "see the daemon's log on standard error")
-    return Finding("ok", f"version {status.version} answers; up {status.uptime_s:g} s, {len(status.parts)} processes")
+        return Finding("failed", f"not running or not responding: {names}", "see the daemon's log on standard error")
+    return Finding(
+        "ok", f"version {status.version} is running; up {status.uptime_s:g} s, {len(status.parts)} processes"
+    )
 
 
 _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("versions", check_versions, f"pip install --upgrade {_DISTRIBUTION}"),
     ("processor", check_processor, "set embedder.scheme to auto, int8 or float32"),
-    ("capacity", check_capacity, "see the table daemon of the settings"),
-    ("model", check_model, "see the check before this one"),
-    ("embedding", check_embedding, "see the check before this one"),
-    ("recall", check_recall, "see the check before this one"),
+    ("capacity", check_capacity, "see the [daemon] table in the settings"),
+    ("model", check_model, "see the check above"),
+    ("embedding", check_embedding, "see the check above"),
+    ("recall", check_recall, "see the check above"),
     ("folders", check_folders, "choose another folder with --data-dir"),
-    ("encryption", check_encryption, "see encryption.keys_folder, and memory-agent encryption status"),
-    ("tables", check_tables, "correct the file, or the setting that names it"),
+    ("encryption", check_encryption, "check encryption.keys_folder, and run memory-agent encryption status"),
+    ("tables", check_tables, "correct the file or the setting that names it"),
     ("disk", check_disk, "choose another folder with --data-dir"),
-    ("sockets", check_sockets, "choose another port, stop the process that has it, or choose a shorter --data-dir"),
+    ("sockets", check_sockets, "choose another port, stop the process that uses it, or choose a shorter --data-dir"),
     ("file handles", check_handles, "raise the limit with ulimit -n"),
-    ("daemon", check_daemon, "stop the daemon and start it again; see its log on standard error"),
+    ("daemon", check_daemon, "restart the daemon, and see its log on standard error"),
 )
 
 
@@ -310,7 +314,7 @@ def _open_memory(settings: Settings, folder: Path) -> Memory:
 
 
 def _keys_for_the_test(settings: Settings, folder: Path) -> EncryptionSettings:
-    """Return the encryption settings with a temporary folder of keys: the check adds no key to the real one."""
+    """Return encryption settings with a temporary keys folder, so that the check adds no key to the real one."""
     return EncryptionSettings(keys_folder=str(folder / "keys") if settings.encryption.keys_folder else "")
 
 
@@ -325,7 +329,7 @@ def _private_paths(layout: Layout) -> tuple[Path, ...]:
 
 
 def _try_to_listen(endpoint: str) -> None:
-    """Raise `OSError` if a TCP endpoint cannot be bound. Ignores other endpoints, which are socket files."""
+    """Raise `OSError` if a TCP endpoint cannot be bound. Other endpoints are socket files and are ignored."""
     endpoint = endpoint.removeprefix(CURVE)
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not endpoint.startswith("tcp://") or not port.isdigit():

@@ -18,17 +18,17 @@ from relay import SYSTEM_USER, EncryptionKeyMissingError, KeyRing
 if TYPE_CHECKING:
     from memory_agent.care import DestroyedKey
 
-_OFF = "encryption is off: anyone who can read the disk can read everything. Set encryption.keys_folder to a folder"
-_UNNAMED = "some stores are encrypted, and no folder of keys is set: set encryption.keys_folder"
-_AWAY = "{} does not hold the keys of this data folder: is the right folder mounted there? Nothing is stored meanwhile"
+_OFF = "encryption is off: anyone who can read the disk can read everything; to turn it on, set encryption.keys_folder"
+_UNNAMED = "some stores are encrypted, but encryption.keys_folder is not set"
+_AWAY = "{} does not contain the keys of this data folder, so nothing can be stored; is the right folder mounted there?"
 
 
 @click.group()
 def encryption() -> None:
-    """Encryption at rest, with a key per user. The setting encryption.keys_folder switches it on.
+    """Encryption at rest, with one key per user. To turn it on, set encryption.keys_folder.
 
-    Keep the folder of keys outside the data folder and its backups: without a user's key, that user's data cannot be
-    read, in the data folder or in any backup. If you lose the folder of keys, you lose the data.
+    Keep the keys folder outside the data folder and its backups: without a user's key, that user's data cannot be read,
+    either in the data folder or in any backup. If you lose the keys folder, you lose the data.
 
     \b
     Examples:
@@ -37,13 +37,14 @@ def encryption() -> None:
     """
 
 
-@encryption.command(short_help="Show what is encrypted, and who has a key.")
+@encryption.command(short_help="Show what is encrypted and who has a key.")
 @common_options
 def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
 
-    A locked store is encrypted with a key that is not in the folder of keys. `system` has the key for data about
-    several users. Changes nothing, and a daemon may be running. A missing or wrong folder of keys is reported first.
+    A locked store is encrypted with a key that is not in the keys folder. The key of `system` encrypts data about
+    several users. Changes nothing, and can be used while a daemon is running. A missing or wrong keys folder is
+    reported first.
 
     \b
     Examples:
@@ -80,14 +81,14 @@ def _state(keys: KeyRing | None, users: list[str], has_encrypted: bool) -> str:
     return f"encryption is on; keys of {counted(count, 'user')}{system} in {keys.folder}"
 
 
-@encryption.command(short_help="Destroy a user's key, which makes the data unreadable.")
+@encryption.command(short_help="Destroy a user's key, making the data unreadable.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options_where_user("Whose key.")
 def destroy(target: Target, yes: bool) -> None:
-    """Destroy the key of --user: that user's data can no longer be read, here or in any backup.
+    """Destroy the key of --user, so that the user's data can no longer be read, here or in any backup.
 
     Takes effect at once in every process. Without a daemon, events that conductors published as `system` about the
-    user's runs are erased too. Prints which data is left. Remove copies of the folder of keys yourself.
+    user's runs are erased too. Prints which data remains. You must remove copies of the keys folder yourself.
 
     \b
     Examples:
@@ -95,9 +96,9 @@ def destroy(target: Target, yes: bool) -> None:
       memory-agent encryption destroy --user alice --yes --json
     """
     if not target.user_named:
-        raise click.UsageError("give --user: whose key")
+        raise click.UsageError("--user is required: whose key to destroy")
     if target.user_id == SYSTEM_USER:
-        raise click.UsageError("the key of system encrypts what belongs to many users: destroy the users' own keys")
+        raise click.UsageError("the key of system encrypts data about several users; destroy those users' keys instead")
     keys = target.keys
     if keys is None:
         raise click.UsageError(_OFF)
@@ -131,11 +132,11 @@ def _print(target: Target, destroyed: DestroyedKey) -> None:
 def encrypt(target: Target) -> None:
     """Encrypt the data folder, each user's data with a separate key in encryption.keys_folder.
 
-    Without --user, encrypts everything: all users, the journal, and the owners of runs. Stop the daemon first. Needs
-    disk space for a copy of the largest part. If it is killed, each part is either plain or encrypted, and the same
-    command continues the work. If you lose the folder of keys, you lose the data: back it up separately from the data.
-    Earlier backups, exports and files that a restore moved aside stay plain. The disk may keep blocks of the plain
-    files until it overwrites them.
+    Without --user, encrypts everything: all users, the journal, and the run owners. Stop the daemon first. Needs disk
+    space for a copy of the largest part. If it is interrupted, each part is either plain or encrypted, and running the
+    command again continues the work. If you lose the keys folder, you lose the data: back it up separately from the
+    data. Earlier backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of
+    the unencrypted files until it overwrites them.
 
     \b
     Examples:
@@ -155,4 +156,4 @@ def encrypt(target: Target) -> None:
         done = "was encrypted" if user.was_encrypted else f"{size(user.bytes_before)} -> {size(user.bytes_after)}"
         click.echo(f"user {user.user_id}: {counted(user.memories, 'memory', 'memories')}, {done}")
     if encrypted.plain_leftovers:
-        note(f"what a restore moved aside is not encrypted: remove {', '.join(encrypted.plain_leftovers)}")
+        note(f"files that a restore moved aside are not encrypted; remove {', '.join(encrypted.plain_leftovers)}")

@@ -1,6 +1,6 @@
 """`eval …`: measure recall quality and speed on a data set, and compare two measurements.
 
-The commands that measure differ in the format they read; `_Trial` runs them all.
+The measuring commands differ only in the format that they read; `_Trial` runs them all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Numbers and ranges of numbers, as in 3,4 or 0-2."""
+    """A list of numbers and ranges, such as 3,4 or 0-2."""
 
     name = "NUMBERS"
 
@@ -72,19 +72,19 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 
 
 class EvaluationGroup(click.Group):
-    """The commands of `eval`. A command that moved is refused with a pointer to its new place."""
+    """The `eval` commands. The error for a command that has moved names its replacement."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in _MOVED:
-            raise click.UsageError(f"'eval {args[0]}' moved out of the product; run: {_MOVED[args[0]]}", ctx)
+            raise click.UsageError(f"'eval {args[0]}' is no longer part of the product; run: {_MOVED[args[0]]}", ctx)
         return super().resolve_command(ctx, args)
 
 
 @click.group("eval", cls=EvaluationGroup)
 def evaluate() -> None:
-    """Measure on real inputs and compare two measurements.
+    """Measure recall on real inputs, and compare two measurements.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def evaluate() -> None:
 
 @dataclass(frozen=True)
 class _Trial:
-    """The options of a measurement."""
+    """The options common to the measuring commands."""
 
     mode: Mode | None
     top_k: int
@@ -112,7 +112,7 @@ class _Trial:
             self._compare(dataset, source, self.compared, target.as_json)
         elif source is None:
             metavar = "FOLDER" if dataset == "beam" else "FILE"
-            raise click.UsageError(f"Missing argument '{metavar}' (or compare two files of results: --compare A B).")
+            raise click.UsageError(f"Missing argument '{metavar}' (or compare two result files with --compare A B).")
         else:
             self._measure(target, _with_questions(read(source), source))
 
@@ -146,7 +146,7 @@ class _Trial:
             return None
         if not self.embedded and not target.layout.daemon_runs():
             raise UnavailableError(
-                f"no daemon serves {target.data_dir}; leave --data-dir away to have one started for the measurement"
+                f"no daemon serves {target.data_dir}; omit --data-dir to start one for the measurement"
             )
         if not self.embedded:
             note_settings(target)
@@ -154,7 +154,7 @@ class _Trial:
 
     def _compare(self, dataset: str, source: Path | None, compared: tuple[Path, Path], as_json: bool) -> None:
         if source is not None or self.results is not None:
-            raise click.UsageError("--compare takes two files of results, and measures nothing itself")
+            raise click.UsageError("--compare cannot be combined with a data set or with --results")
         a, b = (_results_of(dataset, file) for file in compared)
         _show_comparison(compare_results(a, b), as_json)
 
@@ -167,9 +167,9 @@ _OPTIONS = (
         type=click.FloatRange(0, 1),
         default=0,
         show_default=True,
-        help="Only memories of at least this relevance. 0 measures the ranking alone.",
+        help="Minimum relevance of returned memories. 0 measures only the ranking.",
     ),
-    click.option("--embedded", is_flag=True, help="In this process: no relay, no daemon."),
+    click.option("--embedded", is_flag=True, help="Run in this process, without a relay or daemon."),
     click.option(
         "--timeout",
         "timeout_s",
@@ -177,13 +177,13 @@ _OPTIONS = (
         default=1800,
         show_default=True,
         metavar="S",
-        help="Give up when not all events are recallable by then.",
+        help="Give up if some events are not recallable after S seconds.",
     ),
     click.option(
         "--results",
         type=click.Path(path_type=Path),
         metavar="OUT",
-        help="Write the answer to each question to this file, as JSON lines; ids and figures, no text.",
+        help="Write the result of each question to this file as JSON lines: ids and numbers, no text.",
     ),
     click.option(
         "--compare",
@@ -191,30 +191,30 @@ _OPTIONS = (
         nargs=2,
         type=click.Path(path_type=Path),
         metavar="A B",
-        help="Measure nothing; compare two files of --results, as `eval compare` does.",
+        help="Compare two --results files, as `eval compare` does, instead of measuring.",
     ),
 )
 
 
 def _trial_options(command: Verb) -> Verb:
-    """Add the options of a measurement, passed as a `_Trial` named `trial`, and the common options."""
+    """Add the common options and those of a measurement, passed as `trial`, a `_Trial`."""
     return with_options(common_options(as_struct("trial", _Trial)(command)), _OPTIONS)
 
 
 @evaluate.command(cls=SectionedCommand, short_help="Evidence found in long conversations.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--conversations", type=Numbers(), metavar="NUMBERS",
-              help="Only these, by their position in the file from 0, as in 3,4 or 0-2.")  # fmt: skip
+              help="Only these conversations, by position in the file (from 0), such as 3,4 or 0-2.")  # fmt: skip
 @_trial_options
 def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
     """Publish the turns of LoCoMo conversations, ask the questions, and count the evidence found.
 
-    Each conversation becomes one user (locomo-0, locomo-1, …; --user sets another prefix). A separate process publishes
-    every turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder, unless
-    --data-dir names the folder of a running daemon. Events per second are measured from the first publish until the
-    last event is recallable.
+    Each conversation becomes one user (locomo-0, locomo-1, …; --user sets a different prefix). A separate process
+    publishes every turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder,
+    unless --data-dir names the folder of a running daemon. Events per second are measured from the first publish until
+    the last event is recallable.
 
-    Metrics, for k of 1, 5, 10 and 50, averaged over questions:
+    Metrics for k = 1, 5, 10 and 50, averaged over questions:
 
     \b
       turns at k     share of a question's evidence turns among the first k memories
@@ -225,13 +225,13 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
       MRR            1 / rank of the first relevant memory or session, 0 without one
 
     A memory that represents several duplicate turns counts as all of them, at its single rank. The main result is in
-    the rows "all" (in JSON, recall_at and so on). A wrong merge of turns could only raise it, so the row "all, shown
-    records alone" (recall_at_shown) counts only the turn that is shown, as a lower bound.
+    the rows "all" (in JSON, recall_at and so on). Wrongly merged turns could only raise it, so the row "all, shown
+    records only" (recall_at_shown) counts only the turn that is shown, as a lower bound.
 
-    Questions without evidence in the conversation are not asked. The last two rows for sessions follow a common
-    convention, which counts such questions as answered: over all questions, and over categories 1 to 4 only.
+    Questions without evidence in the conversation are not asked. The last two session rows follow a common convention
+    that counts these questions as answered: one row covers all questions, the other only categories 1 to 4.
 
-    With --results, the answer to each question is written to a file for --compare, as ids and figures without text.
+    With --results, the result of each question is written to a file for --compare, as ids and numbers without text.
 
     \b
     Examples:
@@ -249,12 +249,12 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
 def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     """Measure as `eval locomo` does, on the chats of BEAM ("Beyond a Million Tokens").
 
-    FOLDER is the folder of one chat, with chat.json and probing_questions/probing_questions.json, or contains such
-    folders at any depth (chats/100K, or chats). Each chat becomes one user, named by its path below FOLDER; each
-    message is a memory with its role, and a batch is a session. The evidence is the messages in `source_chat_ids`;
-    abstention questions have no evidence and are left out. A chat without messages or without questions is refused. The
-    metrics are those of `eval locomo`. No language model judges answers, so the scores are not comparable with those
-    that BEAM publishes.
+    FOLDER is one chat's folder, containing chat.json and probing_questions/probing_questions.json, or contains chat
+    folders at any depth (chats/100K, or chats). Each chat becomes one user, named after its path below FOLDER; each
+    message becomes a memory with its role, and each batch a session. A question's evidence is the messages in
+    `source_chat_ids`; abstention questions have no evidence and are left out. A chat without messages or without
+    questions is rejected. The metrics are the same as for `eval locomo`. No language model judges the answers, so the
+    scores are not comparable with those published by BEAM.
 
     \b
     Examples:
@@ -265,18 +265,18 @@ def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     trial.run(target, "beam", folder, read_beam)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="What an agent saw, found in its runs.")
+@evaluate.command(cls=SectionedCommand, short_help="Observations found in an agent's runs.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @_trial_options
 def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     """Measure as `eval locomo` does, on runs of a software-engineering agent (SWE-bench): long reports and outputs.
 
     FILE is a JSON list of runs, {"instance_id", "task", "steps": [{"thought", "command", "output"}]}; an issue
-    (instance_id) may have several runs. All runs belong to one user (swe-runs), and a run is a session. In every fourth
-    run, each thought is a memory, and so is each command with its output; the other runs report 3 to 12 steps at a
+    (instance_id) may have several runs. All runs belong to one user (swe-runs), and each run is a session. In every
+    fourth run, each thought and each command with its output is a memory; the other runs report 3 to 12 steps at a
     time.
 
-    Three kinds of questions are generated by rules; no memory contains their words:
+    Rules generate three kinds of questions; no memory contains the words of a question:
 
     \b
       lookup   what a thought wants to see: the command that it led to, with its output
@@ -296,11 +296,11 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     trial.run(target, "swe", file, read_swe)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="Records found, in data of your own.")
+@evaluate.command(cls=SectionedCommand, short_help="Records found in your own data.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @_trial_options
 def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
-    """Measure as `eval locomo` does, on your own data: a file of JSON lines, records and queries.
+    """Measure as `eval locomo` does, on your own data: a JSON Lines file of records and queries.
 
     \b
       {"type": "record", "id": "r1", "text": "The deploy needs the VPN"}
@@ -310,12 +310,13 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
       {"type": "query", "id": "q2", "text": "who knows the VPN?", "relevant": {"r2": 2},
        "timestamp": "2026-03-01", "category": "people", "user": "alice"}
 
-    Each object is on one line. `relevant` lists ids, or maps ids to grades: 1 or more, or 0 for not relevant. A query
-    is answered from the records of its own user; a query without relevant ids is left out. `timestamp` is the time of a
-    record or a query. Each `category` has a row in the result, `none` for queries without one. Records become events of
-    a type that keeps their kind, with "Feedback:" before the text for `pattern`. An episode is a user's message, or an
-    assistant's with `"role": "assistant"`. A bad line is refused with its number and field. The metrics are those of
-    `eval locomo`, with records instead of turns, and with sessions if records name them.
+    Each object is on one line. `relevant` lists ids, or maps ids to grades (1 or more; 0 means not relevant). A query
+    searches only its own user's records; a query without relevant ids is left out. `timestamp` is the time of the
+    record or query. Each `category` has a row in the report; queries without a category are in the row `none`. Records
+    become events of a type that preserves their kind; for `pattern`, the text is prefixed with "Feedback:". An episode
+    becomes a user message, or an assistant message with `"role": "assistant"`. For an invalid line, the error gives its
+    number and field. The metrics are the same as for `eval locomo`, with records instead of turns, and with sessions if
+    records name them.
 
     \b
     Examples:
@@ -348,13 +349,13 @@ def _with_questions(dataset: Dataset, source: Path) -> Dataset:
 def _results_of(dataset: str, file: Path) -> Results:
     results = read_results(file)
     if results.header.dataset != dataset:
-        raise InvalidInputError(str(file), f"holds results of {results.header.dataset}, not of {dataset}")
+        raise InvalidInputError(str(file), f"contains results of {results.header.dataset}, not of {dataset}")
     return results
 
 
 _ITEMS = {"locomo": "evidence turns", "beam": "evidence messages", "jsonl": "relevant records"}
 _RANKED_AT = "10"
-_SHOWN_ALONE = "all, shown records alone"
+_SHOWN_ALONE = "all, shown records only"
 
 Row = tuple[object, ...]
 
@@ -366,7 +367,7 @@ def _print_report(report: Report, results: Path | None) -> None:
     print_table(f"{items} found, {how}: share among the first k, %", _report_columns(report), _item_rows(report))
     click.echo()
     if report.session_mrr is not None:
-        title = f"their sessions found, {how}: share among the first k distinct sessions, %"
+        title = f"sessions found, {how}: share among the first k distinct sessions, %"
         print_table(title, _report_columns(report), _session_rows(report))
         click.echo()
     print_figures("figures", _report_figures(report, results))
@@ -402,7 +403,7 @@ def _score_row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages,
 
 
 def _parts(report: Report) -> list[tuple[str, Figures]]:
-    """Return the figures of each category with questions, of the main categories together, and of all."""
+    """Return the metrics of each category with questions, of each group of main categories, and of all questions."""
     return [
         *((f"category {name}", part) for name, part in report.by_category.items() if part.questions),
         *((f"categories {name}", part) for name, part in report.main_categories.items()),
@@ -420,7 +421,7 @@ def _report_figures(report: Report, results: Path | None) -> dict[str, object]:
         "evidence ids ignored": f"{report.evidence_unmatched} (no such item)",
         "degraded answers": report.degraded_answers,
         "answers short of sessions": f"{report.answers_short_of_sessions} (fewer than 10 of them; see --top-k)",
-        "per-question results": results or "not kept (--results OUT writes them)",
+        "per-question results": results or "not stored (use --results OUT)",
     }
 
 
@@ -435,34 +436,34 @@ def _percent(share: float | None) -> str:
 _DIFFERENCES = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "above 0", "B better", "worse")
 
 
-@evaluate.command(short_help="Two files of results: which run is better?")
+@evaluate.command(short_help="Compare two result files: which run is better?")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--by", "unit", type=click.Choice(UNITS), default="question", show_default=True,
-              help="The unit that is resampled.")  # fmt: skip
+              help="Unit to resample.")  # fmt: skip
 @click.option("--resamples", type=click.IntRange(100, 1_000_000), default=RESAMPLES, show_default=True,
-              help="The number of resamples.")  # fmt: skip
+              help="Number of resamples.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True,
-              help="The same seed gives the same figures.")  # fmt: skip
+              help="The same seed gives the same results.")  # fmt: skip
 @common_options
 def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: int) -> None:
-    """Compare two runs, question by question, from files that --results wrote.
+    """Compare two runs, question by question, from files written by --results.
 
     Uses a paired bootstrap over the common questions: the differences B - A are resampled with replacement. For each
-    metric, it prints both means, their difference, the interval that holds 95 % of the resampled differences, the share
-    of resamples in which B is better, and the number of questions in which B is better or worse. An interval without 0
-    means that the difference is more than chance over these questions.
+    metric, it prints both means, their difference, the interval that contains 95 % of the resampled differences, the
+    share of resamples in which B is better, and the number of questions in which B is better or worse. An interval that
+    excludes 0 means that the difference on these questions is more than chance.
 
-    Questions of one conversation are not independent. By question, the interval holds for further questions about these
-    conversations. For a claim about other conversations, resample whole conversations with --by conversation. With few
-    conversations that interval is coarse, and with fewer than 3 there is no interval ("-", in JSON null). In `eval
-    swe`, an issue with its runs counts as a conversation.
+    Questions about the same conversation are not independent. With --by question, the interval applies to other
+    questions about the same conversations. For a claim about other conversations, resample whole conversations with
+    --by conversation. With few conversations, that interval is coarse; with fewer than 3, there is none ("-", in JSON
+    null). In `eval swe`, an issue and its runs count as one conversation.
 
-    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table leaves
-    them out if they make no difference.
+    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table omits
+    those that equal the corresponding metric.
 
-    Runs over different questions (another dataset, file or evidence) are refused. Settings that differ are printed. The
-    share above 0 and the counts do not measure the size of a gain.
+    Runs over different questions (a different data set, file or evidence) are rejected. Settings that differ are
+    printed. The share above 0 and the counts do not measure the size of a gain.
 
     \b
     Examples:
@@ -498,7 +499,7 @@ def _comparison_figures(comparison: Comparison) -> dict[str, object]:
 
 
 def _without_equal(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """Return the metrics without those of shown records that equal the metric of all records."""
+    """Return the metrics, except those of shown records that equal the same metric of all records."""
     facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN != NaN
     return [
         metric
@@ -521,6 +522,6 @@ def _difference_row(metric: MetricDifference) -> tuple[object, ...]:
 
 def _caution(comparison: Comparison) -> str:
     if comparison.unit == "question":
-        return "by question: holds for these conversations; for others see eval compare --by conversation"
-    few = "too few for an interval" if comparison.units < FEWEST else "few make a coarse interval"
-    return f"by conversation: {comparison.units} were drawn from; {few}"
+        return "by question: valid for these conversations; for others, use eval compare --by conversation"
+    few = "too few for an interval" if comparison.units < FEWEST else "few units make the interval coarse"
+    return f"by conversation: resampled from {comparison.units}; {few}"

@@ -1,4 +1,4 @@
-"""`recall --explain`: a table of why each memory was found, and how the query was understood.
+"""`recall --explain`: show how the query was understood, and tabulate why each memory was found.
 
 The parts of a row add up to its score. Details that need more width follow: the matching passage, neighbours that
 boosted the memory, and duplicates.
@@ -31,26 +31,26 @@ _PARTS = {
 }
 """Columns that add up to the score, and their keys in an explanation. Some are shown only if they changed a score."""
 _CLASSES = {
-    "proven": "after own memories that are relevant, as relevant and proven",
-    "new": "after all own memories, as relevant and not yet proven",
-    "worse": "after new items, since runs that used it went worse than usual",
-    "relevance unknown": "in a place that would be empty, since its relevance is not known",
+    "proven": "after your relevant memories: relevant and proven",
+    "new": "after all your memories: relevant but not yet proven",
+    "worse": "after new items: runs that used it went worse than usual",
+    "relevance unknown": "in a place that would otherwise be empty: its relevance is unknown",
 }
-"""The order of shared items in `recall/shared`."""
-_WORDS = "words: the match of words, as a share of the best one's"
+"""Where `recall/shared` ranks each class of shared items, and why."""
+_WORDS = "words: word match relative to the best match"
 _HEAD_CHARS = 60
 _INDENT = 3
 
 
 class Asked(NamedTuple):
-    """The filter and the use of dates (None: as in the settings), for a result without memories."""
+    """The requested filter and date mode (None: as in the settings), printed if there are no memories."""
 
     filter: MemoryFilter
     dates: Dates | None
 
 
 def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None:
-    """Print a recall result with the reasons; ages are relative to `now`."""
+    """Print a recall result and why each memory was found; ages are relative to `now`."""
     print_figures("query", _query(result, asked))
     click.echo()
     if not result.memories:
@@ -95,16 +95,16 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the figures of the query. Only explanations of a user's own memories have figures of the search."""
+    """Return the query's details for a result without the user's own memories, whose explanations contain more."""
     return {
-        "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
+        "dates do": (asked.dates or "as set by recall.dates") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
         **({} if result.memories else {"memories that pass": "none was found"}),
     }
 
 
 def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
-    """Return how many memories pass the filter, if there was one."""
+    """Return the number of memories that pass the filter, or nothing without a filter."""
     matching = explanation.get("matching")
     return {} if matching is None else {"memories that pass": matching}
 
@@ -114,7 +114,7 @@ def _conditions(filters: Mapping[str, Any]) -> list[str]:
 
 
 def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
-    """Return the dates of the query as conditions, if the recall filters by dates."""
+    """Return the query's dates as conditions if the recall filters by date."""
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 
@@ -123,7 +123,7 @@ def _has_speakers(result: RecallResult) -> bool:
 
 
 def _has_outcomes(result: RecallResult) -> bool:
-    """Return whether an outcome changed a score. Older daemons count outcomes as learned."""
+    """Return whether an outcome changed a score. Older daemons report outcomes as learned."""
     return any(memory.explanation["outcome"] for memory in result.memories if "quality" in memory.explanation)
 
 
@@ -171,10 +171,10 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
 
 
 def _shared(memory: RetrievedMemory) -> Iterable[str]:
-    """Yield the author of a shared memory, its figures, who may see it, why it has its rank, and its attachments."""
+    """Yield a shared memory's author, figures and access policy, why it has its rank, and its attachments."""
     if memory.shared is None:
         return
-    unproven = "worse than usual by use" if memory.shared.is_worse else "not yet proven by use"
+    unproven = "worse than usual when used" if memory.shared.is_worse else "not yet proven by use"
     proven = "proven by use" if memory.shared.is_proven else unproven
     yield f"{sharing(memory)}; {proven}; access {memory.shared.access_policy}"
     yield from _place(memory.explanation)
@@ -187,22 +187,22 @@ def _place(parts: Mapping[str, Any]) -> Iterable[str]:
         return
     rank = f"{_CLASSES.get(parts['class'], parts['class'])} (cut-off {parts['cut_off']:g})"
     boost = f", past use adds {parts['boost']:+.3f} to its score" if parts["boost"] else ""
-    yield f"stands here: {rank}{boost}" + ("; the place is reserved for shared items" if parts["is_reserved"] else "")
+    yield f"ranked {rank}{boost}" + ("; the place is reserved for shared items" if parts["is_reserved"] else "")
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how many similar requests a request represents. Older daemons do not send this."""
+    """Yield how many similar requests this one represents. Older daemons do not send this."""
     folded = parts.get("repeats")
     if not folded:
         return
     ended = [f"{quality:.1f}" for quality in folded["qualities"] if quality is not None]
-    yield f"stands for {folded['count']} more that ask the same" + (f", ended {', '.join(ended)}" if ended else "")
+    yield f"similar requests represented: {folded['count']}" + (f", ended {', '.join(ended)}" if ended else "")
 
 
 def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how much the outcome of its run changes the score. Older daemons count it as learned."""
+    """Yield how much the outcome of the memory's run changes its score. Older daemons report it as learned."""
     if "quality" in parts and parts["outcome"]:
-        ended = "end not known" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
+        ended = "end of the run unknown" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
         yield f"outcome {parts['outcome']:+.3f}: {ended}"
 
 
@@ -217,11 +217,11 @@ def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
     yield f"learned: {changed}" if changed else "learned: nothing changed"
     for run in parts["caused_by"]:
         ended = "" if run["quality"] is None else f", which ended with {run['quality']:.1f}"
-        yield f"because of run {run['trajectory_id']}, for a request {run['similarity']:.0%} alike{ended}"
+        yield f"because of run {run['trajectory_id']}, whose request is {run['similarity']:.0%} similar{ended}"
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:
-    """Return the ids of the record and of its duplicates."""
+    """Return the ids of the memory and of its duplicates."""
     return [memory.record.id, *(origin.id for origin in memory.origins)]
 
 
@@ -230,7 +230,7 @@ def _lender(record_id: str, memory: RetrievedMemory, numbers: Mapping[str, int])
 
 
 def _named(record_id: str, numbers: Mapping[str, int]) -> str:
-    """Return the number of a memory in the result, else its id."""
+    """Return a memory's number in the result, or its id if it is not there."""
     return f"#{numbers[record_id]}" if record_id in numbers else record_id
 
 

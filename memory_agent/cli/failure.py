@@ -1,7 +1,7 @@
 """Messages on standard error: failures, notes and questions.
 
-A failure is one line and an exit code, never a traceback. With --json it is a JSON document, so that a program can tell
-failures apart by `code`.
+A failure is one line and an exit code, never a traceback. With --json, it is a JSON document whose `code` identifies
+the failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JSON_KEY = "memory_agent.json"
 
 
 class Failure(click.ClickException):
-    """The failure of a command, with the `code` and `retryable` of the underlying error."""
+    """A command's failure, with the underlying error's `code` and `retryable`."""
 
     exit_code = 1
 
@@ -34,7 +34,7 @@ class Failure(click.ClickException):
 
 
 class Misuse(Failure):
-    """A usage error in one line, or as JSON; the usage of the command is not shown."""
+    """A usage error, printed as one line or as JSON without the command's usage."""
 
     exit_code = 2
 
@@ -45,17 +45,17 @@ def note(message: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask a person to confirm an action that cannot be undone. Programs pass --yes instead.
+    """Ask the user for confirmation. Programs pass --yes instead.
 
-    Raises `click.Abort` if the answer is no, `Misuse` if standard input ends and is not a terminal.
+    Raises `click.Abort` if the answer is no, and `Misuse` if standard input ends and is not a terminal.
     """
     try:
         is_sure = click.confirm(question, err=True)
     except click.Abort as error:
         if sys.stdin.isatty():
             raise
-        click.echo(err=True)  # ends the line of the question
-        raise Misuse("usage", "standard input is not a terminal; give --yes to confirm") from error
+        click.echo(err=True)  # ends the prompt's line
+        raise Misuse("usage", "standard input is not a terminal; use --yes to confirm") from error
     if not is_sure:
         note("nothing was done")
         raise click.Abort

@@ -1,6 +1,6 @@
-"""Options from the fields of a parameter struct: name, help, type, bounds and default are those of the field.
+"""Build options from a parameter struct's fields, with each field's name, help, type, bounds and default.
 
-A field without documentation is not an option. `filter_options` adds the options of a `MemoryFilter`.
+Fields without documentation get no option. `filter_options` adds the options of a `MemoryFilter`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from memory_agent.records.memories import Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]
 _WIDEST_CHOICE = 40
-"""In characters. A longer list of words is shown in the help text."""
+"""Maximum length, in characters, of a list of choices shown as a metavar. Longer lists are left to the help text."""
 _IDS = ("_id", "_ids")
 
 
 class MetadataPair(click.ParamType[Pair]):
-    """KEY=VALUE; a VALUE that is JSON is read as such, anything else is text."""
+    """KEY=VALUE, where VALUE is parsed as JSON if possible, otherwise taken as text."""
 
     name = "KEY=VALUE"
 
@@ -33,7 +33,7 @@ class MetadataPair(click.ParamType[Pair]):
             return value
         key, equals, text = value.partition("=")
         if not equals:
-            self.fail(f"{value!r} is not KEY=VALUE, as in host=staging", param, ctx)
+            self.fail(f"{value!r} is not of the form KEY=VALUE, such as host=staging", param, ctx)
         try:
             return key, msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -41,7 +41,7 @@ class MetadataPair(click.ParamType[Pair]):
 
 
 def documented(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Return the fields of a struct that have documentation, by name."""
+    """Return the documented fields of a struct by name."""
     return {field.name: field for field in msgspec.structs.fields(struct) if get_origin(field.type) is Annotated}
 
 
@@ -50,8 +50,8 @@ def field_options(
 ) -> Callable[[Verb], Verb]:
     """Add an option for each documented field, or for those in `only`, except those in `but`.
 
-    The command receives a value under the name of its field. The option has the same name, in the singular and without
-    `_id`, unless `names` gives another, as in `timestamp="--at"`. Both names begin with `prefix`.
+    The command receives each value under its field's name. The option has the same name, in the singular and without
+    `_id`, unless `names` overrides it, as in `timestamp="--at"`. Both names begin with `prefix`.
     """
     fields = [field for name, field in documented(struct).items() if name not in but and (not only or name in only)]
     options = [_option(field, names.get(field.name) or _usual(field, prefix), prefix) for field in fields]
@@ -65,7 +65,7 @@ def _usual(field: msgspec.structs.FieldInfo, prefix: str) -> str:
 
 
 def _wanted(field: msgspec.structs.FieldInfo) -> Any:
-    """Return the type of a field, without its documentation and None."""
+    """Return a field's type without its documentation and `| None`."""
     wanted = get_args(field.type)[0]
     return get_args(wanted)[0] if get_origin(wanted) in (UnionType, Union) else wanted
 
@@ -78,7 +78,7 @@ def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Calla
     element = get_args(wanted)[0] if get_origin(wanted) is tuple else wanted
     shown: dict[str, Any] = {"type": _type(element, meta.extra_json_schema or {}), "help": meta.description}
     if element is datetime:
-        shown["help"] = f"{meta.description} An age is a time, too: 7d, 12h."
+        shown["help"] = f"{meta.description} An age is accepted too: 7d, 12h."
     if is_many:
         # Without a value, a field that is None by default stays None.
         shown |= {"multiple": True, "help": f"{meta.description} May be repeated."}
@@ -94,7 +94,7 @@ def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Calla
 
 
 def _type(element: Any, bounds: Mapping[str, Any]) -> click.ParamType[Any]:
-    """Return the type of an option for a field, or for one element of it."""
+    """Return the click type for a field, or for each element of a repeated field."""
     least, most = bounds.get("minimum"), bounds.get("maximum")
     if get_origin(element) is Literal:
         return click.Choice(get_args(element))
@@ -116,12 +116,12 @@ _EXCLUDE = "exclude_"
 
 
 def filter_options(command: Verb) -> Verb:
-    """Add the options of a filter, and pass them as a `MemoryFilter` named `filter`."""
+    """Add the options of a filter, passed as `filter`, a `MemoryFilter`."""
     return _filtered(command, ())
 
 
 def selection_options(command: Verb) -> Verb:
-    """As `filter_options` without --session, for a command in which --session selects more than memories."""
+    """Like `filter_options` without --session, for a command whose --session selects more than memories."""
     return _filtered(command, ("session_id",))
 
 
@@ -152,6 +152,6 @@ def _names_of_filter() -> tuple[str, ...]:
 
 
 FILTERS = _names_of_filter()
-"""The options of a filter, for a section of the help."""
+"""The names of the filter options, for a help section."""
 FURTHER_FILTERS = tuple(name for name in FILTERS if name not in ("--kind", "--since", "--session"))
-"""The options of a filter that are used less often."""
+"""The names of the less common filter options."""

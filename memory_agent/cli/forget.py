@@ -29,13 +29,13 @@ class _Chosen(NamedTuple):
     user_all: bool
 
     def selection(self, target: Target) -> Selection:
-        """Return the selection. Raises `click.UsageError` for options that are missing or exclude each other."""
+        """Return the selection. Raises `click.UsageError` for missing or conflicting options."""
         filter = None if self.filter == MemoryFilter() else self.filter
         selection = Selection(ids=self.ids, session_id=self.session_id, filter=filter, expired=self.expired)
         if self.user_all == (selection != Selection()):
-            raise click.UsageError("name what to forget: --id, --session, a filter, --expired, or --user-all (alone)")
+            raise click.UsageError("specify what to forget: --id, --session, a filter or --expired, or only --user-all")
         if self.user_all and not target.user_named:
-            raise click.UsageError("--user-all needs --user")
+            raise click.UsageError("--user-all requires --user")
         if self.expired and not uses_daemon(target) and not target.settings.retention.rules:
             raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
         return Selection(everything=True) if self.user_all else selection
@@ -43,20 +43,20 @@ class _Chosen(NamedTuple):
 
 @click.command(cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS}, context_settings={"allow_extra_args": True})
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This memory. May be repeated.")
-@click.option("--session", "session_id", help="Everything of this session: memories, runs, recalls, events.")
+@click.option("--session", "session_id", help="Everything in this session: memories, runs, recalls, events.")
 @selection_options
-@click.option("--expired", is_flag=True, help="All that has expired by a rule (settings: retention.rules).")
-@click.option("--user-all", is_flag=True, help="Everything of the user that --user names.")
+@click.option("--expired", is_flag=True, help="Everything that has expired under the rules in retention.rules.")
+@click.option("--user-all", is_flag=True, help="All data of the user given with --user.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
 @as_struct("chosen", _Chosen)
 def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
-    """Erase memories, and the events they came from, from every file, and print a receipt.
+    """Erase memories and their source events from every file, and print a receipt.
 
-    A memory must match all filters that are given. This cannot be undone. Backups, and
-    events that publishers have not sent yet, are not covered. Unknown ids are listed. Exit code 1: the erasure is not
-    complete yet, for the reason on the last line; the receipt's `complete` is false then.
+    Only memories that match all filters are erased. This cannot be undone. Backups, and events that publishers have not
+    sent yet, are not covered. Unknown ids are listed. If the erasure is not complete yet, the last line gives the
+    reason, the receipt's `complete` is false, and the exit code is 1.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     """
     if unnamed := click.get_current_context().args:
         ids_named = " ".join(f"--id {plain(word)}" for word in unnamed)
-        raise click.UsageError(f"an id of a memory is named with --id: forget {ids_named}")
+        raise click.UsageError(f"memory ids must be given with --id: forget {ids_named}")
     selection = chosen.selection(target)
     if not uses_daemon(target):
         target = authorize(target, "erase")
@@ -77,9 +77,13 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
         planned = _erase(target, selection, dry_run=True)
         what = "everything" if selection.everything else counted(planned.memories, "memory", "memories")
         shared = planned.unpublished + planned.offers + planned.ratings
-        with_shared = f" and {counted(shared, 'thing')} that others see or count" if shared else ""
-        confirm(f"erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}, for good?")
-    with waiting("erasing, from the journal's file too"):
+        with_shared = (
+            f" and {counted(shared, 'shared item, offer or rating', 'shared items, offers and ratings')}"
+            if shared
+            else ""
+        )
+        confirm(f"permanently erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}?")
+    with waiting("erasing, also from the journal"):
         receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:
         print_document(msgspec.structs.asdict(receipt))
@@ -90,7 +94,7 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
 
 
 def _print(receipt: ErasureReceipt) -> None:
-    """Print a receipt in words."""
+    """Print a receipt as text."""
     counts = {
         "memories": receipt.memories,
         "events in the journal": receipt.events,

@@ -1,7 +1,7 @@
 """The root of the command line: find a command, import only its file, and turn our errors into one line.
 
-A command's file is imported when the command is named, so that `recall` does not import what `serve` needs, and the
-help imports no command.
+A command's file is imported only when the command is used, so that `recall` does not import what `serve` needs, and the
+help imports no commands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relay import RelayError
 
 
 class Verb(NamedTuple):
-    """A command: its module in this package, its function there, and its line in the help."""
+    """A command's module in this package, its function there, and its help line."""
 
     module: str
     function: str
@@ -31,38 +31,38 @@ VERBS = {
     "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
-    "connect": Verb("connect", "connect", "Connect a coding agent, through its settings."),
-    "disconnect": Verb("connect", "disconnect", "Remove what `connect` wrote."),
+    "connect": Verb("connect", "connect", "Connect a coding agent by editing its settings."),
+    "disconnect": Verb("connect", "disconnect", "Remove what `connect` added."),
     "mcp": Verb("mcp", "mcp", "Serve tools to a coding agent (MCP)."),
-    "hook": Verb("hook", "hook", "Answer a hook of a coding agent."),
-    "remember": Verb("recall", "remember", "Store one memory, or replace one."),
+    "hook": Verb("hook", "hook", "Answer a coding agent's hook."),
+    "remember": Verb("recall", "remember", "Store or replace a memory."),
     "list": Verb("recall", "list_memories", "List memories by time."),
     "get": Verb("recall", "get", "Show one memory in full."),
     "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
     "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),
-    "shared": Verb("shared", "shared", "What users share: publish, search, rate, unpublish."),
+    "shared": Verb("shared", "shared", "Shared items: publish, search, rate, unpublish."),
     "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),
-    "stats": Verb("daemon", "stats", "Show figures of a memory, and of the daemon."),
+    "stats": Verb("daemon", "stats", "Show statistics of a memory and of the daemon."),
     "status": Verb("daemon", "status", "Show the state of the daemon."),
-    "doctor": Verb("setup", "doctor", "Check this machine, with advice."),
+    "doctor": Verb("setup", "doctor", "Check this machine and give advice."),
     "model": Verb("setup", "model", "The embedding model: status, fetch."),
     "quarantine": Verb("quarantine", "quarantine", "Quarantined events: list, retry, drop."),
     "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
-    "encryption": Verb("encryption", "encryption", "Encryption at rest: what is encrypted; destroy a key."),
-    "encrypt": Verb("encryption", "encrypt", "Encrypt a data folder that is not encrypted."),
-    "verify": Verb("care", "verify", "Check every checksum and index; change nothing."),
-    "rebuild": Verb("care", "rebuild", "Rebuild what recall searches from the records."),
-    "compact": Verb("care", "compact", "Free the disk space of deleted memories."),
-    "backup": Verb("care", "backup", "Make a consistent copy, also while the daemon runs."),
+    "encryption": Verb("encryption", "encryption", "Encryption at rest: status, destroy a key."),
+    "encrypt": Verb("encryption", "encrypt", "Encrypt an unencrypted data folder."),
+    "verify": Verb("care", "verify", "Check every checksum and index (read-only)."),
+    "rebuild": Verb("care", "rebuild", "Rebuild recall's search columns from the records."),
+    "compact": Verb("care", "compact", "Reclaim the disk space of deleted memories."),
+    "backup": Verb("care", "backup", "Make a consistent copy, even while the daemon runs."),
     "restore": Verb("care", "restore", "Restore a backup, here or on another machine."),
     "export": Verb("transfer", "export_memories", "Write a user's memories as JSON Lines."),
     "import": Verb("transfer", "import_memories", "Import memories: exported, plain, or Markdown."),
-    "index": Verb("transfer", "index_documents", "Remember the sections of Markdown documents."),
+    "index": Verb("transfer", "index_documents", "Store the sections of Markdown documents."),
     "import-sessions": Verb("sessions", "import_sessions", "Import past sessions of coding agents and chats."),
     "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
-    "eval": Verb("evaluate", "evaluate", "Measure on real inputs and compare two measurements."),
+    "eval": Verb("evaluate", "evaluate", "Measure recall on real inputs; compare measurements."),
 }
-"""The commands, in the order of the help."""
+"""The commands, in the order in which the help lists them."""
 
 _INTERRUPTED = 130
 _QUOTES = "Put quotes around the text"
@@ -70,16 +70,16 @@ _TEXTS = ("text", "objective")
 
 
 class FailureGroup(click.Group):
-    """A group of commands whose errors end as one line on standard error, never as a traceback."""
+    """A command group that reports errors as one line on standard error, never as a traceback."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # If parsing fails, only the raw arguments tell whether --json was given; the parsed option overrides this.
+        # If parsing fails, only the raw arguments show whether --json was given; the parsed option overrides this.
         ctx.meta.setdefault(JSON_KEY, "--json" in itertools.takewhile(lambda word: word != "--", args))
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise _refusal(error, ctx) from error
-        except OSError as error:  # from --help and --version, which print
+        except OSError as error:  # from printing the help or the version
             raise _failure(error) from error
 
     def invoke(self, ctx: click.Context) -> object:
@@ -103,13 +103,13 @@ def _failure(error: OSError) -> Exception:
 
 
 def _refusal(error: click.UsageError, ctx: click.Context) -> click.ClickException:
-    """Return the error to raise: a JSON document with --json, otherwise click's own, which shows the usage."""
+    """Return the error to raise: a JSON document with --json, otherwise click's own error, with the usage."""
     hinted = _with_hint(error)
     return Misuse("usage", hinted.format_message()) if ctx.meta[JSON_KEY] else hinted
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:
-    """Return the error with a hint if it is a common mistake. The hint is not added twice."""
+    """Return the error, with a hint if the mistake is a common one. Never adds the hint twice."""
     context = error.ctx
     if context is None:
         return error
@@ -127,7 +127,7 @@ def _takes_text(command: click.Command) -> bool:
 
 
 class VerbGroup(FailureGroup):
-    """The commands, each imported when it is named."""
+    """The commands, each imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -155,14 +155,14 @@ class VerbGroup(FailureGroup):
 
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, VERBS, 1)
-    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(VERBS)}"
+    hint = f"did you mean {close[0]}?" if close else f"commands: {', '.join(VERBS)}"
     return f"no such command: {name}; {hint}"
 
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="memory-agent")
 def cli() -> None:
-    """Episodic memory for agents: it listens to their events and recalls what resembles the new input.
+    """Episodic memory for agents: it listens to their events and recalls what resembles new input.
 
     \b
     Try it:
@@ -170,6 +170,6 @@ def cli() -> None:
       memory-agent remember "The deploy needs the VPN" --kind finding
       memory-agent recall "why does the deploy hang?"
 
-    Every verb takes --user, --data-dir, --config, --set and --json. Settings come from their defaults, then the TOML
-    file of --config, then MEMORY_AGENT_… variables, then flags.
+    Every verb takes --user, --data-dir, --config, --set and --json. Flags override MEMORY_AGENT_… variables, which
+    override the TOML file given with --config.
     """

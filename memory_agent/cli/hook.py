@@ -1,4 +1,4 @@
-"""`hook`: answer one hook of a coding agent."""
+"""`hook`: answer one hook call of a coding agent."""
 
 from __future__ import annotations
 
@@ -17,24 +17,29 @@ from memory_agent.layout import CONFIG_VARIABLE, DATA_DIR_VARIABLE, TOKEN_VARIAB
 @click.command()
 @click.argument("client", type=click.Choice(tuple(LISTENED)))
 @click.option("--data-dir", "--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else the platform's.")  # fmt: skip
-@click.option("--channel", metavar="ID", help="The channel that the events belong to, and memories are recalled from. "
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
+@click.option("--channel", metavar="ID", help="The channel of the events, and of the memories to recall. "
               "Default: project:FOLDER.")  # fmt: skip
-@click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
-@click.option("--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (its token in ${TOKEN_VARIABLE}).")
+@click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
+@click.option(
+    "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE})."
+)
 @click.option("--deadline-ms", type=click.IntRange(1, LONGEST_MS), default=USUAL_MS, show_default=True,
-              help="How long a hook may take.")  # fmt: skip
+              help="Time limit of a hook call.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar=CONFIG_VARIABLE, metavar="FILE",
-              help=f"Settings as TOML, which may name the data folder. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
-@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing here: all output is JSON.")
+              help=f"TOML settings file, which may set the data folder. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, such as data_dir=DIR. May be repeated."
+)
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: all output is JSON.")
 @as_struct("options", Options)
 def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> None:
-    """Answer one hook of a coding agent, whose JSON is on standard input. `memory-agent connect` sets it up.
+    """Answer one hook call of a coding agent, read as JSON from standard input. `memory-agent connect` configures the
+    hooks.
 
-    Prompts, results of commands and edits, failures and answers become events of the project's channel. A prompt or the
-    start of a session is answered within .3 s, with relevant memories of the project (at most 9,000 characters) or
-    nothing. Without a daemon, the events wait for the next hook, the answer is empty and the exit code is 0.
+    Prompts, results of commands and edits, failures and answers become events in the project's channel. A prompt or the
+    start of a session is answered within 0.3 s, with relevant project memories (at most 9,000 characters) or nothing.
+    Without a daemon, the events are kept for the next hook call, the answer is empty, and the exit code is 0.
 
     \b
     Examples:

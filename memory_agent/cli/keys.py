@@ -1,4 +1,4 @@
-"""`keys create|list|rotate|revoke`: credentials for the daemon of this data folder, by user, scope and group."""
+"""`keys create|list|rotate|revoke`: credentials for this data folder's daemon, by user, scope and group."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     unknown = sorted(set(names) - {scope.value for scope in ALL_SCOPES})
     if unknown or not names:
         known = ", ".join(scope.value for scope in Scope)
-        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is not a scope; there are: {known}")
+        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is not a scope; scopes are: {known}")
     return frozenset(map(Scope, names))
 
 
 @click.group()
 def keys() -> None:
-    """Access keys for callers other than the owner of the data folder: for one user or all, with scopes.
+    """Access keys for callers other than the data folder's owner. Each has scopes, and is for one user or for all.
 
-    The owner has the key `local` for all users and scopes: the file `token` in the data folder. These commands change
-    the key file, whether a daemon runs or not; a change takes effect with the next request.
+    The owner's key, `local`, is for all users and scopes, and its token is in the data folder's file `token`. These
+    commands change the key file whether or not a daemon is running; changes take effect with the next request.
 
     \b
     Scopes, none of which implies another:
@@ -65,7 +65,7 @@ def keys() -> None:
 
 
 class _Rights(NamedTuple):
-    """The rights of a key, and the groups whose shared items it finds."""
+    """A key's scopes, and the groups whose shared items it can find."""
 
     scopes: frozenset[Scope]
     orgs: tuple[str, ...]
@@ -78,19 +78,19 @@ class _Rights(NamedTuple):
 @click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
               help="Scopes, comma-separated; see `memory-agent keys --help`.")  # fmt: skip
 @click.option("--org", "orgs", multiple=True, metavar="NAME",
-              help="An organisation: the key finds what is shared with it. May be repeated.")  # fmt: skip
-@click.option("--tier", metavar="NAME", help="The tier: the key finds what is shared with it.")
-@click.option("--curve", is_flag=True, help="A CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
+              help="An organisation whose shared items the key can find. May be repeated.")  # fmt: skip
+@click.option("--tier", metavar="NAME", help="The tier whose shared items the key can find.")
+@click.option("--curve", is_flag=True, help="Create a CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the key there (0600), for --key-file, instead of printing it.")  # fmt: skip
-@options_where_user("Whose memory the key is for.")
+              help="Write the key to this file (0600), for --key-file, instead of printing it.")  # fmt: skip
+@options_where_user("The user whose memory the key opens.")
 @as_struct("rights", _Rights)
 def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
-    """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
+    """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
-    A token works on the socket file and on loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
-    Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; a key that names an organisation or a
-    tier creates it.
+    A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
+    require --curve. Organisation and tier names have 1 to 64 ASCII letters, digits and ._-; a key that names an
+    organisation or tier creates it.
 
     \b
     Examples:
@@ -100,9 +100,9 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
       memory-agent keys create planner --user alice --scope recall --curve --out planner.key
     """
     if all_users == target.user_named:
-        raise click.UsageError("give --user ID or --all-users (not both)")
+        raise click.UsageError("specify either --user ID or --all-users")
     if out is not None and out.exists():
-        raise click.UsageError(f"{out} exists; choose another file")
+        raise click.UsageError(f"{out} already exists; choose a different file")
     ensure_local_key(target.data_dir)
     pair = curve_pair() if curve else None
     user_id = None if all_users else target.user_id
@@ -116,7 +116,7 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
 @keys.command(short_help="Replace a key's secret; the old one stops working.")
 @click.argument("name")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the key there (0600) instead of printing it; may be the key's old file.")  # fmt: skip
+              help="Write the key to this file (0600) instead of printing it; may be the key's old file.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.
@@ -130,9 +130,11 @@ def rotate(target: Target, name: str, out: Path | None) -> None:
       memory-agent keys rotate conductor --out conductor.key
     """
     if out is not None and out.exists() and read_key_file(out).id != name:
-        raise click.UsageError(f"{out} is not a file of the key {name}; choose another")
+        raise click.UsageError(f"{out} does not contain the key {name}; choose a different file")
     if out is not None and name == LOCAL:
-        raise click.UsageError(f"the key {LOCAL} has its file: {target.data_dir / TOKEN_FILE}")
+        raise click.UsageError(
+            f"--out cannot be used with the key {LOCAL}, which is stored in {target.data_dir / TOKEN_FILE}"
+        )
     document = rotate_key(target.data_dir, name, curve_pair)
     if document.public:
         document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
@@ -155,10 +157,10 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
         click.echo(encoded.decode())
 
 
-@keys.command("list", short_help="List keys, also revoked ones.")
+@keys.command("list", short_help="List keys, including revoked ones.")
 @options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
-    """List the keys of the data folder, including revoked ones. Tokens are not shown, because they are not stored.
+    """List the data folder's keys, including revoked ones. Tokens are not shown, because they are not stored.
 
     \b
     Examples:
@@ -169,7 +171,7 @@ def list_keys(target: Target) -> None:
     if target.as_json:
         print_document([_shown(key) for key in found])
     elif not found:
-        click.echo("there are no keys yet; the first start of a daemon makes the key local")
+        click.echo("no keys yet; the key local is created when a daemon first starts")
     else:
         columns = ("id", "user", "scopes", "orgs", "tier", "by", "created", "revoked")
         print_table("keys", columns, map(_row, found))
@@ -179,7 +181,7 @@ def list_keys(target: Target) -> None:
 @click.argument("name")
 @options_where_user(UNUSED)
 def revoke(target: Target, name: str) -> None:
-    """Revoke the key NAME: its next request is refused, even on open connections.
+    """Revoke the key NAME: its next request is rejected, even on an open connection.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`mcp`: serve the tools of the Model Context Protocol to one client, on standard input and output."""
+"""`mcp`: serve Model Context Protocol tools to one client, on standard input and output."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from memory_agent.layout import (
 from memory_agent.sessions.events import channel_of
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
-"""The variable with Claude Code's session, also in its hooks. Codex sends it with each request (`Message.session`)."""
+"""Environment variable with Claude Code's session id, also set for hooks. Codex sends the id in requests
+(`Message.session`).
+"""
 
 
 class _Daemon(NamedTuple):
-    """The daemon that answers, and how to start it."""
+    """Which daemon to use, and how to start it."""
 
     data_dir: Path | None
     url: str | None
@@ -42,11 +44,11 @@ class _Daemon(NamedTuple):
     start: bool
 
     def finder(self) -> Callable[[float], Door]:
-        """Return the function that finds the daemon's door, after trying to start a daemon if none runs."""
+        """Return a function that finds the daemon's door. Tries to start a daemon if none is running."""
         token = self._token()
         if self.url is not None:
             if not _is_address(self.url):
-                raise click.UsageError(f"--url {self.url!r} is not http(s)://HOST:PORT")
+                raise click.UsageError(f"--url must be http(s)://HOST:PORT, not {self.url!r}")
             door = Door(self.url, token or "")
             return lambda _: door
         own = ["--config", str(self.config.absolute())] if self.config else []
@@ -54,7 +56,7 @@ class _Daemon(NamedTuple):
         folder = self.data_dir or self._configured_folder() or default_data_dir()
         local = LocalDoor(Layout(folder), token, note, own if self.start else None)
         try:
-            local.start()  # started early: the client lists the tools before it calls one
+            local.start()  # start early, while the client lists the tools
         except UnavailableError as error:
             note(str(error))
         return local.find
@@ -78,34 +80,36 @@ class _Daemon(NamedTuple):
 @click.option(
     "--tools", type=click.Choice(TOOL_SETS), default="standard", show_default=True, help="Which tools to offer."
 )
-@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, else default.")
+@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
 @click.option("--session", "session_id", metavar="ID",
-              help="The client's session: memories belong to it, recalls leave out its words. Default: the one that "
-              "Claude Code or Codex names.")  # fmt: skip
-@click.option("--run", "run_id", metavar="ID", help="The run that the client carries out, likewise.")
-@click.option("--agent", "agent_id", metavar="ID", help="The agent that remembers.")
+              help="The client's session: memories belong to it, and recalls leave out its words. Default: as reported "
+              "by Claude Code or Codex.")  # fmt: skip
+@click.option("--run", "run_id", metavar="ID", help="The client's run, used in the same way.")
+@click.option("--agent", "agent_id", metavar="ID", help="The agent that stores memories.")
 @click.option("--channel", "channel_id", metavar="ID", help="The channel that memories belong to.")
-@click.option("--project", is_flag=True, help="The channel of the project in the current folder, as hooks name it.")
+@click.option("--project", is_flag=True, help="Use the channel of the project in the current folder, as hooks do.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else the platform's.")  # fmt: skip
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
 @click.option(
-    "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (its token in ${TOKEN_VARIABLE}) instead."
+    "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}) instead."
 )
 @click.option("--key-file", type=click.Path(dir_okay=False, path_type=Path), envvar=KEY_FILE_VARIABLE, metavar="FILE",
-              help=f"Use this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}.")  # fmt: skip
+              help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE}.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar=CONFIG_VARIABLE, metavar="FILE",
-              help=f"Settings as TOML, for a daemon that this starts. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
-@click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon where none runs.")
-@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing here: all output is JSON.")
+              help=f"TOML settings file for a daemon that this starts. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting for that daemon. May be repeated."
+)
+@click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon if none is running.")
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: all output is JSON.")
 @as_struct("daemon", _Daemon)
 def mcp(tools: ToolSet, project: bool, daemon: _Daemon, **context: str | None) -> None:
-    """Serve the Model Context Protocol on standard input and output, for one client, until standard input ends.
+    """Serve the Model Context Protocol to one client on standard input and output, until standard input ends.
 
     The tools are recall, remember, get, feedback, forget, timeline, search_shared, get_shared and rate_shared; with
     --tools classic, they are search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon
-    answers the calls, as at /mcp over HTTP. If no daemon runs, one is started, and keeps running. `memory-agent
-    connect` configures a client.
+    handles the calls, as it does at /mcp over HTTP. If no daemon is running, one is started and keeps running.
+    `memory-agent connect` configures a client.
 
     \b
     Examples:
@@ -114,7 +118,7 @@ def mcp(tools: ToolSet, project: bool, daemon: _Daemon, **context: str | None) -
     """
     if project:
         if context["channel_id"] is not None:
-            raise click.UsageError("--project and --channel exclude each other")
+            raise click.UsageError("--project cannot be combined with --channel")
         context["channel_id"] = channel_of(os.getcwd())
     context["session_id"] = context["session_id"] or os.environ.get(SESSION_VARIABLE) or None
     named = {"tools": tools, **{name: value for name, value in context.items() if value is not None}}

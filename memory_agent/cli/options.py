@@ -1,7 +1,7 @@
-"""The options that commands share, and the types of their values.
+"""The options that commands share, and their value types.
 
-A command is a function whose first argument is a `Target`; the decorators add the options and build it. `access` opens
-the memory of a target.
+A command is a function whose first argument is a `Target`; the decorators add the options and build the target.
+`access` opens the target's memory.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Target:
 
     @property
     def layout(self) -> Layout:
-        """The paths of the data folder."""
+        """The paths in the data folder."""
         return Layout(self.data_dir)
 
     @property
     def keys(self) -> KeyRing | None:
-        """The users' encryption keys, None without encryption. Raises `RelaySettingsError`."""
+        """The users' encryption keys, or None if encryption is off. Raises `RelaySettingsError`."""
         return open_key_ring(self.settings.encryption, self.data_dir)
 
     @property
@@ -76,27 +76,27 @@ def _note_json(context: click.Context, _parameter: click.Parameter, value: bool)
 
 
 _WHOSE = "Whose memory."
-UNUSED = "Changes nothing here."
-ONLY = "This user's alone. Default: everything."
+UNUSED = "No effect here."
+ONLY = "Only this user's data. Default: everything."
 _COMMON = (
     click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
-        help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else {platform_data_dir()}",
+        help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or {platform_data_dir()}",
     ),
     click.option(
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
         envvar=CONFIG_VARIABLE,
         metavar="FILE",
-        help=f"Settings as TOML. Default: ${CONFIG_VARIABLE}.",
+        help=f"TOML settings file. Default: ${CONFIG_VARIABLE}.",
     ),
     click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="One setting for this command, as in --set recall.min_score=0.2. May be repeated.",
+        help="One setting for this command, such as recall.min_score=0.2. May be repeated.",
     ),
     click.option(
         "--json",
@@ -104,30 +104,30 @@ _COMMON = (
         is_flag=True,
         is_eager=True,
         callback=_note_json,
-        help="Print one JSON document on standard output, and nothing else there.",
+        help="Print one JSON document, and nothing else, on standard output.",
     ),
 )
 _ENDPOINT = click.option(
     "--endpoint",
     metavar="URL",
-    help=f"Use the daemon at this endpoint (its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
+    help=f"Use the daemon at this endpoint (with its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
 )
 _KEY_FILE = click.option(
     "--key-file",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar=KEY_FILE_VARIABLE,
     metavar="FILE",
-    help=f"Use this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}, else the data folder's own.",
+    help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE} or the data folder's key.",
 )
 
 
 def common_options(command: Verb) -> Verb:
-    """Add the options of every command, and pass their values as a `Target`."""
+    """Add the options that every command takes, and pass their values as a `Target`."""
     return _given(command, click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help=_WHOSE))
 
 
 def options_where_user(means: str) -> Callable[[Verb], Verb]:
-    """As `common_options`, with another help text for --user, which then shows no default."""
+    """Like `common_options`, with `means` as the help text of --user and without its default."""
     return lambda command: _given(command, click.option("--user", default=DEFAULT_USER, metavar="ID", help=means))
 
 
@@ -161,28 +161,28 @@ def _given(command: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
 
 
 def daemon_options(command: Verb) -> Verb:
-    """As `common_options`, with --endpoint and --key-file for commands that may use a daemon."""
+    """Like `common_options`, with --endpoint and --key-file for commands that may use a daemon."""
     return _ENDPOINT(_KEY_FILE(common_options(command)))
 
 
 def typed(option: str) -> bool:
-    """Return whether an option of the running command was given on the command line, not in a variable."""
+    """Return whether an option of the running command was given on the command line, not in an environment variable."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def given(option: str) -> bool:
-    """Return whether an option of the running command was given, on the command line or in a variable."""
+    """Return whether an option of the running command was given, on the command line or in an environment variable."""
     return click.get_current_context().get_parameter_source(option) not in (ParameterSource.DEFAULT, None)
 
 
 def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
-    """Return the settings; a NAME=VALUE pair overrides the variable of that setting."""
+    """Return the settings. NAME=VALUE pairs override environment variables."""
     variables = {name: text for name, text in os.environ.items() if name not in (TOKEN_VARIABLE, KEY_FILE_VARIABLE)}
     return load_settings(config, variables, dict(map(_override, pairs)), warn=note)
 
 
 def configured_folder(config: Path | None, pairs: Sequence[str]) -> Path | None:
-    """Return the data folder that the settings name, or None."""
+    """Return the data folder named in the settings, or None."""
     named = read_settings(config, pairs).data_dir
     return Path(named) if named else None
 
@@ -190,7 +190,9 @@ def configured_folder(config: Path | None, pairs: Sequence[str]) -> Path | None:
 def _override(pair: str) -> tuple[str, Any]:
     name, equals, value = pair.partition("=")
     if not name or not equals:
-        raise click.BadParameter(f"{pair!r} is not NAME=VALUE, as in recall.min_score=0.2", param_hint="--set")
+        raise click.BadParameter(
+            f"{pair!r} is not of the form NAME=VALUE, such as recall.min_score=0.2", param_hint="--set"
+        )
     return name.strip().lower().replace("__", "."), read_value(value)
 
 
@@ -199,7 +201,7 @@ def _data_dir(named: Path | None, settings: Settings) -> Path:
 
 
 def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
-    """Add options. The help shows them in this order."""
+    """Add options to a command; the help lists them in this order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -210,7 +212,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class Moment(click.ParamType[datetime]):
-    """An ISO 8601 date or time (without a zone: UTC), or an age: 30m, 12h, 7d, 2w."""
+    """An ISO 8601 date or time (in UTC if it has no zone), or an age such as 30m, 12h, 7d or 2w."""
 
     name = "WHEN"
 
@@ -220,13 +222,13 @@ class Moment(click.ParamType[datetime]):
         try:
             return parse_moment(value, datetime.now(UTC))
         except OverflowError:
-            self.fail(f"{value!r} is longer ago than the calendar goes back", param, ctx)
+            self.fail(f"{value!r} is too long ago to be a date", param, ctx)
         except ValueError:
             self.fail(f"{value!r} is neither an ISO date such as 2026-02-16 nor an age such as 7d or 12h", param, ctx)
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """Parse a date, a time, or an age before `now`. Raises `ValueError`; `OverflowError` for too great an age."""
+    """Parse a date, a time, or an age before `now`. Raises `ValueError`, or `OverflowError` if the age is too great."""
     ago = _AGO.fullmatch(text.strip())
     if ago is None:
         moment = datetime.fromisoformat(text.strip())
@@ -235,7 +237,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 def read_text(text: str) -> str:
-    """Return `text`, or standard input for `-`. Raises `InvalidInputError` if that is not UTF-8."""
+    """Return `text`, or the content of standard input for `-`. Raises `InvalidInputError` if it is not UTF-8."""
     if text != "-":
         return text
     try:

@@ -42,7 +42,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """The source of a preview, and the parts of it to publish."""
+    """A preview's source, and which parts of it to publish."""
 
     file: Path | None
     text: str | None
@@ -50,7 +50,7 @@ class _Source(msgspec.Struct, frozen=True):
     attach: Path | None
 
     def document(self) -> str | None:
-        """Return the text of the document, or None without one. Raises `InvalidInputError`."""
+        """Return the document's text, or None if there is no document. Raises `InvalidInputError`."""
         if self.file is None:
             return None if self.text is None else read_text(self.text)
         from memory_agent.notes import read_document
@@ -61,7 +61,7 @@ class _Source(msgspec.Struct, frozen=True):
         return text
 
     def fields(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of the preview: `fields`, and what the document and the attachment add to them."""
+        """Return the preview's parameters: `fields`, plus those taken from the document and the attachment."""
         added: dict[str, Any] = {}
         document = self.document()
         if document is not None:
@@ -85,21 +85,21 @@ class _Source(msgspec.Struct, frozen=True):
     sections={"The item": ("--type", "--version", "--item", "--tag", "--policy", "--reference", "--offer")},
 )
 @click.argument("file", required=False, type=_file)
-@click.option("--text", help="The document itself instead of FILE; - for standard input.")
+@click.option("--text", help="The document's text, instead of FILE; - for standard input.")
 @field_options(PreviewParams, content_type="--type", access_policy="--policy")
-@click.option("--body", "with_body", is_flag=True, help="Publish the whole document too, not the summary alone.")
+@click.option("--body", "with_body", is_flag=True, help="Publish the whole document too, not only the summary.")
 @click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
-@click.option("--out", type=_file, metavar="FILE", help="Write the preview there (0600), for `shared confirm`.")
+@click.option("--out", type=_file, metavar="FILE", help="Write the preview to this file (0600), for `shared confirm`.")
 @daemon_options
 @as_struct("source", _Source)
 def preview(target: Target, source: _Source, out: Path | None, **fields: Any) -> None:
-    """Show what would be published of a document, a memory or a few words. Sends nothing and stores nothing.
+    """Show what would be published from a document, a memory or a few words. Sends and stores nothing.
 
     Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
-    addresses, paths), are marked with !; check these. A line marked with = stands for text that is shown above it. Only
-    the title and the summary of FILE are published; without a heading, the title is the name of FILE. The path is
-    published only with --reference, and the whole text only with --body. With --offer, a pattern that was learned from
-    runs is shown without counts and dates: only what the runs did.
+    addresses, paths), are marked with !; check these. A line marked with = stands for text that is already shown above.
+    Only the title and summary of FILE are published; without a heading, the title is the file name. The path is
+    published only with --reference, and the whole text only with --body. With --offer, a pattern learned from runs is
+    shown without counts and dates, leaving only what the runs did.
 
     \b
     Examples:
@@ -123,25 +123,27 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
     _print_preview(found, author)
     does = _DOES[found.is_offer]
     if out is None:
-        click.echo(f"\nnothing has left; to {does} it, write it to a file with --out first")
+        click.echo(f"\nnothing has been sent; to {does} it, first write it to a file with --out")
     else:
-        click.echo(f"\nnothing has left; to {does} exactly this: {_next_command(target, source, out, found.is_offer)}")
+        click.echo(
+            f"\nnothing has been sent; to {does} exactly this: {_next_command(target, source, out, found.is_offer)}"
+        )
 
 
 def _check(source: _Source, fields: Mapping[str, Any]) -> None:
-    """Raise `click.UsageError` for options that are missing or exclude each other."""
+    """Raise `click.UsageError` for missing or conflicting options."""
     if sum(one is not None for one in (source.file, source.text, fields["memory_id"])) > 1:
-        raise click.UsageError("give one of FILE, --text and --memory")
+        raise click.UsageError("FILE, --text and --memory cannot be combined")
     if source.file is None and source.text is None:
         if source.with_body:
-            raise click.UsageError("--body is for FILE or --text, which is not given")
+            raise click.UsageError("--body requires FILE or --text")
         if fields["memory_id"] is None and (fields["title"] is None or fields["summary"] is None):
-            raise click.UsageError("name what to share: FILE, --text, --memory ID, or --title and --summary")
+            raise click.UsageError("specify what to share: FILE, --text, --memory ID, or --title and --summary")
     if fields["item_id"] is not None:
         if not given("version"):
-            raise click.UsageError("--item needs --version: the name of the next version")
+            raise click.UsageError("--item requires --version, the name of the next version")
         if fields["access_policy"] is None:
-            raise click.UsageError("--item needs --policy: for whom the next version is")
+            raise click.UsageError("--item requires --policy, the audience of the next version")
 
 
 def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) -> str:
@@ -163,10 +165,10 @@ def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) ->
 @click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
 @daemon_options
 def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> None:
-    """Publish exactly what PREVIEW shows, a file written by `shared preview --out`; durable on return.
+    """Publish exactly what PREVIEW, a file written by `shared preview --out`, shows; durable on return.
 
-    Shows it again and asks. Refuses a preview that was edited, a preview whose memory has changed since, and a version
-    that is already published. A preview that is confirmed twice is published once.
+    Shows it again and asks for confirmation. Rejects an edited preview, a preview whose memory has changed since, and a
+    version that is already published. Confirming a preview twice publishes it once.
 
     \b
     Examples:
@@ -177,13 +179,13 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
     found = _preview_in(preview, is_offer=False)
     file = found.content.attachment
     if file is not None and attach is None:
-        raise click.UsageError(f"it has an attachment, {one_line(file.name)}: name it with --attach")
+        raise click.UsageError(f"the preview has an attachment, {one_line(file.name)}; add it with --attach")
     if file is None and attach is not None:
-        raise click.UsageError("--attach names a file, and the preview has none")
+        raise click.UsageError("--attach was given, but the preview has no attachment")
     data = None if attach is None else _attached(attach)
     if not yes:
         if target.as_json:
-            raise click.UsageError("--json needs --yes: a person is shown the preview before it is published")
+            raise click.UsageError("--json requires --yes, because it cannot show the preview before publishing")
         with open_memory(target, "publish_confirm") as memory:
             author = _author(memory)
         _print_preview(found, author)
@@ -200,10 +202,11 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
 @click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
 @daemon_options
 def offer(target: Target, preview: Path, yes: bool) -> None:
-    """Offer exactly what PREVIEW shows, a file written by `shared preview --offer --out`; durable on return.
+    """Offer exactly what PREVIEW, a file written by `shared preview --offer --out`, shows; durable on return.
 
-    Shows it again and asks. Nobody sees it until five users (the setting shared.offers_together) offer the same words.
-    The next upkeep then publishes them as one item by "5 users", which names nobody. `shared unpublish` withdraws it.
+    Shows it again and asks for confirmation. Nobody else sees it until five users (the setting shared.offers_together)
+    offer the same words. The next upkeep then publishes them as one anonymous item by "5 users". `shared unpublish`
+    withdraws the offer.
 
     \b
     Examples:
@@ -212,7 +215,7 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
     found = _preview_in(preview, is_offer=True)
     if not yes:
         if target.as_json:
-            raise click.UsageError("--json needs --yes: a person is shown the preview before it is offered")
+            raise click.UsageError("--json requires --yes, because it cannot show the preview before offering")
         _print_preview(found, None)
         click.echo()
         ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
@@ -223,7 +226,7 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
 
 
 def _attached(file: Path) -> bytes:
-    """Return the bytes of a file. Raises `InvalidInputError`, without reading it all, for a file that is too large."""
+    """Return the bytes of a file. Raises `InvalidInputError`, without reading all of it, if the file is too large."""
     with file.open("rb") as opened:
         data = opened.read(MOST_ATTACHED_BYTES + 1)
     if len(data) > MOST_ATTACHED_BYTES:
@@ -232,19 +235,19 @@ def _attached(file: Path) -> bytes:
 
 
 def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
-    """Return the preview in a file. Raises `InvalidInputError` for other content or the other kind."""
+    """Return the preview in a file. Raises `InvalidInputError` if the file is not a preview of this kind."""
     found = _read_preview(file)
     if found is None:
-        raise InvalidInputError("preview", f"{file} is not what `shared preview {'--offer ' * is_offer}--out` wrote")
+        raise InvalidInputError("preview", f"{file} was not written by `shared preview {'--offer ' * is_offer}--out`")
     if found.is_offer != is_offer:
         raise InvalidInputError(
-            "preview", f"{file} is one to {_DOES[found.is_offer]}: {_COMMAND[found.is_offer]} takes it"
+            "preview", f"{file} is a preview to {_DOES[found.is_offer]}; use {_COMMAND[found.is_offer]}"
         )
     return found
 
 
 def _read_preview(file: Path) -> PublishPreview | None:
-    """Return the preview in a file, or None if the file holds something else."""
+    """Return the preview in a file, or None if the file contains something else."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=PublishPreview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -254,11 +257,11 @@ def _read_preview(file: Path) -> PublishPreview | None:
 def _refuse_other_file(out: Path | None) -> None:
     """Raise `InvalidInputError` for an existing file that is not a preview."""
     if out is not None and out.exists() and not (out.is_file() and _read_preview(out)):
-        raise InvalidInputError("out", f"{out} exists and is not a preview; name another file")
+        raise InvalidInputError("out", f"{out} exists and is not a preview; choose a different file")
 
 
 def _author(memory: MemoryClient | Memory) -> str | None:
-    """Return what other users would see as the author; None if it is unavailable, or not readable with this key."""
+    """Return the author as other users would see it; None if it is unavailable or not readable with this key."""
     try:
         name = memory.shared.name()
     except (ScopeMissingError, UnavailableError):
@@ -267,10 +270,10 @@ def _author(memory: MemoryClient | Memory) -> str | None:
 
 
 def _print_preview(preview: PublishPreview, author: str | None) -> None:
-    """Print everything that would be published, by field. `author` is what `_author` returns."""
+    """Print everything that would be published, by field. `author` is a result of `_author`."""
     content, texts = preview.content, texts_of(preview.content)
     if content.attachment is not None:
-        texts["attachment"] = f"{file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
+        texts["attachment"] = f"{file_facts(content.attachment)}\nIt is sent unchanged: nothing in it is masked."
     words = {field: [plain(one.text) for one in preview.mentions if one.field == field] for field in texts}
     emit(Text(f"would be {'offered' if preview.is_offer else 'published'}, word for word", style="bold"))
     if preview.replaces is not None:
@@ -295,11 +298,11 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
         found = dict.fromkeys(f"{one.kind} {one_line(one.text)}" for one in preview.mentions)
         click.echo(f"look at: {', '.join(found)}")
     if any(plain(text) != text for text in texts.values()):
-        note("control and invisible characters are shown as �, and leave as they are")
+        note("control and invisible characters are shown as �, but are sent unchanged")
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with "". Lines that repeat a field of `before` become one line with the field's name."""
+    """Yield each line with "". Lines that repeat a field in `before` become one line with the field's name."""
     left, place = dict(before), 0
     while place < len(lines):
         repeated = next((name for name, text in left.items() if _repeats(lines[place : place + len(text)], text)), "")
@@ -308,12 +311,12 @@ def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
-    """Return whether lines equal those of a field, ignoring the mark of a Markdown heading."""
+    """Return whether the lines equal a field's lines, ignoring Markdown heading marks."""
     return [_HEADING.sub("", line).rstrip() for line in lines] == list(field)
 
 
 def _marked(line: str, mentioned: Iterable[str]) -> Text:
-    """Return a line, marked in the margin and in colour if it has a masked secret or a mentioned name."""
+    """Return a line, marked in the margin and in colour if it contains a masked secret or a mention."""
     words = [word for word in (*mentioned, _MASKED) if word in line]
     text = Text.assemble((_MARKED if words else _MARGIN, "bold yellow"), line)
     text.highlight_words(words, "bold yellow")

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 Report = Callable[[str, int, int], None]
-"""Called with the name of the work, the amount done, and the total, 0 if unknown."""
+"""Called with the name of the work, the amount done, and the total (0 if unknown)."""
 
 _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
     "items": (MofNCompleteColumn, TimeElapsedColumn),
@@ -32,7 +32,7 @@ _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show a spinner with the elapsed time, on a terminal, for work without steps."""
+    """Show a spinner with the elapsed time during work without steps. Draws only on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -45,7 +45,7 @@ def waiting(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(unit: Literal["items", "bytes"] = "items") -> Iterator[Report]:
-    """Yield a function that draws one bar for each name reported to it. Draws nothing except on a terminal."""
+    """Yield a function that draws one bar for each reported name. Draws only on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _what, _done, _total: None

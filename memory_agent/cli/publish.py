@@ -1,6 +1,6 @@
 """`publish`: send events, as JSON Lines, through the relay, and wait for the acks.
 
-`import-sessions` sends its events with `send` too. Ctrl-C ends both between two steps (`Interrupts`).
+`import-sessions` also sends its events with `send`. Ctrl-C stops both commands between two steps (`Interrupts`).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Lets a command end on Ctrl-C between two steps, and print what it has done.
+    """Lets a command stop on Ctrl-C between two steps and print what it has done.
 
-    Inside the context, the first Ctrl-C sets `heard` and ends the step in `cut_short`; the second one raises at once.
-    If SIGINT is ignored, as in a background job of a shell, it stays ignored.
+    Inside the context, the first Ctrl-C sets `heard` and interrupts a step in `cut_short`; the second raises
+    `KeyboardInterrupt` at once. If SIGINT is ignored, as in a shell's background job, it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def cut_short(self, step: Callable[[], _Result]) -> _Result | None:
-        """Return what `step` returns, or None if Ctrl-C ends it or came before.
+        """Return the result of `step`, or None if Ctrl-C came before or during it.
 
         >>> with Interrupts() as interrupts:
         ...     interrupts.cut_short(lambda: "the next line")
@@ -91,22 +91,22 @@ class Interrupts:
 
 @click.command()
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--wait", is_flag=True, help="Return when every event is recallable, or in quarantine.")
+@click.option("--wait", is_flag=True, help="Wait until every event is recallable or in quarantine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), default=300, show_default=True,
-              metavar="S", help="Give up when acks, or memories with --wait, are missing by then.")  # fmt: skip
+              metavar="S", help="Give up if acks, or memories with --wait, are missing after S seconds.")  # fmt: skip
 @click.option("--spool", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Keep events here while the relay is down; the next publish with it sends them.")  # fmt: skip
-@click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
+              help="Store events here while the relay is down; the next publish with DIR sends them.")  # fmt: skip
+@click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay.")
 @daemon_options
 def publish(
     target: Target, file: IO[bytes], wait: bool, timeout_s: float, spool: Path | None, ingest: str | None
 ) -> None:
-    """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
+    """Send events, one JSON object per line, from FILE or standard input, and wait until the relay has stored them.
 
-    Bad lines are reported on standard error and counted; all other lines are sent, and the exit code is 1. A duplicate
-    (same event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait,
-    events of types that the table of signals does not keep are counted by type. On Ctrl-C it stops sending, waits up to
-    5 s for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
+    Invalid lines are reported on standard error and counted; all other lines are sent, and the exit code is 1.
+    Duplicates (same event_id) are recognised and counted. With --user, events without a user belong to that user. With
+    --wait, events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops sending, waits up
+    to 5 s for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
 
     \b
     Examples:
@@ -144,26 +144,26 @@ def publish(
 
 
 def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
-    """Return the message that no relay listens at an endpoint, with advice."""
-    spool = " (or give --spool DIR to keep the events until one does)" if may_spool else ""
+    """Return the error message, with advice, for an endpoint where no relay listens."""
+    spool = " (or use --spool DIR to store the events until one does)" if may_spool else ""
     if is_named:
-        return f"no relay listens at {endpoint}; a daemon listens there with the setting relay.broker.listen{spool}"
+        return f"no relay listens at {endpoint}; to have a daemon listen there, set relay.broker.listen{spool}"
     if target.endpoint is not None:
         return (
-            f"no relay listens at {endpoint}; --endpoint is where a daemon answers: give its relay's endpoint with "
+            f"no relay listens at {endpoint}; --endpoint names only the daemon: give its relay's endpoint with "
             f"--relay URL (the daemon's setting relay.broker.listen){spool}"
         )
     return f"no relay listens at {endpoint}; start one with: memory-agent serve --data-dir {target.data_dir}{spool}"
 
 
 class Observer:
-    """Reports on events while they are sent. The base class only prints bad lines, as notes."""
+    """Reports progress while events are sent. The base class only prints bad lines, as notes."""
 
     def on_progress(self, progress: Progress) -> None:
         """Show acks; called in the publisher's thread."""
 
     def on_bad_line(self, bad: BadLine) -> None:
-        """Report a bad line."""
+        """Print a bad line as a note."""
         note(str(bad))
 
 
@@ -189,7 +189,7 @@ class _SendingBar(Observer):
 
 
 def print_summary(summary: Summary) -> None:
-    """Print a summary in words."""
+    """Print a summary as text."""
     counts = {
         "published": summary.published,
         "acknowledged": summary.acknowledged,
@@ -211,21 +211,21 @@ def print_summary(summary: Summary) -> None:
         more = len(types) - _MOST_TYPES_SHOWN
         names = ", ".join(f"{name} {count}" for name, count in types[:_MOST_TYPES_SHOWN])
         click.echo(
-            plain(f"dropped, as no row of the table of signals keeps their type: {names}")
-            + (f", and {more} types more" if more > 0 else "")
-            + "; a row of yours does (setting ingest.signals)"
+            plain(f"dropped, because no row of the signal table keeps their type: {names}")
+            + (f", and {more} more types" if more > 0 else "")
+            + "; to keep them, add a row (setting ingest.signals)"
         )
     if summary.failure is not None:
         click.echo(f"error: {summary.failure}", err=True)
 
 
 def not_kept(types: Mapping[str, int], table: SignalTable) -> dict[str, int]:
-    """Return the counts of event types that no row of the table keeps."""
+    """Return the number of events of each type that no row of the table keeps."""
     return {event_type: count for event_type, count in types.items() if table.match(event_type) is None}
 
 
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that is not an event, or that the relay rejected; `line` is 0 if its number is not known."""
+    """A line that is not an event, or that the relay rejected. `line` is its number, 0 if unknown."""
 
     line: int
     field: str
@@ -246,7 +246,7 @@ class EventLines:
         """How many events of each type were read."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-        """Yield number and content of each line that is not blank."""
+        """Yield the number and content of each nonblank line."""
         for number, line in enumerate(self._stream, 1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -257,7 +257,7 @@ class EventLines:
         try:
             event = msgspec.json.decode(line)
         except UnicodeDecodeError as error:
-            return BadLine(line=number, field="event", reason=f"is not UTF-8 at byte {error.start} of a text")
+            return BadLine(line=number, field="event", reason=f"is not UTF-8 at byte {error.start} of a string")
         except (msgspec.DecodeError, RecursionError) as error:
             reason = str(error).partition(" - at `")[0].removeprefix("JSON is malformed: ")
             return BadLine(line=number, field="event", reason=f"is not JSON: {reason}")
@@ -271,7 +271,7 @@ class EventLines:
 
 
 def count_lines(stream: IO[bytes]) -> int:
-    """Count the lines of a stream that are not blank, and rewind it; 0 if it is not seekable."""
+    """Count the nonblank lines of a stream and rewind it; return 0 if it is not seekable."""
     if not stream.seekable():
         return 0
     lines = sum(1 for line in stream if line.strip())
@@ -280,13 +280,14 @@ def count_lines(stream: IO[bytes]) -> int:
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """The result for all lines. Times are seconds since the first line was sent, None if that stage was not reached.
+    """The outcome for all lines. Times are in seconds since the first line was sent, or None if that stage was not
+    reached.
 
-    `published` counts the lines that were events. Each of them is acknowledged (new and durable at the relay), a
+    `published` counts the lines that were events. Each event is acknowledged (new and durable at the relay), a
     duplicate, rejected by the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not
     events; the first thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early.
-    `not_kept` counts, by type, the events whose type no row of the table of signals keeps; it is set when all events
-    are handled.
+    `not_kept` counts, by type, the events whose type no row of the signal table keeps; it is set once all events are
+    handled.
     """
 
     published: int = 0
@@ -313,11 +314,11 @@ class Summary(msgspec.Struct, kw_only=True):
         """Return whether the relay has stored or rejected every event; set `failure` if not."""
         missing = self.spooled + self.unacknowledged
         if missing and self.failure is None:
-            self.failure = f"{counted(missing, 'event')} did not arrive at the relay, so there is nothing to wait for"
+            self.failure = f"{counted(missing, 'event')} did not reach the relay, so there is nothing to wait for"
         return self.failure is None
 
     def settle(self, report: FlushReport, observer: Observer, *, spools: bool) -> None:
-        """Add a publisher's report. Pending events go to its spool, if it has one, when it closes."""
+        """Add a publisher's report. When the publisher closes, pending events go to its spool, if any."""
         self.published = report.published
         self.acknowledged, self.duplicates = report.acked, report.duplicates
         self.spooled = report.spooled + (report.pending if spools else 0)
@@ -342,8 +343,8 @@ def send(
 ) -> Summary:
     """Publish every line that is an event, and wait for the acks.
 
-    On Ctrl-C it stops sending, and waits a short time for acks. A bad line raises nothing: the observer reports it.
-    Raises `JournalInUseError` if another publisher has the spool.
+    On Ctrl-C, stops sending and waits briefly for acks. Bad lines raise no error; the observer reports them. Raises
+    `JournalInUseError` if another publisher is using the spool.
     """
     summary, spool = Summary(), sending.spool
     publisher = Publisher(
@@ -370,7 +371,7 @@ def send(
 
 
 def _last_acks(publisher: Publisher, wait_s: float) -> FlushReport:
-    note("interrupted; waiting for acks of what was sent, another Ctrl-C ends it at once")
+    note("interrupted; waiting for acks of the events already sent (Ctrl-C again stops immediately)")
     return publisher.flush(min(wait_s, _LAST_ACKS_S))
 
 
@@ -381,7 +382,7 @@ def _publish_all(
     observer: Observer,
     interrupts: Interrupts,
 ) -> None:
-    """Publish line by line. Stop, with the reason in the summary, when the publisher accepts no more."""
+    """Publish line by line. When the publisher accepts no more events, stop and record the reason in the summary."""
     rest = iter(lines)
     while (read := interrupts.cut_short(lambda: next(rest, None))) is not None:
         number, line = read
@@ -392,7 +393,7 @@ def _publish_all(
             interrupts.cut_short(partial(publisher.publish, line))
         except MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
-            hint = "; --user NAME is the user of events that name none" if names_no_user else ""
+            hint = "; --user NAME sets the user of events without one" if names_no_user else ""
             summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), observer)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"
@@ -402,9 +403,9 @@ def _publish_all(
 def wait_until_recallable(
     client: MemoryClient, through: Mapping[str, int], events: int, timeout_s: float, report: Report
 ) -> None:
-    """Wait until each user's events up to a sequence number are recallable or in quarantine.
+    """Wait until each user's events, up to the sequence number in `through`, are recallable or in quarantine.
 
-    Raises `DeadlineExceededError` after `timeout_s`, `UnavailableError` if the daemon stops.
+    Raises `DeadlineExceededError` after `timeout_s`, and `UnavailableError` if the daemon stops.
     """
     deadline_s = time.monotonic() + timeout_s
     report("recallable", 0, events)
@@ -422,5 +423,5 @@ def wait_until_recallable(
 
 
 def relay_ingest(target: Target, named: str | None) -> str:
-    """Return the relay's endpoint for events: the given one, or else the one of the settings or the data folder."""
+    """Return the relay's endpoint for events: `named`, else the one in the settings, else the data folder's."""
     return named or target.settings.relay.broker.ingest or relay_endpoints(target.data_dir).ingest

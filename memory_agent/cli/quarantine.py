@@ -14,7 +14,7 @@ from memory_agent.verbs.params import QuarantineParams
 from memory_agent.verbs.protocol import QuarantinedEvent
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
-_all = click.option("--all", "every", is_flag=True, help="Every entry, instead of naming ids.")
+_all = click.option("--all", "every", is_flag=True, help="All entries, instead of ids.")
 
 
 @click.group()
@@ -29,13 +29,13 @@ def quarantine() -> None:
     """
 
 
-@quarantine.command("list", short_help="Show quarantined events, with the reason.")
+@quarantine.command("list", short_help="Show quarantined events and why they failed.")
 @field_options(QuarantineParams)
 @daemon_options
 def list_entries(target: Target, after: int, limit: int) -> None:
-    """Show quarantined events, oldest first, with the reason and without their content.
+    """Show quarantined events, oldest first, with the reason but without their content.
 
-    Uses the daemon, or the journal's files if no daemon runs.
+    Uses the daemon, or the journal's files if no daemon is running.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def list_entries(target: Target, after: int, limit: int) -> None:
 @_all
 @daemon_options
 def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
-    """Retry quarantined events; handled events leave the quarantine. Exit code 1 if some still fail.
+    """Retry quarantined events; handled events leave quarantine. The exit code is 1 if some still fail.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def drop(target: Target, ids: tuple[int, ...], every: bool) -> None:
 def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...]:
     """Return the ids, or an empty tuple for --all. Raises `click.UsageError` for neither or both."""
     if every == bool(ids):
-        raise click.UsageError("name ids, or give --all for every entry (and not both)")
+        raise click.UsageError("specify either ids or --all")
     return ids
 
 

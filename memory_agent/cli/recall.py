@@ -1,4 +1,4 @@
-"""`remember`, `recall`, `list` and `get`: store a memory, find memories by a text, page through them, show one."""
+"""`remember`, `recall`, `list` and `get`: store a memory, find memories by text, page through them, show one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHOWN_CHARS = 100
 
 
 class _Output(msgspec.Struct, frozen=True, kw_only=True):
-    """How to print an answer. `max_tokens` is the limit of the block, None for the default."""
+    """How to print a result. `max_tokens` limits the block; None means the default."""
 
     explained: bool
     as_context: bool
@@ -44,13 +44,13 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, as_json: bool, with_embedding: bool) -> None:
         """Reject options that would have no effect."""
         if self.max_tokens is not None and not self.as_context:
-            raise click.UsageError("--max-tokens is the limit of --context, which is not given")
+            raise click.UsageError("--max-tokens requires --context")
         if with_embedding and (not as_json or self.as_context):
-            raise click.UsageError("--with-embedding is for the records of --json, and not with --context")
+            raise click.UsageError("--with-embedding requires --json and cannot be combined with --context")
         if self.explained and self.as_context:
-            raise click.UsageError("--explain and --context print different things: give one of them")
+            raise click.UsageError("--explain cannot be combined with --context")
         if self.explained and as_json:
-            raise click.UsageError("--explain is for people: --json has every explanation anyway")
+            raise click.UsageError("--explain cannot be combined with --json, which includes every explanation")
 
 
 @click.command(
@@ -68,9 +68,9 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--deadline-ms",
     type=click.FloatRange(min=0, min_open=True),
-    help="Answer within this time; late stages are left out.",
+    help="Time limit; stages that would exceed it are skipped.",
 )
-@click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
+@click.option("--explain", "explained", is_flag=True, help="Print a table of why each memory was found.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
 @daemon_options
@@ -78,9 +78,9 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
 def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **given: Any) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
-    Only memories that match all filters are found. Uses the daemon of the data folder, or the files if no daemon runs.
-    Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that are not relevant to TEXT
-    are left out; an empty answer is not an error.
+    Only memories that match all filters are returned. Uses the data folder's daemon, or its files if no daemon is
+    running. Parts of the search that were unavailable (no model, a deadline) are listed as degraded. Memories that are
+    not relevant to TEXT are left out; an empty result is not an error.
 
     \b
     Examples:
@@ -122,12 +122,12 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
 
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
-    """Print how many memories were searched without a result, and how to see the nearest."""
+    """Print how many memories were searched without a result, and how to see the nearest ones."""
     if total == 1:
-        none = f"the only memory{' that matches' if is_filtered else ''} does not bear on this"
+        none = f"the only memory{' that matches' if is_filtered else ''} is not relevant to this"
     else:
-        none = f"none of the {total} memories{' that match' if is_filtered else ''} bears on this"
-    note(none + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
+        none = f"none of the {total} memories{' that match' if is_filtered else ''} is relevant to this"
+    note(none + ("; --min-relevance 0 shows the nearest ones" if is_strict else ""))
 
 
 def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
@@ -157,8 +157,8 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
 def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: Any) -> None:
     """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
 
-    With --id, the memory with this id is replaced as a whole, but keeps its recalls, and its time unless --at is given.
-    Repeating such a command is harmless.
+    With --id, the memory with this id is replaced as a whole, but keeps its recalls and, unless --at is given, its
+    time. Repeating the command is harmless.
 
     \b
     Examples:
@@ -178,11 +178,11 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
 @field_options(ListParams)
 @daemon_options
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
-    """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
+    """List memories that match all filters, page by page, with their time, kind, id, and the start of the text.
 
-    New memories between two pages cause no repeats and no gaps. A memory whose time changes between two pages may be
-    missed or shown twice; with --order updated, so may a memory that is replaced. --order updated begins with the
-    memory that was replaced last. --json prints whole records, and the cursor as `next_cursor`.
+    Memories added between two pages cause no repeats or gaps. A memory whose time changes between two pages may be
+    missed or shown twice; with --order updated, so may a memory that is replaced. --order updated starts with the most
+    recently replaced memory. --json prints whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
@@ -232,7 +232,7 @@ def get(target: Target, record_id: str) -> None:
         found = memory.get([record_id])
     if not found:
         note_unknown_user(target)
-        raise InvalidInputError("id", f"{record_id} is not known: `list` has the memories of this user")
+        raise InvalidInputError("id", f"{record_id} not found; `list` shows the memories of this user")
     if target.as_json:
         print_document(record_document(found[0]))
     else:

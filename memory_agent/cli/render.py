@@ -1,4 +1,4 @@
-"""Print results: one JSON document, or text for a person, with colours on a terminal.
+"""Print results as one JSON document or as text, with colours on a terminal.
 
 A memory's text is printed without markup or control characters, so that no memory can control the terminal.
 """
@@ -39,24 +39,24 @@ _QUOTED = "| "
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
 _LEAST_WIDTH = 20
-"""The least width of a column with longer texts."""
+"""Minimum width of a column whose texts are longer."""
 _GAP = 2
 _LEFT_OUT = {
-    "event": "of the calling event",
-    "run": "of the calling run",
-    "session": "of the calling session's last minutes",
-    "echo": "of the last minutes that asks the same",
+    "event": "from the calling event",
+    "run": "from the calling run",
+    "session": "from the calling session's last minutes",
+    "echo": "from the last minutes, repeating the query",
 }
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def print_document(value: object) -> None:
-    """Print the JSON document of a command."""
+    """Print a command's JSON document."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_done(as_json: bool, document: object, sentence: str) -> None:
-    """Print a document for a program, or a sentence for a person."""
+    """Print the document if `as_json`, otherwise the sentence."""
     if as_json:
         print_document(document)
     else:
@@ -95,7 +95,7 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         print_memory(place, memory, now)
     emit(Text(f"{counted(len(result.memories), 'memory', 'memories')} in {result.took_ms:.1f} ms", style="dim"))
     if result.memories:
-        emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
+        emit(Text(f"recall {result.recall_id}, for use with feedback", style="dim"))
     if result.excluded:
         emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
     if result.degraded:
@@ -103,9 +103,9 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 
 def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print a memory of an answer, or one found by its id, without place and score.
+    """Print a memory. One that was found by its id has no `place` and is printed without a score.
 
-    A long memory of another user is printed in part, unless `is_whole`.
+    Another user's long memory is printed in part unless `is_whole`.
     """
     emit(_heading(place, memory, now))
     shown_part = None if is_whole else excerpt(memory)
@@ -119,15 +119,15 @@ def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, i
 
 
 def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str]:
-    """Yield how to read the rest of a text that is shown in part, and how to fetch an attachment."""
+    """Yield how to read the rest of a partly shown text, and the item's reference and attachment."""
     if shown_part is not None:
-        yield f"{shown_part.length}; all of it: memory-agent shared show {memory.record.id}"
+        yield f"{shown_part.length}; full text: memory-agent shared show {memory.record.id}"
     if memory.shared is not None:
         yield from beside_text(memory.shared)
 
 
 def beside_text(origin: SharedOrigin) -> Iterable[str]:
-    """Yield the reference and the attachment of a shared item."""
+    """Yield a shared item's reference and attachment."""
     if origin.reference is not None:
         yield f"reference: {one_line(origin.reference)}"
     if origin.attachment is not None:
@@ -136,7 +136,7 @@ def beside_text(origin: SharedOrigin) -> Iterable[str]:
 
 
 def _quoted(text: Text) -> Text:
-    """Return another user's text with a bar before each printed line, so that it cannot pass as our own output."""
+    """Return another user's text with a bar before each printed line, so that it cannot be mistaken for our output."""
     console = _console()
     lines = text.wrap(console, console.width - _INDENT - len(_QUOTED))
     return Text("\n").join([Text.assemble(_QUOTED, line) for line in lines])
@@ -173,9 +173,10 @@ def print_figures(title: str, figures: Mapping[str, object]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], whole: str | None = None) -> None:
-    """Print rows under their column names, numbers right-aligned.
+    """Print rows under their column names, with numbers right-aligned.
 
-    The column `whole`, of ids to copy, is never broken: if it does not fit, each row is printed as a paragraph.
+    The column `whole`, which contains ids to copy, is never wrapped: if it does not fit, each row is printed as a
+    paragraph.
     """
     rows = [list(row) for row in rows]
     cells = [[plain(shown(value)) for value in row] for row in rows]
@@ -196,14 +197,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: str) -> int:
-    """Return the least width of a table whose column `whole` is not broken."""
+    """Return the minimum width of a table whose column `whole` is not wrapped."""
     widths = {name: max(map(cell_len, (name, *column))) for name, *column in zip(columns, *rows, strict=True)}
     least = (width if name == whole else min(width, _LEAST_WIDTH) for name, width in widths.items())
     return sum(least) + _GAP * (len(widths) - 1)
 
 
 def emit(what: RenderableType) -> None:
-    """Print in the terminal's width; to a pipe, in full width without trailing blanks."""
+    """Print without trailing blanks, wrapped at the terminal's width; output to a pipe is not wrapped."""
     console = _console()
     with console.capture() as captured:
         console.print(what)
@@ -216,7 +217,7 @@ def _console() -> Console:
 
 
 def shown(value: object) -> str:
-    """Format a value for a person."""
+    """Format a value as text for people."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -233,7 +234,7 @@ def _nested(value: object) -> str:
 
 
 def counted(number: int, one: str, more: str = "") -> str:
-    """Return a number with its noun: `more` is the plural, by default with an s."""
+    """Return a number with its noun; `more` is the plural (default: `one` with an s)."""
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
@@ -248,7 +249,7 @@ def size(count: int) -> str:
 
 
 def file_facts(file: Attachment) -> str:
-    """Return name, size and checksum of the file of a shared item."""
+    """Return the name, size and checksum of a shared item's file."""
     return f"{one_line(file.name)}, {size(file.size_bytes)}, SHA-256 {file.sha256}"
 
 
@@ -258,7 +259,7 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `plain`, on one line."""
+    """Like `plain`, but on one line."""
     return plain(" ".join(text.split()))
 
 
@@ -267,9 +268,9 @@ def _is_plain(character: str) -> bool:
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
-    """Return the heading: our facts on the first line; title and tags below it, where they cannot pass as ours.
+    """Return the heading: our facts on the first line; title and tags below it, so that they cannot pass for ours.
 
-    For a shared memory, its author is on a line between them.
+    A shared memory's author is on a line in between.
     """
     record, shared = memory.record, shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]

@@ -1,4 +1,4 @@
-"""`import-sessions`: past sessions of coding agents and chats as events."""
+"""`import-sessions`: import past sessions of coding agents and chats as events."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """The numbers of events that were `new`, already `known`, or `rejected`; `noise`: without a memory, by reason.
+    """Counts of `new`, already `known` and `rejected` events, and by reason, of `noise`, which creates no memory.
 
-    The relay drops noise later, and `stats` counts it. `forgotten` events had a memory that was forgotten, according to
-    the history of erasures in the data folder; it stays forgotten.
+    Noise sent through the relay is dropped later and counted by `stats`. `forgotten` counts events whose memory was
+    forgotten, according to the data folder's erasure history, and stays forgotten.
     """
 
     new: int = 0
@@ -60,7 +60,7 @@ class Delivered(msgspec.Struct, kw_only=True):
 
 
 class _Result(msgspec.Struct, kw_only=True):
-    """`looked_in`: the files, folders and patterns that were searched for sessions."""
+    """The result of an import. `looked_in`: the files, folders and patterns that were searched for sessions."""
 
     found: ImportCounts
     delivered: Delivered | None
@@ -80,7 +80,7 @@ class _Wanted(NamedTuple):
         return Places(self.paths, Path.home(), os.environ, self.clients or NAMES)
 
     def scope(self, user_id: str) -> Scope:
-        """Return the owner of the sessions, and what to import from them."""
+        """Return the sessions' owner, and what to import from them."""
         return Scope(user_id, self.since, None if self.project is None else str(self.project.expanduser().absolute()))
 
 
@@ -92,30 +92,30 @@ class _Wanted(NamedTuple):
     multiple=True,
     type=click.Choice(NAMES),
     metavar="CLIENT",
-    help=f"Only of this client: {', '.join(NAMES)}. May be repeated.",
+    help=f"Only sessions of this client: {', '.join(NAMES)}. May be repeated.",
 )
-@click.option("--since", type=Moment(), help="Only what happened since then.")
+@click.option("--since", type=Moment(), help="Only events since then.")
 @click.option(
     "--project", type=click.Path(path_type=Path), metavar="DIR", help="Only sessions in this folder or below it."
 )
 @click.option("--dry-run", is_flag=True, help="Read and count; import nothing.")
-@click.option("--watch", is_flag=True, help="Continue with what is added to the files, until interrupted.")
-@click.option("--wait", is_flag=True, help="Return when everything is recallable, or in quarantine.")
-@click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
+@click.option("--watch", is_flag=True, help="Keep importing additions to the files until interrupted.")
+@click.option("--wait", is_flag=True, help="Wait until everything is recallable or in quarantine.")
+@click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay.")
 @daemon_options
 @as_struct("wanted", _Wanted)
 def import_sessions(
     target: Target, wanted: _Wanted, dry_run: bool, watch: bool, wait: bool, ingest: str | None
 ) -> None:
-    """Import past sessions from PATHS (files or folders), or from the folders of the clients on this machine.
+    """Import past sessions from PATHS (files or folders), or from the clients' folders on this machine.
 
-    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS, it also reads sessions of
-    SWE-agent, ATIF, and the data exports of ChatGPT and Claude.ai (also as .zip). Prompts, answers and commands are
-    published with their own times, through the relay if one runs, otherwise directly into the files; secrets are
-    masked. Turns and runs keep their outcomes. A session's project is its channel: `recall --channel project:DIR`. Text
-    that the client or a memory added to a prompt, and output of tools that only read, is left out and counted.
-    Unreadable input is named (exit code 1). Repeating an import changes nothing, and does not restore forgotten
-    memories. On Ctrl-C it prints what was imported.
+    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; from PATHS, it also reads sessions
+    of SWE-agent, ATIF files, and data exports of ChatGPT and Claude.ai (also as .zip). Prompts, answers and commands
+    are published with their original times, through the relay if one is running, otherwise directly to the files;
+    secrets are masked. Turns and runs keep their outcomes. A session's project becomes its channel: `recall --channel
+    project:DIR`. Text that the client or a memory added to a prompt, and output of read-only tools, are left out and
+    counted. Unreadable input is reported (exit code 1). Repeating an import changes nothing and does not restore
+    forgotten memories. On Ctrl-C, it prints what was imported.
 
     \b
     Examples:
@@ -125,9 +125,9 @@ def import_sessions(
       memory-agent import-sessions --client claude-code --watch
     """
     if dry_run and (watch or wait):
-        raise click.UsageError("--dry-run imports nothing to watch or wait for")
+        raise click.UsageError("--dry-run cannot be combined with --watch or --wait")
     if watch and wait:
-        raise click.UsageError("--watch does not end, so there is nothing to wait for")
+        raise click.UsageError("--watch cannot be combined with --wait")
     places = wanted.places()
     delivered = None if dry_run else Delivered()
     with progress_bars("bytes") as report, Interrupts() as interrupts:
@@ -153,7 +153,7 @@ def import_sessions(
 def _follow(
     target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Import the content of the files, then all additions, until Ctrl-C or a failure of the relay."""
+    """Import the files' content, then all additions, until Ctrl-C or a relay failure."""
     while delivered.failure is None and not interrupts.heard:
         news = _with_forgotten(target, imported.events(is_growing=True), delivered)
         _deliver(target, ingest, news, delivered, interrupts)
@@ -175,7 +175,7 @@ def _with_forgotten(target: Target, events: Iterator[dict[str, Any]], delivered:
 def _deliver(
     target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Send events through the relay, or ingest them on the files if no daemon runs."""
+    """Send events through the relay, or ingest them into the files if no daemon is running."""
     first = interrupts.cut_short(lambda: next(events, None))
     if first is None:
         return
@@ -233,25 +233,27 @@ def _print(result: _Result) -> None:
     for place in found.bad_places[:_MOST_PRINTED]:
         note(f"cannot be read: {place}")
     if found.bad > _MOST_PRINTED:
-        note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json names them")
+        note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json lists them")
     click.echo(f"sessions: {_counted(found.sessions)}")
     if not found.sessions:
-        for name in result.looked_in or ["no place: name files or folders"]:
+        for name in result.looked_in or ["no folder; specify files or folders"]:
             note(f"looked for sessions in {name}")
     click.echo(f"taken: {_counted(found.taken)}")
     if found.left:
         click.echo(f"left out: {_counted(found.left)}")
     if found.skipped_files:
-        click.echo(f"files that are no sessions: {_counted(found.skipped_files)}")
+        click.echo(f"files that are not sessions: {_counted(found.skipped_files)}")
     if delivered is None:
         click.echo("nothing was imported (--dry-run)")
         return
-    noise = f", {sum(delivered.noise.values())} made no memory ({_counted(delivered.noise)})" if delivered.noise else ""
+    noise = (
+        f", {sum(delivered.noise.values())} created no memory ({_counted(delivered.noise)})" if delivered.noise else ""
+    )
     known = max(0, delivered.known - delivered.forgotten)
-    forgotten = f", {delivered.forgotten} were forgotten" if delivered.forgotten else ""
-    click.echo(f"imported {delivered.new} new, {known} were there already{forgotten}{noise}")
+    forgotten = f", {delivered.forgotten} forgotten" if delivered.forgotten else ""
+    click.echo(f"imported {delivered.new} new, {known} already present{forgotten}{noise}")
     if delivered.forgotten:
-        note("what was forgotten stays so; `memory-agent import` of an export made before brings it back")
+        note("forgotten memories were not restored; to restore them, use `memory-agent import` with an earlier export")
     if delivered.failure is not None:
         note(delivered.failure)
 

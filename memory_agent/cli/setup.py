@@ -1,4 +1,4 @@
-"""`doctor`, `model status` and `model fetch`: whether this machine is ready."""
+"""`doctor`, `model status` and `model fetch`: check this machine, and prepare the model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _USABLE = ("ready", "unbuilt")
 _folder_option: Callable[[Any], Any] = click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Use the model in this folder, as the setting embedder.folder does.",
+    help="Use the model in this folder; overrides embedder.folder.",
 )
 
 
 @click.group()
 def model() -> None:
-    """The embedding model: check it, or fetch it.
+    """Check or fetch the embedding model.
 
     \b
     Examples:
@@ -37,11 +37,11 @@ def model() -> None:
     """
 
 
-@model.command(short_help="Show which model is used; exit code 1 without one.")
+@model.command(short_help="Show which model is used (exit code 1 if none).")
 @_folder_option
 @common_options
 def status(target: Target, folder: Path | None) -> None:
-    """Show the model, its origin and its arithmetic; exit code 1 if there is no usable model.
+    """Show the model, its origin and its arithmetic. The exit code is 1 if there is no usable model.
 
     \b
     Examples:
@@ -55,14 +55,14 @@ def status(target: Target, folder: Path | None) -> None:
         raise SystemExit(1)
 
 
-@model.command(short_help="Find or download the weights, check them, build the graph.")
+@model.command(short_help="Find or download the weights, check them, and build the graph.")
 @_folder_option
 @common_options
 def fetch(target: Target, folder: Path | None) -> None:
-    """Find or download the weights, check them, and build the graph into the cache.
+    """Find or download the weights, check them, and build the graph in the cache.
 
-    Looks in the folder, if given, the cache, the installed package, and the model hub, in this order. A file with an
-    unexpected SHA-256 is refused.
+    Looks in --folder, the cache, the installed package and the model hub, in this order. A file with an unexpected
+    SHA-256 is rejected.
 
     \b
     Examples:
@@ -102,7 +102,8 @@ _MARK_WIDTH = 9
 def doctor(target: Target) -> None:
     """Check versions, model, folders, disk, sockets and the daemon, with advice for each failure.
 
-    Embeds a text and recalls it from a temporary memory. Exit code 1 if a check failed; warnings are not failures.
+    Embeds a text and recalls it from a temporary memory. The exit code is 1 if a check failed; warnings are not
+    failures.
 
     \b
     Examples:
@@ -121,8 +122,8 @@ def doctor(target: Target) -> None:
         print_document({"healthy": not failed, "checks": made})
     elif not failed:
         warned = sum(check.state == "warning" for check in made)
-        warnings = f"; {warned} to look at, above" if warned else ""
-        emit(Text(f"everything that is needed works{warnings}", style="bold"))
+        warnings = f", with {warned} warnings (see above)" if warned else ""
+        emit(Text(f"no check failed{warnings}", style="bold"))
     if failed:
         raise SystemExit(1)
 

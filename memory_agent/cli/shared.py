@@ -1,4 +1,4 @@
-"""`shared …`: manage the items of a user, and find those of others. The publishing commands are in `preview`."""
+"""`shared …`: manage a user's items, and find other users' items. The publishing commands are in `preview`."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _item = click.argument("item_id", metavar="ID")
 
 @click.group()
 def shared() -> None:
-    """What users share: publish items for others, manage them, find and rate what others published.
+    """Shared items: publish and manage your own, find and rate those of other users.
 
     Only `confirm` and `offer` send anything to others, and they send exactly what the preview showed. Others see a
-    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
+    pseudonym, or the name set with `name`. (`memory-agent publish` sends events to your own memory.)
 
     \b
     Examples:
@@ -65,7 +65,7 @@ for _command in (preview, confirm, offer):
 @shared.command(short_help="List the patterns that you offer.")
 @daemon_options
 def offered(target: Target) -> None:
-    """List the offers of --user, newest first, each with the item that it became part of.
+    """List the offers of --user, newest first, each with the item it became part of.
 
     \b
     Examples:
@@ -84,14 +84,15 @@ def offered(target: Target) -> None:
     print_table(counted(len(found), "offer"), ("offered", "for", "shown as", "id", "title"), rows, whole="id")
 
 
-@shared.command(short_help="Withdraw an item from everybody, at once, or an offer.")
+@shared.command(short_help="Withdraw an item or an offer, immediately.")
 @_item
 @daemon_options
 def unpublish(target: Target, item_id: str) -> None:
-    """Withdraw the item or the offer ID, with its figures: no answer shows it from now on.
+    """Withdraw the item or offer ID with its figures; from now on, no result contains it.
 
-    Its bytes leave the files at the daemon's next upkeep, or now if no daemon runs. Only its author, or the holder of a
-    key with the scope shared-admin, may withdraw an item. Exit code 1: the user has no such item.
+    Its bytes are removed from the files at the daemon's next upkeep, or immediately if no daemon is running. Only an
+    item's author, or the holder of a key with the scope shared-admin, may withdraw it. The exit code is 1 if the user
+    has no such item.
 
     \b
     Examples:
@@ -103,21 +104,21 @@ def unpublish(target: Target, item_id: str) -> None:
     if target.as_json:
         print_document(receipt)
     elif receipt.found:
-        click.echo(f"took away {receipt.item_id}, version {', '.join(receipt.versions)}")
+        click.echo(f"withdrew {receipt.item_id}, version {', '.join(receipt.versions)}")
     else:
-        note(f"nothing was taken away: {one_line(item_id)} is not an item of this user")
+        note(f"nothing was withdrawn: this user has no item {one_line(item_id)}")
     if not receipt.found:
         raise SystemExit(1)
 
 
-@shared.command(short_help="Rate an item of another user, or withdraw a rating.")
+@shared.command(short_help="Rate another user's item, or withdraw a rating.")
 @_item
 @click.argument("rating", required=False, type=click.FloatRange(0, 1))
 @field_options(RateParams)
 @click.option("--take-back", is_flag=True, help="Withdraw your rating.")
 @daemon_options
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
-    """Rate the item ID, from 0 to 1. Replaces your earlier rating.
+    """Rate the item ID from 0 to 1. Replaces your earlier rating.
 
     Prints the figures that everybody sees; they change once enough different users have rated.
 
@@ -128,22 +129,22 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
       memory-agent shared rate 01KHJY9080NWG22H9Q8BBD7B80 --take-back
     """
     if take_back == (rating is not None):
-        raise click.UsageError("give a RATING from 0 to 1, or --take-back (not both)")
+        raise click.UsageError("specify either a RATING from 0 to 1 or --take-back")
     with open_memory(target, "rate") as memory:
         figures = memory.shared.rate(item_id, rating, version)
     if target.as_json:
         print_document(figures)
     else:
-        did = "took the rating back" if take_back else f"rated {rating:g}"
+        did = "withdrew the rating" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
         if not figures.raters:
             note("once five users have rated this version, the next upkeep shows its ratings")
 
 
-@shared.command(short_help="List what you published, with its figures.")
+@shared.command(short_help="List your published items, with their figures.")
 @daemon_options
 def published(target: Target) -> None:
-    """List the items of --user, newest first, with the figures that everybody sees. --json has their texts.
+    """List the items of --user, newest first, with the figures that everybody sees. --json includes their texts.
 
     \b
     Examples:
@@ -165,10 +166,10 @@ def published(target: Target) -> None:
 @field_options(SearchSharedParams, top_k="-k --top-k", content_types="--type")
 @daemon_options
 def search(target: Target, text: str, **fields: Any) -> None:
-    """Find the shared items that resemble QUERY and that the user may see, best first; - is standard input.
+    """Find shared items that resemble QUERY and that the user may see, best first. QUERY may be - for standard input.
 
-    Other users wrote these items. QUERY is not stored. `memory-agent recall --tier local --tier global` finds them
-    together with your own memories.
+    These items were written by other users. QUERY is not stored. `memory-agent recall --tier local --tier global`
+    searches them together with your own memories.
 
     \b
     Examples:
@@ -189,7 +190,7 @@ def search(target: Target, text: str, **fields: Any) -> None:
 @_item
 @daemon_options
 def show(target: Target, item_id: str) -> None:
-    """Show the item ID, published by the user or visible to the user. Its author wrote the text.
+    """Show the item ID, if the user published it or may see it. The text may be another user's.
 
     \b
     Examples:
@@ -206,14 +207,14 @@ def show(target: Target, item_id: str) -> None:
 
 @shared.command(cls=SectionedCommand, short_help="Follow what is published, unpublished and rated.")
 @click.option("--after", type=click.IntRange(min=0), metavar="NUMBER",
-              help="Continue after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
+              help="Continue after this journal number (`seq` in --json). Default: from now on.")  # fmt: skip
 @following_options
 @daemon_options
 def follow(target: Target, after: int | None, followed: Followed) -> None:
-    """Print the changes of shared items that the key may see: published, unpublished, or newly rated.
+    """Print changes to shared items that the key may see: published, unpublished, or newly rated.
 
-    An unpublished item has no id, only its fingerprint (`item`). --json prints each change as one JSON object on a
-    line.
+    An unpublished item is identified only by its fingerprint (`item`). --json prints each change as a JSON object on
+    one line.
 
     \b
     Examples:
@@ -223,7 +224,7 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
     relay = followed.relay(target)
     with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
         if not target.as_json:
-            note("following the changes of shared items; end with Ctrl-C")
+            note("following changes to shared items; stop with Ctrl-C")
         for change in followed.each(following):
             if target.as_json:
                 click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
@@ -232,13 +233,19 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
             click.echo(plain(" · ".join(filter(None, (change.kind, *named)))))
 
 
-@shared.command(short_help="Fetch the file of an item.")
+@shared.command(short_help="Fetch an item's attachment.")
 @_item
-@click.option("--out", required=True, type=_file, metavar="FILE", help="Write it there (0600); - is standard output.")
+@click.option(
+    "--out",
+    required=True,
+    type=_file,
+    metavar="FILE",
+    help="Write it to this file (0600), or with - to standard output.",
+)
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @daemon_options
 def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
-    """Write the attachment of the item ID to a file. Another user made it: check it before you use it.
+    """Write the attachment of the item ID to a file. It comes from another user: check it before you use it.
 
     \b
     Examples:
@@ -246,9 +253,9 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
       memory-agent shared attachment 01KHJY9080NWG22H9Q8BBD7B80 --out - | tar -tz
     """
     if target.as_json and out == _STANDARD_STREAM:
-        raise click.UsageError("--json and - both take standard output: name a file")
+        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
     if out != _STANDARD_STREAM and out.exists() and not (replace and out.is_file()):
-        raise InvalidInputError("out", f"{out} exists; name another file or give --replace")
+        raise InvalidInputError("out", f"{out} already exists; choose a different file or use --replace")
     with open_memory(target, "shared_attachment") as memory:
         found = memory.shared.attachment(item_id)
     if out == _STANDARD_STREAM:
@@ -263,12 +270,12 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 
 @shared.command(short_help="Show or set the name that others see.")
 @click.argument("name", required=False)
-@click.option("--none", "is_none", is_flag=True, help="No name: others see a pseudonym again.")
+@click.option("--none", "is_none", is_flag=True, help="Remove the name; others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Show the author's name that others see on the items of --user; with NAME, set it, also on published items.
+    """Show the author name that others see on the items of --user; with NAME, set it, also on published items.
 
-    A part of the user's pseudonym is added, as in "Ann #3f2a9c", so that nobody else can have the same name.
+    Part of the user's pseudonym is appended, as in "Ann #3f2a9c", so that no two users have the same name.
 
     \b
     Examples:
@@ -277,20 +284,20 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
       memory-agent shared name --none
     """
     if is_none and name is not None:
-        raise click.UsageError("give a NAME, or --none (not both)")
+        raise click.UsageError("NAME and --none cannot be combined")
     is_read = name is None and not is_none
     with open_memory(target, "own_name" if is_read else "shared_name") as memory:
         seen = memory.shared.name() if is_read else memory.shared.set_name(name)
     if target.as_json:
         print_document({"name": seen})
     elif seen is None:
-        click.echo("nobody has shared anything here yet; others will see a pseudonym, unless you set a name")
+        click.echo("nobody has shared anything here yet; others will see a pseudonym unless you set a name")
     else:
         click.echo(f"others see: {one_line(seen)}")
 
 
 def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
-    """Print the items of a search, or one item found by its id: whole, without rank and score."""
+    """Print the results of a search, or one item found by its id: in full, without rank and score."""
     from memory_agent.recall.shared import as_memories
 
     now = datetime.now(UTC)

@@ -16,8 +16,8 @@ from sona import HARM_THRESHOLD, SHADOW_LESSONS
 
 _MODES = {
     "auto": "auto: the gate decides",
-    "on": "on: it acts regardless of the gate (setting learning.mode)",
-    "off": "off: it does not act, regardless of the gate (setting learning.mode)",
+    "on": "on: in effect regardless of the gate (setting learning.mode)",
+    "off": "off: not in effect, regardless of the gate (setting learning.mode)",
 }
 _STANDARD_STREAM = Path("-")
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
@@ -25,7 +25,7 @@ _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 @click.group()
 def sona() -> None:
-    """Learning from run outcomes: whether it changes rankings, the evidence, and how to remove it.
+    """Learning from run outcomes: show, export, import or reset it.
 
     \b
     Examples:
@@ -38,11 +38,11 @@ def sona() -> None:
 @sona.command(short_help="Show whether it changes rankings, and why.")
 @daemon_options
 def status(target: Target) -> None:
-    """Show whether learning changes rankings, the evidence for this, and what was learned from.
+    """Show whether learning changes rankings, the evidence, and what it learned from.
 
     A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The gate
-    begins in `shadow`, in which learning has no effect. In `trial`, the learned ranking is compared with the usual one,
-    which still determines the answers: the ranking that puts the used memories higher wins the recall. The gate turns
+    starts in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one,
+    which still determines the results: the ranking that places the used memories higher wins the recall. The gate turns
     `on` when the wealth of a bet on the learned ranking reaches the threshold; by chance this happens at most once in
     that many trials. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
     recalls are interleaved from both rankings.
@@ -60,13 +60,13 @@ def status(target: Target) -> None:
         print_status(found)
 
 
-@sona.command(short_help="Forget what was learned; runs and memories stay.")
+@sona.command(short_help="Forget what was learned, but keep runs and memories.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
 def reset(target: Target, yes: bool) -> None:
-    """Forget what was learned, and exclude the runs so far from learning. Runs and memories stay.
+    """Forget what was learned, and exclude all existing runs from learning. Runs and memories are kept.
 
-    This cannot be undone: importing an earlier export has no effect, since its runs are known here.
+    This cannot be undone: importing an earlier export has no effect, because its runs are already known.
 
     \b
     Examples:
@@ -74,21 +74,21 @@ def reset(target: Target, yes: bool) -> None:
       memory-agent sona reset --user alice --yes --json
     """
     if not yes:
-        confirm("forget what was learned from the runs so far, for good?")
+        confirm("permanently forget what was learned from all existing runs?")
     with open_memory(target, "sona_reset") as memory:
         left_out = memory.sona.reset()
-    sentence = f"forgot what was learned; runs that are left out from now on: {left_out}"
+    sentence = f"forgot what was learned; runs excluded from now on: {left_out}"
     print_done(target.as_json, {"left_out": left_out}, sentence)
 
 
-@sona.command(short_help="Write the runs that were learned from to a file.")
+@sona.command(short_help="Export the runs that were learned from.")
 @_file
 @daemon_options
 def export(target: Target, file: Path) -> None:
-    """Write the runs that have ended, with their recalls, to FILE, or to standard output with -.
+    """Write all ended runs with their recalls to FILE, or to standard output with -.
 
-    The learner derives its state from these runs only. Memories are named by id, but queries can be guessed from their
-    vectors, so keep the file as private as the memory itself. An existing file is replaced as a whole.
+    The learner's state is derived only from these runs. Memories are identified by id, but queries can be guessed from
+    their vectors, so keep the file as private as the memory itself. An existing file is replaced as a whole.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def export(target: Target, file: Path) -> None:
       memory-agent sona export - --user alice > alice.sona
     """
     if target.as_json and file == _STANDARD_STREAM:
-        raise click.UsageError("--json and - both take standard output: name a file")
+        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
     with open_memory(target, "sona_export") as memory:
         data = memory.sona.export()
         note_unknown_user(target)
@@ -109,14 +109,14 @@ def export(target: Target, file: Path) -> None:
         print_done(target.as_json, {"file": str(file), "bytes": len(data)}, f"wrote {size(len(data))} to {file}")
 
 
-@sona.command("import", short_help="Also learn from what `sona export` wrote.")
+@sona.command("import", short_help="Also learn from a file written by `sona export`.")
 @_file
 @daemon_options
 def import_file(target: Target, file: Path) -> None:
-    """Also learn from the runs in FILE, which `sona export` wrote; - is standard input.
+    """Also learn from the runs in FILE, written by `sona export`. FILE may be - for standard input.
 
-    Runs that are known here stay unchanged, and memories that are not stored here are left out. A damaged file is
-    refused and changes nothing.
+    Runs that are already known stay unchanged, and memories that are not stored here are left out. A damaged file is
+    rejected and changes nothing.
 
     \b
     Examples:
@@ -126,11 +126,11 @@ def import_file(target: Target, file: Path) -> None:
     data = sys.stdin.buffer.read() if file == _STANDARD_STREAM else file.read_bytes()
     with open_memory(target, "sona_import") as memory:
         added = memory.sona.load(data)
-    print_done(target.as_json, {"added": added}, f"runs that were new here: {added}")
+    print_done(target.as_json, {"added": added}, f"new runs: {added}")
 
 
 def print_status(found: SonaStatus) -> None:
-    """Print the learner's status in words."""
+    """Print the learner's status as text."""
     figures = {
         "mode": _MODES[found.mode],
         "gate": gate_sentence(found.gate, found.credited) if found.mode == "auto" else "not asked",
@@ -148,20 +148,20 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
     """Return the gate's state and evidence in words; `credited` is the number of lessons with credit."""
     if gate.state == "shadow":
         needed = f"{credited} of the {SHADOW_LESSONS} lessons with credit that a trial needs"
-        return f"shadow: it learns and changes no answer yet; {needed}"
+        return f"shadow: learning, but not changing answers yet; {needed}"
     contests = f"the learned ranking won {gate.won} of {gate.won + gate.lost} decided recalls"
-    against = f"wealth of the bet that it harms {gate.harm:.3g} of {HARM_THRESHOLD:g}"
+    against = f"wealth of the opposite bet {gate.harm:.3g} of {HARM_THRESHOLD:g}"
     if gate.state == "trial":
         return f"trial: {contests}; wealth {gate.evidence:.3g} of {gate.threshold:g} needed; {against}"
     if gate.state == "on":
         return f"on: {contests} since then; {against}"
-    return f"off: {contests}; {against}; it is tried again later"
+    return f"off: {contests}; {against}; it will be tried again later"
 
 
 def gain_sentence(found: SonaStatus) -> str:
-    """Return the gain of the learned ranking over chance, with its interval, in words."""
+    """Return the learned ranking's gain over chance, with its interval, in words."""
     if found.gain is None:
-        return "not known: no interleaved recall has been decided yet"
+        return "unknown: no interleaved recall has been decided yet"
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
-    return f"{found.gain:+.3f}{interval} of the decided interleaved recalls, above the half that chance wins"
+    return f"{found.gain:+.3f}{interval} above the half of decided interleaved recalls that chance would win"

@@ -1,4 +1,4 @@
-"""`trajectory …` and `feedback`: record runs, show runs, and report which memories helped."""
+"""`trajectory …` and `feedback`: record and show runs, and report which memories helped."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def begin(target: Target, objective: str, **fields: Any) -> None:
 @field_options(RunStepParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
-    """Record a step of RUN and the memories it used. TEXT may be - for standard input. An ended run takes no steps.
+    """Record a step of RUN and the memories it used. TEXT may be - for standard input. Steps cannot be added to a run
+    that has ended.
 
     \b
     Examples:
@@ -96,9 +97,10 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
 @field_options(RunEndParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def end(target: Target, run_id: str, **fields: Any) -> None:
-    """Record how RUN ended, and which memories it used. An end cannot be replaced; `feedback RUN` revises its quality.
+    """Record how RUN ended, and which memories it used. A recorded end cannot be changed, but `feedback RUN` revises
+    its quality.
 
-    Without --quality, a completed run counts 0.8 and a failed run 0, until feedback or later runs revise it; a
+    Without --quality, a completed run has quality 0.8 and a failed run 0, until feedback or later runs revise it; a
     cancelled run has no quality.
 
     \b
@@ -130,7 +132,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
     if target.as_json:
         print_document(runs)
     elif not runs:
-        click.echo("no runs are known" if state is None else f"no run is in the state {state}")
+        click.echo("no runs are known" if state is None else f"there are no runs in the state {state}")
         note_unknown_user(target)
     else:
         print_runs(runs)
@@ -141,7 +143,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 @field_options(RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
-    """Find ended runs whose request resembles TEXT, best first: their steps, how they ended, and why.
+    """Find ended runs whose request resembles TEXT, best first, with their steps, how they ended, and why.
 
     TEXT may be - for standard input.
 
@@ -167,7 +169,7 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
 @_run
 @daemon_options
 def show(target: Target, run_id: str) -> None:
-    """Show RUN in full: steps, ending, feedback, memories it used, revisions of its quality.
+    """Show RUN in full: steps, end, feedback, memories used, and quality revisions.
 
     \b
     Examples:
@@ -186,7 +188,7 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
-    """Return the texts of the memories that a run made or used, by id."""
+    """Return the texts of the memories that a run created or used, by id."""
     named = [one.record_id for one in (*run.steps, *run.conclusions)] + [one.record_id for one in run.used]
     ids = list(dict.fromkeys(name for name in named if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
@@ -201,12 +203,12 @@ def print_runs(runs: list[Trajectory]) -> None:
 
 
 def _about(run: Trajectory) -> str:
-    """Return the objective of a run. A recall with feedback but without a run has no objective."""
-    return run.objective or ("(a recall with feedback, of no run)" if run.recall_ids == (run.id,) else "-")
+    """Return a run's objective. A recall with feedback but without a run has none."""
+    return run.objective or ("(a recall with feedback, without a run)" if run.recall_ids == (run.id,) else "-")
 
 
 def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Print one run with its steps, memories and quality revisions; `words` are the texts of memories by their ids."""
+    """Print one run with its steps, memories and quality revisions; `words` maps memory ids to texts."""
     figures = {
         "state": run.state,
         "objective": one_line(_about(run)),
@@ -225,7 +227,7 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
 
 
 def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tuple[str, ...], Rows, str | None]]:
-    """Yield the tables of a run: title, columns, rows, and the column that is never broken."""
+    """Yield a run's tables: title, columns, rows, and the column that is never wrapped."""
     steps: Rows = [
         (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
         for step in run.steps
@@ -234,7 +236,7 @@ def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tu
     conclusions: Rows = [
         (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-")) for one in run.conclusions
     ]
-    yield "how it ended, and what was said of it", ("when", "what", "text"), conclusions, None
+    yield "how it ended, with feedback", ("when", "what", "text"), conclusions, None
     used: Rows = [
         (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
     ]
@@ -244,7 +246,7 @@ def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tu
 
 
 def quality_of(run: Trajectory) -> str:
-    """Return a run's quality with the reason of its last revision, or "-"."""
+    """Return a run's quality with the reason for its last revision, or "-"."""
     if run.quality is None:
         return "cancelled" if run.is_cancelled else "-"
     reason = f" ({_because(run.revisions[-1].reason)})" if run.revisions else ""
@@ -265,11 +267,11 @@ def _head(text: str | None) -> str:
 @field_options(FeedbackParams, event_id="--event-id")
 @daemon_options
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
-    """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
+    """Report which memories of a recall were used, and the outcome. Ranking is learned from this.
 
-    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only the
-    memories that were used: naming all of four or more carries no information, and naming all of two or three counts
-    half. Memories that cannot be credited are listed with the reason, which is not an error.
+    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only memories
+    that were used: naming all of four or more carries no information, and naming all of two or three counts half.
+    Memories that cannot be credited are listed with the reason; this is not an error.
 
     \b
     Examples:
@@ -279,7 +281,7 @@ def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """
     quality = fields["quality"]
     if not fields["used"] and quality is None and fields["comment"] is None:
-        raise click.UsageError("give --used, --quality or --comment")
+        raise click.UsageError("specify --used, --quality or --comment")
     with open_memory(target, "feedback") as memory:
         report = memory.feedback(recall_id, **fields)
     if target.as_json:
@@ -294,6 +296,6 @@ def print_report(report: FeedbackReport, *, waits: bool = False) -> None:
     credited = f"credited {counted(len(report.credited), 'memory', 'memories')}"
     click.echo(plain(f"run {report.trajectory_id}{judged}: {credited}"))
     if waits:
-        click.echo("the run has not ended: the quality counts when it does")
+        click.echo("the run has not ended; the quality takes effect when it does")
     for record_id, reason in report.not_credited.items():
         click.echo(plain(f"not credited: {record_id}: {reason}"))

@@ -1,4 +1,4 @@
-"""`export`, `import` and `index`: memories in exports, plain JSON and Markdown documents."""
+"""`export`, `import` and `index`: export memories; import exports, plain JSON and Markdown documents."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _MOST_PRINTED = 20
 @filter_options
 @common_options
 def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFilter) -> None:
-    """Write the memories of --user to FILE, one JSON document a line, or to standard output with -.
+    """Write the memories of --user to FILE, one JSON document per line, or to standard output with -.
 
-    A line has the whole memory, including usage, vector and the ids of its events. Without filters, events whose memory
-    was deleted are included; with filters, only memories that match all are written. A daemon may be running. An
-    existing file is refused, or replaced as a whole with --replace. What was learned from runs is not included:
-    `memory-agent sona export` writes that. With --user shared-knowledge, the lines are the shared items, with
-    attachments, without figures and chosen names.
+    Each line contains a whole memory, including its usage, vector and event ids. Without filters, events whose memory
+    was deleted are included; with filters, only memories that match all of them are written. Can be used while a daemon
+    is running. An existing file is replaced, as a whole, only with --replace. What was learned from runs is not
+    included; use `memory-agent sona export` for that. With --user shared-knowledge, the lines are the shared items,
+    with attachments but without figures and chosen names.
 
     \b
     Examples:
@@ -55,11 +55,11 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     from memory_agent.care import export_user, write_file
 
     if target.as_json and file == _STANDARD_STREAM:
-        raise click.UsageError("--json and - both take standard output: name a file")
+        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
     if not file.absolute().parent.is_dir():
         raise InvalidInputError("file", f"{file.absolute().parent} is not a folder")
     if file != _STANDARD_STREAM and file.exists() and not replace:
-        raise InvalidInputError("file", f"{file} exists; name another file or give --replace")
+        raise InvalidInputError("file", f"{file} already exists; choose a different file or use --replace")
     with progress_bars() as report:
         lines = (line + b"\n" for line in export_user(target.data_dir, target.settings, target.user_id, report, filter))
         count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else write_file(file, lines)
@@ -81,8 +81,8 @@ def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
 _HEAD = b"memory_agent_export"
 _LONGEST_HEAD = 1 << 20
 _FORMS = (
-    'nor has it plain memories: objects with a "text", as JSON lines, a JSON list or {"entries": [...]}; '
-    "`memory-agent index FILE` reads it as Markdown, whatever its name"
+    'nor does it contain plain memories: objects with a "text", as JSON lines, a JSON list or {"entries": [...]}; '
+    "use `memory-agent index FILE` to read it as Markdown"
 )
 
 
@@ -90,13 +90,14 @@ _FORMS = (
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @daemon_options
 def import_memories(target: Target, file: Path) -> None:
-    """Import FILE for --user; - is standard input.
+    """Import FILE for --user. FILE may be - for standard input.
 
-    FILE has one of three formats. For a file of `memory-agent export`, stop the daemon first. Every line is checked
-    before anything is imported: bad lines are named by number, and then nothing is imported. Vectors of another model
-    are recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
-    arguments of `remember`. Bad memories are named, and the others are imported (exit code 1). A Markdown document
-    (.md) is imported as by `memory-agent index`. Existing memories are left alone, so importing is idempotent.
+    FILE has one of three formats. For a file written by `memory-agent export`, stop the daemon first. If any of its
+    lines is invalid, the line numbers are reported and nothing is imported. Vectors from a different model are
+    recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
+    arguments of `remember`. Invalid memories are reported, and the others are imported (exit code 1). A Markdown
+    document (.md) is imported as by `memory-agent index`. Existing memories are not changed, so importing is
+    idempotent.
 
     \b
     Examples:
@@ -131,7 +132,7 @@ def import_memories(target: Target, file: Path) -> None:
         taken = counted(imported.taken, "memory", "memories")
         waiting = f", {imported.without_vector} of them without a vector" if imported.without_vector else ""
         left_out = f", {imported.unpublished} were unpublished here" if imported.unpublished else ""
-        click.echo(f"imported {taken}{waiting}; {imported.known} were there already{left_out}")
+        click.echo(f"imported {taken}{waiting}; {imported.known} already present{left_out}")
 
 
 def _import(target: Target, file: BinaryIO) -> Imported:
@@ -152,11 +153,12 @@ def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @daemon_options
 def index_documents(target: Target, path: Path) -> None:
-    """Remember the sections of the Markdown documents below PATH, a folder or a file, each with its file and heading.
+    """Store the sections of the Markdown documents in PATH, a folder or a file, each with its file and heading.
 
-    Repeat it when documents have changed: changed sections are replaced, removed sections are forgotten, the rest is
-    left alone. Folders that begin with a dot, and folders of installed packages, are left out; files that cannot be
-    read are named (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory.
+    Run it again when documents have changed: changed sections are replaced, removed sections are forgotten, and the
+    rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
+    unreadable files are reported (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a
+    memory.
 
     \b
     Examples:
@@ -167,7 +169,7 @@ def index_documents(target: Target, path: Path) -> None:
 
 
 def _index(target: Target, path: Path) -> StoredNotes:
-    """Bring the memories of a document, or of every document in a folder, up to date with its text."""
+    """Update the memories of a document, or of every document in a folder, to match its text."""
     from memory_agent import notes
 
     if not path.exists():
@@ -175,19 +177,19 @@ def _index(target: Target, path: Path) -> StoredNotes:
     with progress_bars() as report, open_memory(target, "remember") as memory:
         stored = notes.index_documents(memory, path.absolute(), datetime.now(UTC), report)
     if not (stored.files or stored.bad):
-        note(f"no document below {path.absolute()}: looked for names that end in {' or '.join(notes.SUFFIXES)}")
+        note(f"no documents in {path.absolute()}: looked for file names ending in {' or '.join(notes.SUFFIXES)}")
     return stored
 
 
 def _present(target: Target, stored: StoredNotes) -> None:
-    """Print the counts of stored notes; exit with 1 if there were bad ones."""
+    """Print the counts of stored notes; exit with code 1 if some were invalid."""
     if target.as_json:
         print_document(stored)
     else:
         for bad in stored.bad_places[:_MOST_PRINTED]:
             note(f"left out: {bad}")
         if stored.bad > _MOST_PRINTED:
-            note(f"and {stored.bad - _MOST_PRINTED} more that were left out; --json names them")
+            note(f"and {stored.bad - _MOST_PRINTED} more that were left out; --json lists them")
         click.echo(
             f"{stored.added} added, {stored.replaced} replaced, {stored.removed} removed, {stored.unchanged} unchanged"
         )

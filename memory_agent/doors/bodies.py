@@ -1,7 +1,7 @@
-"""The request body of each verb: its parameters, the user and the deadline, as one JSON object. Pure.
+"""The request body of each verb: its parameters, the user and the deadline, as one JSON object. No I/O.
 
 The types are derived from the verb table, so parsing and the OpenAPI description (`openapi`) always agree. Fields that
-our clients fill in (`Params.implied`, an `event_id`) may be missing; unknown fields are refused.
+our clients fill in (`Params.implied`, an `event_id`) may be missing; unknown fields are rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.verbs.table import BY_NAME, VERBS, Verb
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
-"""Fields that identify a repeated write. If the body lacks the field, the idempotency key fills it in."""
+"""Fields that identify a repeated write. A field missing from the body is set to the idempotency key."""
 _SAFE_WHOLE = 1 << 53
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ PUBLIC: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb is BY_NAME[verb.
 
 @cache
 def body_type(params: type[Params]) -> type[msgspec.Struct]:
-    """Return the struct of a request body with these parameters."""
+    """Return the struct type of a request body with these parameters."""
     fields: list[tuple[str, Any, Any]] = []
     for field in msgspec.structs.fields(params):
         if field.name in params.implied:
@@ -54,14 +54,13 @@ def body_type(params: type[Params]) -> type[msgspec.Struct]:
 
 
 def key_field(verb: Verb) -> str | None:
-    """Return the field that an `Idempotency-Key` fills in, or None if the verb needs no key."""
+    """Return the field that an `Idempotency-Key` sets, or None if the verb needs no key."""
     return next((name for name in _KEYED if name in verb.params.__struct_fields__), None)
 
 
 def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) -> Request:
-    """Parse a request body; an empty body means an empty object. `key` is the `Idempotency-Key`.
-
-    Raises `ProtocolError` for a body that is not JSON, `InvalidInputError` (with the field's name).
+    """Parse a request body; an empty body means an empty object. `key` is the `Idempotency-Key`. Raises `ProtocolError`
+    if the body is not JSON, and `InvalidInputError` (with the field's name).
     """
     given = msgspec.structs.asdict(decode_body(body, body_type(verb.params)))
     user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
@@ -77,7 +76,7 @@ def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[
 def request_of(
     verb: Verb, fields: Mapping[str, Any], token: str, user_id: str | None, deadline_ms: float | None = None
 ) -> Request:
-    """Build the request of a verb from these parameters. Raises `InvalidInputError` (with the parameter's name)."""
+    """Build a verb's request from these parameters. Raises `InvalidInputError` (with the parameter's name)."""
     params = verb.params.stated(fields, deadline_ms)
     return Request(
         method=verb.name,
@@ -90,9 +89,8 @@ def request_of(
 
 
 def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
-    """Decode JSON. Accepts `49.0` for an integer, as JSON Schema does. `what` names the body in errors.
-
-    Raises `ProtocolError` for a body that is not JSON, `InvalidInputError` (with the field's name).
+    """Decode JSON. Accepts `49.0` for an integer, as JSON Schema does. `what` names the body in errors. Raises
+    `ProtocolError` if the body is not JSON, and `InvalidInputError` (with the field's name).
     """
     try:
         try:

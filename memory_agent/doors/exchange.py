@@ -1,7 +1,7 @@
 """A minimal HTTP client for processes that a coding agent starts and waits for: hooks and `memory-agent mcp`.
 
 It uses plain sockets and raises only built-in errors, because importing `http.client` takes 7 MB and .03 s, and
-`memory_agent.errors` .02 s (measured). Each request opens an HTTP/1.0 connection, which ends with the answer.
+`memory_agent.errors` .02 s (measured). Each request opens an HTTP/1.0 connection, which is closed after the response.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Door(NamedTuple):
 
 
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
-    """Return the HTTP address of the daemon that serves a data folder; None without a daemon, or if its HTTP is off.
+    """Return the HTTP address of a data folder's daemon; None if no daemon is running or its HTTP interface is off.
 
-    `token` belongs to the caller's own key; None: the data folder's token. Raises `OSError` if that cannot be read.
+    `token` is that of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be read.
     """
-    if layout.daemon_runs():  # a killed daemon leaves its address file, whose port another program may use by now
+    if layout.daemon_runs():  # a killed daemon leaves its address file behind, and its port may be reused
         with contextlib.suppress(FileNotFoundError):
             return Door(layout.http.read_text().strip(), layout.token() if token is None else token)
     return None
 
 
 class Answer(NamedTuple):
-    """A response. `first` is its status line; the names of `headers` are in lower case."""
+    """A response. `first` is its status line; header names are in lower case."""
 
     first: str
     headers: Mapping[str, str]
@@ -56,14 +56,14 @@ class Answer(NamedTuple):
 
 
 class UnusableDoorError(OSError):
-    """The certificate, the address or the token is wrong, so that retrying is useless."""
+    """The certificate, the address or the token is wrong, so retrying is useless."""
 
 
 class Exchange:
     """One request and its response, with the deadline `until_s` (monotonic clock).
 
     `send` and `receive` raise `TimeoutError` after the deadline, `ConnectionResetError` if the daemon closes the
-    connection before it has answered, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other
+    connection before it has responded, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other
     `OSError`s.
     """
 
@@ -74,15 +74,15 @@ class Exchange:
         self._is_cancelled = False
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Self:
-        """Connect and send a POST of JSON."""
+        """Connect and send a POST request with a JSON body."""
         scheme, _, netloc = self._door.url.partition("://")
         host, port = _place(netloc, 443 if scheme == "https" else 80)
         if not self._door.token.isascii() or not self._door.token.isprintable():
-            raise UnusableDoorError("the token contains characters that no token has")
+            raise UnusableDoorError("the token contains invalid characters")
         try:
             plain = socket.create_connection((host, port), self._left_s())
         except UnicodeError as error:
-            raise UnusableDoorError(f"{host!r} is not the name of a host") from error
+            raise UnusableDoorError(f"{host!r} is not a valid host name") from error
         self._socket = plain
         if scheme == "https":
             self._socket = _secured(plain, host)
@@ -112,7 +112,7 @@ class Exchange:
                     return _answer(data)
                 data += part
                 if len(data) > _MOST_ANSWER_BYTES:
-                    raise OSError(f"the answer has more than {_MOST_ANSWER_BYTES} bytes")
+                    raise OSError(f"the response is larger than {_MOST_ANSWER_BYTES} bytes")
 
     def cancel(self) -> None:
         """Close the connection from another thread: `receive` fails, and an unsent request is not sent."""
@@ -146,7 +146,7 @@ def _answer(data: bytearray) -> Answer:
     headers = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
     length = headers.get("content-length", "")
     if not complete or (length.isdecimal() and int(length) != len(body)):
-        raise ConnectionResetError("the answer is cut off")
+        raise ConnectionResetError("the response is incomplete")
     return Answer(first, headers, body)
 
 
@@ -156,5 +156,5 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
     try:
         return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        reason = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name one that is"
+        reason = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name one to trust"
         raise UnusableDoorError(reason) from error

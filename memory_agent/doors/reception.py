@@ -1,7 +1,7 @@
 """Admits requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
 
-The principal depends only on the credential, never on the content of the request. The scope that a request needs comes
-from the verb table (`verbs`); an unknown verb needs the scope `admin`.
+The principal depends only on the credential, never on the content of the request. The scope that a request requires
+comes from the verb table (`verbs`); an unknown verb requires the scope `admin`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True)
 class Credential:
-    """The credential of a caller: a token, or the CURVE key that its connection has proved."""
+    """A caller's credential: a token, or the CURVE key that its connection proved."""
 
     token: str = ""
     curve_key: str | None = None
@@ -39,13 +39,13 @@ class Reception:
     """Admits requests to one service, for any number of doors. Must be used in one event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
-        """Run at most `limit` requests at a time, and for one user a quarter of them (at least 8)."""
+        """Run at most `limit` requests at a time, of which a single user may have a quarter (at least 8)."""
         self._service = service
         self._credentials = credentials
         self._quota = RequestQuota(limit)
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
-        """Return the encoded reply, which contains any error as a fault. Raises nothing."""
+        """Return the encoded reply, which contains any error as a fault. Never raises."""
         try:
             principal = self.principal(credential)
             with self._quota.slot(principal):
@@ -54,7 +54,7 @@ class Reception:
             return encode_fault(error)
         except Exception:
             log.exception("request.failed")
-            return encode_fault(MemoryAgentError("internal error; the daemon's log has the traceback"))
+            return encode_fault(MemoryAgentError("internal error; see the daemon's log for the traceback"))
 
     def principal(self, credential: Credential) -> Principal:
         """Return the principal of a credential. Raises `UnauthorizedError`."""
@@ -64,7 +64,7 @@ class Reception:
 
 
 def scope_of(name: str) -> Scope:
-    """Return the scope that a key needs for the verb with this wire name."""
+    """Return the scope that the verb with this wire name requires of a key."""
     verb = BY_NAME.get(name)
     return Scope.ADMIN if verb is None or verb.scope is None else verb.scope
 

@@ -1,7 +1,7 @@
-"""Shares the slots and the buffered bytes of requests among users, so that no user takes all of them. Pure.
+"""Divides request slots and buffered bytes among users, so that no user can take all of them. No I/O.
 
-A user may hold a quarter, whatever the number of its keys. One quarter is reserved for keys for all users, and another
-is shared by the users of keys for one user.
+A user may hold a quarter, regardless of the number of keys. One quarter is reserved for keys for all users, and one for
+keys for a single user.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class RequestQuota:
 
     def _require(self, is_free: bool, whose: str) -> None:
         if not is_free:
-            raise UnavailableError(f"too many requests {whose} are under way: ask again")
+            raise UnavailableError(f"too many requests {whose} are in progress; try again")
 
 
 class ByteQuota:
-    """The bytes buffered for requests, counted by user, with keys for all users as one. For use in one event loop."""
+    """The bytes buffered for requests, counted by user (keys for all users as one). For use in one event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""
@@ -75,7 +75,7 @@ class ByteQuota:
         most = self._most if user_id is None else self._share
         for held, limit in ((self._held[user_id], most), (self._held.total(), self._limit)):
             if held > own and held + count > limit:
-                raise UnavailableError("too many bytes of requests under way: ask again")
+                raise UnavailableError("too many bytes of requests in progress; try again")
         self._held[user_id] += count
 
     def release(self, principal: Principal, count: int) -> None:

@@ -1,7 +1,7 @@
-"""The gateway: receives requests over ZeroMQ, from local sockets and from CURVE sockets.
+"""The gateway: receives requests over ZeroMQ, from local and CURVE sockets.
 
-It limits the number and the total size of running requests; further requests are refused at once, with a retryable
-error. A malformed request gets a fault in reply. The reception checks keys and scopes.
+It limits the number and the total size of running requests; further requests are refused immediately with a retryable
+error. The reply to a malformed request is a fault. The reception checks keys and scopes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relay.net import AsyncReplySocket, Message
 
 
 class Gateway:
-    """Passes the requests from several sockets to one reception."""
+    """Passes requests from several sockets to one reception."""
 
     def __init__(self, reception: Reception, sockets: Sequence[AsyncReplySocket], limit: int, limit_bytes: int) -> None:
         """Run at most `limit` requests at a time, with `limit_bytes` in total. A single request may have any size.
@@ -32,7 +32,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Answer until cancelled; running requests are then dropped."""
+        """Answer until cancelled, then drop running requests."""
         try:
             async with asyncio.TaskGroup() as group:
                 for socket in self._sockets:
@@ -49,7 +49,7 @@ class Gateway:
             message = await socket.receive()
             size_bytes = sum(map(len, message.frames))
             if len(self._tasks) >= self._limit or (self._tasks and self._bytes + size_bytes > self._limit_bytes):
-                error = UnavailableError("too many requests under way")
+                error = UnavailableError("too many requests in progress")
                 socket.reply(message, [encode_fault(error)])
                 continue
             self._bytes += size_bytes

@@ -1,7 +1,7 @@
 """Answers one hook: publishes its input as events and, for a prompt, returns relevant memories.
 
 A hook never stops the client: without a daemon, with invalid input, or after the deadline, the answer is empty and the
-exit code is 0. The events then wait for the next hook (`waiting`).
+exit code is 0. The events are then stored for the next hook (`waiting`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from memory_agent.sessions.entries import CLAUDE_CODE, GEMINI, Session
 from memory_agent.sessions.events import channel_of, event_of
 
 MOST_CHARS = 9_000
-"""The longest block. Claude Code replaces 10,000 characters with a preview; a pipe buffers this many in any script."""
+"""Maximum length of a block. Claude Code replaces 10,000 characters with a preview, and a pipe can buffer this many in
+any script.
+"""
 _MOST_INPUT_BYTES = 32 << 20
-"""The largest input, so that endless input cannot fill the memory. Images that a tool reads take several megabytes."""
+"""Maximum input size, so that endless input cannot exhaust memory. Images that a tool reads take several megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
-"""The query at the start of a session. A query that names only a time lists the memories of that time."""
+"""The query at the start of a session. A query that names only a time returns the memories from that time."""
 _RUNS = 2
 _ON_THE_WAY_MS = 20.0
 _STORED = 200
 _REFUSED_FOR_GOOD = frozenset({400, 413, 415, 422})
 _PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT_DIR"}
-"""The variables with the folder in which the session began. The working folder may have changed since."""
+"""Variables that contain the folder in which the session started. The working folder may have changed since."""
 
 Json = dict[str, Any]
 
 
 class Options(NamedTuple):
-    """The options of the command line. `channel` overrides the channel of the project folder."""
+    """The command-line options. `channel` overrides the project folder's channel."""
 
     client: str
     data_dir: Path | None = None
@@ -68,7 +70,7 @@ def _read(client: str, source: IO[bytes]) -> Input | None:
 
 
 class _Hook:
-    """One hook, which publishes events, recalls memories, or does both."""
+    """One hook call, which publishes events, recalls memories, or does both."""
 
     def __init__(self, options: Options, report: Input, deadline: Deadline) -> None:
         self._options = options
@@ -116,7 +118,7 @@ class _Hook:
         return events
 
     def _session_end(self, reason: str) -> Json:
-        """Return the event for the end of the session, which becomes no memory but reaches followers of the journal."""
+        """Return the event for the end of the session, which creates no memory but reaches followers of the journal."""
         event = {
             "event_type": "session.ended",
             "timestamp": self._report.at.isoformat(),
@@ -148,7 +150,7 @@ class _Hook:
             return None
 
     def _recall(self, door: Door, content: Content, events: list[Json]) -> Exchange | None:
-        """Send the recall without waiting for the response; None if there is no query, or it cannot be sent."""
+        """Send the recall without waiting for the response; return None if there is no query or it cannot be sent."""
         if not content.prompt and not content.starts:
             return None
         asked: Json = {
@@ -168,7 +170,7 @@ class _Hook:
         return self._sent(door, "/v1/recall", _encoded(asked))
 
     def _publish(self, door: Door, own: Batch, most: int = MOST_AT_ONCE) -> tuple[Exchange | None, Batch]:
-        """Send the waiting events, then the new ones, without waiting for the acknowledgements."""
+        """Send the waiting events, then the new ones, without waiting for acknowledgements."""
         batch = self._waiting.batch(own, most)
         if not batch.events:
             return None, batch
@@ -184,12 +186,14 @@ class _Hook:
         if not block:
             return
         shown = {"hookEventName": self._report.name, "additionalContext": block}
-        with self._deadline.whole(), suppress(OSError):  # the client would show half an answer as text, or has exited
+        with self._deadline.whole(), suppress(OSError):  # the client would show a partial answer as text, or has exited
             os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
 
 
 def _receiver(url: str | None, token: str | None) -> str:
-    """Identify a daemon and key for waiting events, whose user depends on the key; "" for those of the data folder."""
+    """Return an id of the daemon and key that events are stored for, because the key determines their user; "" for the
+    data folder's own.
+    """
     if url is None and token is None:
         return ""
     from hashlib import blake2b  # imported late: 3 ms, rarely needed
@@ -205,7 +209,7 @@ def _folder(report: Input) -> str:
 
 
 def _block(recall: Exchange) -> str:
-    """Wait for the response to a recall; return its block, or "" without a block or a response."""
+    """Wait for the response to a recall; return its block, or "" if there is no block or no response."""
     try:
         answer = recall.receive()
         found = json.loads(answer.body) if answer.status == 200 else {}
@@ -216,7 +220,7 @@ def _block(recall: Exchange) -> str:
 
 
 def _status(publishing: Exchange) -> int:
-    """Wait for the acknowledgements; return the status of the response, or 0 without one."""
+    """Wait for the acknowledgements; return the response's status, or 0 if there is none."""
     try:
         return publishing.receive().status
     except OSError:

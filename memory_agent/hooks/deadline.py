@@ -1,6 +1,6 @@
-"""The deadline of a hook, counted from the start of its process. The process ends then, even while it waits.
+"""A hook's deadline, measured from the start of its process. The process then exits, even if it is blocked.
 
-The main thread waits while another thread works. Rejected: a timer (`SIGALRM`), whose handler runs only when the
+The main thread waits while a second thread works. Rejected: a timer (`SIGALRM`), whose handler runs only when the
 interrupted code returns to Python; reading an endless input or resolving a host name may not return for seconds.
 """
 
@@ -19,11 +19,11 @@ _LEAST_S = 0.05
 _USUAL_START_S = 0.05
 _LONGEST_START_S = 10.0
 _WHOLE_S = 1.0
-"""How long `whole` may continue after the deadline, since a client may never read the output."""
+"""How long `whole` may continue after the deadline, in case the client never reads the output."""
 
 
 class Deadline:
-    """The deadline of this process."""
+    """The deadline of the current process, on the monotonic clock."""
 
     def __init__(self, limit_ms: int = USUAL_MS) -> None:
         self.until_s = max(_started_s() + limit_ms / 1000, time.monotonic() + _LEAST_S)

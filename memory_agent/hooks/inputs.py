@@ -1,7 +1,7 @@
-"""Parses the input of a hook into transcript entries and a prompt.
+"""Parses a hook's input into transcript entries and a prompt.
 
-Entries get the ids that the transcript readers give them (`sessions.entries`), so a session that is imported later is
-not stored twice. Hooks that report nothing new, such as those before a tool call, are ignored.
+Entries get the same ids as in the transcript readers (`sessions.entries`), so importing the session later does not
+store it twice. Hooks that report nothing new, such as those before a tool call, are ignored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from memory_agent.sessions.entries import (
 from memory_agent.sessions.tool_calls import Call, Result, entry_of, exit_code_in, result_of
 
 _COMMAND = re.compile(r"/[\w:-]+(?:\s|\Z)|<(?:command|local-command|bash)-")
-"""Matches a prompt of Claude Code that is a command for the client."""
+"""Matches a Claude Code prompt that is a command to the client."""
 
 
 class Content(NamedTuple):
-    """The content of an input. `prompt` and `starts` cause a recall; `ended` is why the session ended."""
+    """The content of an input. `prompt` and `starts` cause a recall; `ended` is the reason why the session ended."""
 
     entries: tuple[Entry, ...] = ()
     prompt: str = ""
@@ -48,7 +48,7 @@ NOTHING = Content()
 
 
 class Input:
-    """The input of one hook. Fields that are missing or have the wrong type are empty."""
+    """The input of one hook. Missing fields, and fields of the wrong type, are empty."""
 
     def __init__(self, client: str, fields: Mapping[str, Any]) -> None:
         self.client = client
@@ -60,7 +60,7 @@ class Input:
         self._fields = fields
 
     def content(self) -> Content:
-        """Return the content; `NOTHING` for a hook that is not in the table."""
+        """Return the content, or `NOTHING` for a hook that is not in the table."""
         parse = _HOOKS[self.client].get(self.name)
         return NOTHING if parse is None else parse(self)
 
@@ -170,7 +170,7 @@ def _tool_entry(entry: Entry | Left) -> Content:
 
 
 def _turn_end(report: Input) -> Content:
-    if report.flag("stop_hook_active"):  # the turn had ended, and another hook continued it
+    if report.flag("stop_hook_active"):  # the turn had ended, and a different hook continued it
         return NOTHING
     return _ended(report, "completed", report.text("last_assistant_message").strip() or "Completed")
 

@@ -1,4 +1,6 @@
-"""The process of one hook. Parsing simple arguments without the command-line library halves its start time."""
+"""The process that answers one hook call. Parsing simple arguments without the command-line library halves its start
+time.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Keeps events of hooks on disk until a daemon acknowledges them: each hook writes a file, the next one sends it.
+"""Stores hook events on disk until a daemon acknowledges them: each hook writes a file, and the next one sends it.
 
 A file is written before its events are sent, and deleted when they are acknowledged. Hooks run concurrently, and any of
-them may be killed; at worst a file is sent twice, and the relay recognises the events. Like the spool of a publisher,
-the files are not encrypted. Therefore an encrypted data folder keeps no files, and without a daemon its events are
-lost.
+them may be killed; at worst, a file is sent twice, and the relay recognises the duplicate events. Like a publisher's
+spool, the files are not encrypted. An encrypted data folder therefore has no files, and its events are lost if no
+daemon is running.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_FILES = 2_000
-"""The largest number of files. Beyond it new events are lost: the first events of a session explain the later ones."""
+"""Maximum number of files. Beyond it, new events are dropped: a session's first events explain the later ones."""
 MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
 _SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
 _LONGEST_WRITE_S = 60
-"""An older unfinished file was left by a killed hook: no hook runs this long."""
+"""An older unfinished file was left by a killed hook, since no hook runs this long."""
 
 
 class Batch(NamedTuple):
@@ -41,16 +41,18 @@ class Waiting:
     """The files in one folder. From the first `batch` to `close`, no other hook sends earlier files."""
 
     def __init__(self, folder: Path, receiver: str = "") -> None:
-        """`receiver` identifies a daemon or key other than the data folder's, whose events have their own folder."""
+        """`receiver` identifies a daemon or key other than the data folder's, whose events are stored in a separate
+        folder.
+        """
         self._folder = folder / receiver
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a new file; return them as a batch. Raises `OSError` if there is no room."""
+        """Write events to a new file; return them as a batch. Raises `OSError` if there is no room."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:
-            raise OSError(f"{MOST_FILES} files wait in {self._folder}")
+            raise OSError(f"{self._folder} already contains {MOST_FILES} files")
         file = self._folder / f"{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
         unfinished = file.with_suffix(_UNFINISHED)
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
@@ -61,7 +63,7 @@ class Waiting:
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
         """Return the events of at most `most` earlier files, oldest first, then `own` if there is room.
 
-        Returns `own` alone while another hook sends the earlier files.
+        Returns only `own` while another hook is sending the earlier files.
         """
         if not self._may_send_all():
             return own

@@ -1,7 +1,7 @@
-"""The table of clients: the settings files that each reads, and our entries in them.
+"""The client table: the settings files that each client reads, and our entries in them.
 
 Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. The
-entries for Cursor, VS Code and Zed follow the documentation of these clients.
+entries for Cursor, VS Code and Zed follow these clients' documentation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.sessions.events import channel_of
 
 PROGRAM = "memory-agent"
 """The name of our command, and of our MCP server in every client."""
-_TIMEOUT_S = 3  # a hook ends much earlier; Codex allows no more at the end of a session
+_TIMEOUT_S = 3  # hooks finish much earlier; Codex allows no more at the end of a session
 
 Text = JsonText | TomlText
 
@@ -35,7 +35,7 @@ class Command(NamedTuple):
     project: Path | None = None
 
     def server(self, *, starts_in_project: bool) -> list[str]:
-        """Return the arguments of the MCP server. With a project, its memories belong to the project's channel."""
+        """Return the MCP server's arguments. With a project, its memories belong to the project's channel."""
         channel = ["--channel", channel_of(str(self.project))] if self.project is not None else []
         return ["mcp", *(["--project"] if starts_in_project else channel), *self.server_options]
 
@@ -45,25 +45,28 @@ class Command(NamedTuple):
 
 
 def this_program() -> str:
-    """Return the absolute path of this program as it was called, with links kept since an upgrade may move the target.
+    """Return the absolute path of this program as it was called. Links are not resolved, as an upgrade may move the
+    target.
 
     Raises `UnavailableError` if the program is not installed.
     """
     for path in (Path(sys.argv[0]), Path(sys.executable).with_name(PROGRAM)):
         if path.name == PROGRAM and path.is_file():
             return str(path.absolute())
-    raise UnavailableError(f"no program {PROGRAM} beside {sys.executable}: install the package")
+    raise UnavailableError(f"program {PROGRAM} not found beside {sys.executable}; install the package")
 
 
 class Found(NamedTuple):
-    """An entry of ours in a file: its place, and the command line that it runs."""
+    """One of our entries in a file: its place, and the command line that it runs."""
 
     place: KeyPath
     words: tuple[str, ...]
 
 
 class Wanted(NamedTuple):
-    """An entry that a file should have: a member of the object at `place`, or an element if `key` is None."""
+    """An entry that a file should contain: member `key` of the object at `place`, or an element of the list there if
+    None.
+    """
 
     place: KeyPath
     key: str | None
@@ -72,9 +75,9 @@ class Wanted(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The entry of the MCP server in the object or table `container`, with fields `before` and `after` the command.
+    """The MCP server's entry in the object or table `container`, with fields `before` and `after` the command.
 
-    `starts_in_project` if the client starts the server in the folder of the session.
+    `starts_in_project` if the client starts the server in the session's folder.
     """
 
     container: str
@@ -83,13 +86,13 @@ class Server(NamedTuple):
     starts_in_project: bool = False
 
     def wanted(self, command: Command) -> Iterator[Wanted]:
-        """Yield the entry that the file should have."""
+        """Yield the entry that the file should contain."""
         words = command.server(starts_in_project=self.starts_in_project)
         value = {**self.before, "command": command.program, "args": words, **self.after}
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Yield our entry in the file, including an entry of another version."""
+        """Yield our entry in the file, including one from a different version."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -100,10 +103,11 @@ class Server(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """The entries of all hooks that `memory-agent hook CLIENT` handles. `per_second` is the client's unit of timeouts.
+    """The entries of all hooks that `memory-agent hook CLIENT` handles. `per_second` is the client's number of timeout
+    units per second.
 
     The client waits for each hook. Claude Code can run hooks in the background (`async`), but kills them at the end of
-    the session, which sometimes lost the result of the last tool (measured).
+    the session, which sometimes lost the last tool's result (measured).
     """
 
     client: str
@@ -154,7 +158,7 @@ def _words(hook: Any) -> tuple[str, ...]:
     line = hook.get("command") if isinstance(hook, Mapping) else None
     try:
         return tuple(shlex.split(line)) if isinstance(line, str) else ()
-    except ValueError:  # an open quote, in a hook of the user for another shell
+    except ValueError:  # an unclosed quote, in a user's hook for a different shell
         return ()
 
 
@@ -163,20 +167,24 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """A client's settings folder: `below` the folder in the environment `variable`, else below `folder` in the home."""
+    """A client's settings folder: `below` the folder in the environment `variable`, else below `folder` in the home
+    folder.
+    """
 
     folder: str
     variable: str = ""
     below: str = ""
 
     def path(self, home: Path, variables: Mapping[str, str]) -> Path:
-        """Return the folder of this user."""
+        """Return this user's settings folder."""
         named = variables.get(self.variable, "") if self.variable else ""
         return (Path(named) if named else home / self.folder) / self.below
 
 
 class File(NamedTuple):
-    """A file: its path below `home` (default: the client's) or the project, and its entries. No `syntax`: TOML."""
+    """A settings file: its path below `home` (default: the client's) or the project, and our entries. TOML without
+    `syntax`.
+    """
 
     path: str
     entries: tuple[Entry, ...]
@@ -236,22 +244,22 @@ CLIENTS: Mapping[str, Client] = {
             File(".mcp.json", (_CLAUDE_SERVER,)),
             File(".claude/settings.local.json", (Approval("enabledMcpjsonServers"), _CLAUDE_HOOKS)),
         ),
-        project_advice=("keep .mcp.json out of version control: it names this machine's paths",),
+        project_advice=("keep .mcp.json out of version control, because it contains this machine's paths",),
     ),
     "codex": Client(
         "Codex",
         Home(".codex", "CODEX_HOME"),
         _CODEX_FILES,
         tuple(file._replace(path=f".codex/{file.path}") for file in _CODEX_FILES),
-        advice=("Codex runs new hooks only after you approve them: type /hooks in it, once",),
-        project_advice=("Codex reads a project's settings only where it trusts the project",),
+        advice=("Codex runs new hooks only after you approve them: run /hooks in it once",),
+        project_advice=("Codex reads a project's settings only if it trusts the project",),
     ),
     "gemini": Client(
         "Gemini CLI",
         Home("", "GEMINI_CLI_HOME", ".gemini"),
         (File("settings.json", _GEMINI_ENTRIES, _COMMENTS),),
         (File(".gemini/settings.json", _GEMINI_ENTRIES, _COMMENTS),),
-        project_advice=("Gemini CLI reads a project's settings only where it trusts the folder",),
+        project_advice=("Gemini CLI reads a project's settings only if it trusts the folder",),
     ),
     "cursor": Client(
         "Cursor",
@@ -275,7 +283,7 @@ CLIENTS: Mapping[str, Client] = {
 
 
 class Scope(NamedTuple):
-    """Which sessions of a client: all of the user, or only those in the folder `project`."""
+    """Which of a client's sessions: all of the user's, or only those in the folder `project`."""
 
     client: str
     project: Path | None
@@ -283,7 +291,7 @@ class Scope(NamedTuple):
     variables: Mapping[str, str] = os.environ
 
     def files(self) -> Iterator[tuple[Path, File]]:
-        """Yield the path and the row of each of the client's files."""
+        """Yield the path and the table row of each of the client's files."""
         client = CLIENTS[self.client]
         if self.project is not None:
             yield from ((self.project / file.path, file) for file in client.project)

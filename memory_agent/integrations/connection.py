@@ -1,8 +1,8 @@
-"""Connects a client to the memory: writes our entries into its files, and removes exactly those again.
+"""Connects a client to the memory: writes our entries into its files, and removes exactly those entries.
 
-A change edits the text, so every other byte stays. A copy of the original is kept in our state folder rather than
-beside the file, since a project's folder is shared. A record there has the file before and after the change, so
-disconnecting restores the same bytes; if the file was edited since, only our entries are removed.
+Changes edit the text in place, so every other byte is preserved. A copy of the original is stored in our state folder
+rather than beside the file, because a project's folder is shared. A record there contains the file before and after the
+change, so disconnecting restores the same bytes; if the file has been edited since, only our entries are removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EMPTY_JSON = "{\n}\n"
 
 
 class Change(NamedTuple):
-    """A file as it is `now`, as it should be `then`, and `base`, without our entries; each None if there is no file."""
+    """A file's content `now`, `then` (planned), and `base` (without our entries); each is None if there is no file."""
 
     path: Path
     is_private: bool
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A file `before` (None if there was none) and `after` our change. `folders` were created for it."""
+    """A file's content `before` (None if there was no file) and `after` our change. `folders` were created for it."""
 
     path: str
     before: bytes | None
@@ -57,7 +57,7 @@ class ChangedMeanwhileError(Exception):
 
 
 class Connection:
-    """One client's connection in one scope. `state` is the folder of backups and records."""
+    """One client's connection in one scope. `state` is the folder for backups and records."""
 
     def __init__(self, scope: Scope, state: Path) -> None:
         self._scope = scope
@@ -78,13 +78,16 @@ class Connection:
             base = _without(file, now, record)
             then = base if command is None else _with(file, now, base, command)
         except (UneditableError, UnicodeError) as error:
-            what = {UnicodeDecodeError: "it is not UTF-8", UnicodeEncodeError: "a path for it is not UTF-8"}
+            what = {
+                UnicodeDecodeError: "it is not UTF-8",
+                UnicodeEncodeError: "a path in its entries is not UTF-8",
+            }
             reason = what.get(type(error), str(error))
             raise ClientSettingsError(str(path), reason) from error
         return Change(path, self._scope.project is None, now, then, base)
 
     def backup(self, path: Path) -> Path:
-        """Return the path of the copy of the original file, which is kept while the client is connected."""
+        """Return the path of the original file's copy, which is kept while the client is connected."""
         return self._kept(path, path.name)
 
     def _kept(self, path: Path, name: str) -> Path:
@@ -100,9 +103,9 @@ class Connection:
     def apply(self, changes: list[Change]) -> None:
         """Write the files. Durable on return.
 
-        Each file is replaced atomically and keeps its owner and permissions; a symbolic link stays, its target is
-        replaced. Raises `ChangedMeanwhileError` if a file was modified after the change was planned; that file is not
-        written, others may have been. Raises `OSError`.
+        Each file is replaced atomically and keeps its owner and permissions; a symbolic link is kept, and its target is
+        replaced. Raises `OSError`, or `ChangedMeanwhileError` if a file was modified after the change was planned; that
+        file is not written, but others may have been.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
@@ -145,7 +148,7 @@ class Connection:
 
 
 def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -> bytes | None:
-    """Return the file with our entries: unchanged if it has all of them, else with all of them rewritten."""
+    """Return the file with our entries: unchanged if it contains all of them, otherwise with all of them rewritten."""
     wanted = [entry for kind in file.entries for entry in kind.wanted(command)]
     text = _parsed(file, now)
     has = Counter((_container(one), one.words) for one in _ours(file, text))
@@ -155,19 +158,19 @@ def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -
     for entry in wanted:
         if entry.key is not None and text.find((*entry.place, entry.key)) is not None:
             name = ".".join(map(str, (*entry.place, entry.key)))
-            raise UneditableError(f"{name} is another program's: rename it or remove it first")
+            raise UneditableError(f"{name} belongs to another program; rename or remove it first")
         text = text.added(entry.place, entry.key, entry.value)
     return _encoded(text, base)
 
 
 def _container(one: Found) -> KeyPath:
-    """Return the place where an entry would be added, even for a hook in a group with others."""
+    """Return the place where an entry would be added, even for a hook that shares its group with others."""
     place = one.place[:-1]
     return place[:2] if place[:1] == ("hooks",) else place
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries and the containers that become empty; None if there is no file."""
+    """Return the file without our entries and the containers that this leaves empty; None if there is no file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)
@@ -194,7 +197,7 @@ def _removed(text: Text, place: KeyPath, before: Text | None) -> Text:
             is_same = not there.items and text.inside(above).strip() == before.inside(above).strip()
             return text.with_inside(above, before.inside(above)) if is_same else text
         if text.inside(above).strip():
-            return text  # a comment of the user
+            return text  # a user's comment
         text, above = text.removed(above), above[:-1]
     return text
 
@@ -215,7 +218,9 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content, None if there is no file. Raises `ClientSettingsError` for an uneditable file, `OSError`."""
+    """Return the content, or None if there is no file. Raises `ClientSettingsError` for an uneditable file, and
+    `OSError`.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -223,12 +228,12 @@ def _read(path: Path) -> bytes | None:
     if not stat.S_ISREG(status.st_mode):
         raise ClientSettingsError(str(path), "it is not a file")
     if not os.access(path, os.W_OK):
-        raise ClientSettingsError(str(path), "it may not be written")
+        raise ClientSettingsError(str(path), "it is not writable")
     return path.read_bytes()
 
 
 def _missing_folders(path: Path) -> Iterator[str]:
-    """Yield the folders that must be created for the file, the innermost first."""
+    """Yield the folders that must be created for the file, innermost first."""
     for folder in path.parents:
         if folder.exists():
             return
@@ -242,7 +247,7 @@ def _require_same(change: Change) -> None:
 
 
 def _replace(change: Change, content: bytes) -> None:
-    """Replace the file. Clients also write the file, so it is compared at the last moment."""
+    """Replace the file. Clients write it too, so it is compared with the planned change at the last moment."""
     target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")
@@ -267,7 +272,7 @@ def _replace(change: Change, content: bytes) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock that serialises `connect` and `disconnect` of this user."""
+    """Hold the lock that serialises this user's `connect` and `disconnect` commands."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,8 +1,8 @@
-"""Edits JSON text in place: everything else keeps its bytes, including comments and layout.
+"""Edits JSON text in place: every other byte is preserved, including comments and layout.
 
 The parser records positions, and accepts only what each client accepts. Rejected: `json-five` 1.1, which keeps comments
-but writes the whole document again in its own layout, and `jsonc-edit` 0.2, which edits in place but starts Node.js and
-downloads a parser with npm at its first use. `json5-document`, which keeps spans, needs Python 3.12.
+but rewrites the whole document in its own layout, and `jsonc-edit` 0.2, which edits in place but starts Node.js and
+downloads a parser with npm at its first use. `json5-document`, which keeps spans, requires Python 3.12.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 KeyPath = tuple[str | int, ...]
-"""Keys of objects and indices of arrays, from the root down."""
+"""Object keys and array indices, from the root down."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)|(?P<comment>//[^\r\n]*|/\*.*?\*/)"""
@@ -36,7 +36,7 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """A text that its client cannot read, or that has something else in the place of an entry."""
+    """A text that its client cannot read, or that contains something else in an entry's place."""
 
 
 class Number(NamedTuple):
@@ -49,7 +49,7 @@ class Number(NamedTuple):
 class Item:
     """A member of an object or an element of an array.
 
-    `before` is the end of the previous token or comment; `is_below_comment` if that is a comment to the end of a line.
+    `before` is the end of the previous token or comment; `is_below_comment` is true if that is a line comment.
     """
 
     key: str | None
@@ -79,7 +79,7 @@ class Node:
 
 
 class JsonText:
-    """A document and its text. Immutable.
+    """A JSON document and its text. Immutable.
 
     Example:
         >>> print(JsonText('{"a": 1}').added((), "b", [True]).text)
@@ -98,12 +98,12 @@ class JsonText:
         return self.root.value
 
     def find(self, path: KeyPath) -> Any:
-        """Return the value at a path, None if there is none."""
+        """Return the value at a path, or None if there is none."""
         node = self.node(path)
         return None if node is None else node.value
 
     def node(self, path: KeyPath) -> Node | None:
-        """Return the value at a path with its positions, None if there is none."""
+        """Return the value at a path with its positions, or None if there is none."""
         here = self.root
         for name in path:
             item = here.item(name)
@@ -113,9 +113,9 @@ class JsonText:
         return here
 
     def added(self, path: KeyPath, key: str | None, value: Any) -> JsonText:
-        """Append a member to the object at `path`, or without a key an element to the array.
+        """Append a member to the object at `path` or, without a key, an element to the array there.
 
-        Creates missing containers. Raises `UneditableError` if the path leads to a value of another kind.
+        Creates missing containers. Raises `UneditableError` if the path leads to a value of a different kind.
         """
         there, missing = self.root, len(path)
         for depth, name in enumerate(path):
@@ -134,7 +134,7 @@ class JsonText:
     def _with_item(self, path: KeyPath, there: Node, key: str | None, value: Any) -> JsonText:
         if not isinstance(there.value, list if key is None else dict):
             kind = "a list" if key is None else "an object"
-            raise UneditableError(f"{'.'.join(map(str, path)) or 'what it holds'} is not {kind}")
+            raise UneditableError(f"{'.'.join(map(str, path)) or 'the document'} is not {kind}")
         layout = self._layout(there)
         name = "" if key is None else f"{json.dumps(key, ensure_ascii=False)}:{layout.gap}"
         return JsonText(self._inserted(there, layout, f"{name}{layout.rendered(value)}"), self.syntax)
@@ -238,7 +238,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _indent_at(text: str, at: int) -> str | None:
-    """Return the indentation before a position, None if something else precedes it on its line."""
+    """Return the indentation before a position, or None if something else precedes it on its line."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before if not before.strip(" \t") and "\n" in text[:at] else None
 
@@ -259,11 +259,13 @@ class _Parser:
     def document(self) -> Node:
         node = self._value(0)
         if self._kind:
-            raise self._error("more after the end")
+            raise self._error("unexpected text after the end")
         return node
 
     def _next(self) -> None:
-        """Advance to the next token that is not space or comment; set `_before` to the end of the previous one."""
+        """Advance to the next token, skipping spaces and comments; set `_before` to the end of the previous token or
+        comment.
+        """
         self._at += len(self._token)
         self._before = self._at
         self._is_below_comment = False
@@ -277,7 +279,7 @@ class _Parser:
             kind, token = str(found.lastgroup), found.group()
             if kind == "comment":
                 if not self._syntax.comments:
-                    raise self._error("a comment, which this client does not read")
+                    raise self._error("this client does not support comments")
                 self._before = found.end()
                 self._is_below_comment = token.startswith("//")
             elif kind != "space":
@@ -297,7 +299,7 @@ class _Parser:
         if token in ("{", "["):
             return self._container(depth, is_object=token == "{")
         if kind not in ("string", "number", "word"):
-            raise self._error("ends early" if not kind else f"{token!r} where a value belongs")
+            raise self._error("unexpected end" if not kind else f"expected a value, not {token!r}")
         self._next()
         value = Number(token) if kind == "number" else json.loads(token)
         return Node(start, start + len(token), value)
@@ -308,13 +310,13 @@ class _Parser:
         self._next()
         while self._token != closing:
             if node.items and node.items[-1].comma is None:
-                raise self._error(f"',' or {closing!r} is missing" if self._kind else "ends early")
+                raise self._error(f"expected ',' or {closing!r}" if self._kind else "unexpected end")
             node.items.append(self._item(node, depth, is_object=is_object))
             if self._token == ",":
                 node.items[-1].comma = self._at
                 self._next()
                 if self._token == closing and not self._syntax.trailing_commas:
-                    raise self._error(f"{closing!r} after a comma")
+                    raise self._error(f"unexpected {closing!r} after a comma")
         node.inner, node.end = self._before, self._at + 1
         self._next()
         return node
@@ -323,11 +325,11 @@ class _Parser:
         start, before, is_below_comment, key = self._at, self._before, self._is_below_comment, None
         if is_object:
             if self._kind != "string":
-                raise self._error("ends early" if not self._kind else f"{self._token!r} where a key belongs")
+                raise self._error("unexpected end" if not self._kind else f"expected a key, not {self._token!r}")
             key = str(json.loads(self._token))
             self._next()
             if self._token != ":":
-                raise self._error("':' is missing")
+                raise self._error("expected ':'")
             self._next()
         node = self._value(depth + 1)
         if key is None:

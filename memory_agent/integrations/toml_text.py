@@ -1,7 +1,7 @@
 """Edits TOML text in place: adds a table at the end, and removes it again.
 
-Rejected: `tomlkit` 0.15. Adding and removing a table with it does not restore 6 of the 8 sample files of the tests: it
-counts the comments after a table as part of it, and so moves or removes a comment that belongs to the next table.
+Rejected: `tomlkit` 0.15. Adding and then removing a table with it does not restore 6 of the tests' 8 sample files: it
+treats the comments after a table as part of it, and so moves or removes comments that belong to the next table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class TomlText:
-    """A document and its text. Immutable.
+    """A TOML document and its text. Immutable.
 
     Example:
         >>> print(TomlText("").added(("servers",), "memory", {"command": "x"}).text, end="")
@@ -38,7 +38,7 @@ class TomlText:
             raise UneditableError("nested too deeply") from error
 
     def find(self, path: KeyPath) -> Any:
-        """Return the value at a path, None if there is none."""
+        """Return the value at a path, or None if there is none."""
         here: Any = self.value
         for name in path:
             here = here.get(name) if isinstance(here, Mapping) else None
@@ -53,7 +53,7 @@ class TomlText:
         newline = "\r\n" if "\r\n" in self.text else "\n"
         lines = [f"[{name}]", *(f"{_written_key(own)} = {_written(said)}" for own, said in value.items()), ""]
         above = newline * (2 - self.text.endswith("\n")) if self.text else ""
-        refusal = f"[{name}] cannot be added: {path[0]} is defined in another way"
+        refusal = f"[{name}] cannot be added: {path[0]} is defined in a different way"
         try:
             made = TomlText(self.text + above + newline.join(lines))
         except UneditableError as error:
@@ -64,9 +64,9 @@ class TomlText:
         return made
 
     def removed(self, path: KeyPath) -> TomlText:
-        """Remove a table and its subtables, each with the empty line above. The inverse of `added`.
+        """Remove a table and its subtables, each with the empty line above it. The inverse of `added`.
 
-        Comments after it stay. Raises `UneditableError` if it is not written as a table of its own.
+        Comments after it are kept. Raises `UneditableError` if it is not written as a separate table.
         """
         name = r"[ \t]*\.[ \t]*".join(_any_quotes(str(part)) for part in path)
         own = re.compile(rf"[ \t]*\[[ \t]*{name}[ \t]*(?:\.[^\]]*)?\][ \t]*(?:#.*)?$")
@@ -85,9 +85,9 @@ class TomlText:
         try:
             made = TomlText("".join(kept))
         except UneditableError as error:
-            raise UneditableError(f"{'.'.join(map(str, path))} is not a table of its own") from error
+            raise UneditableError(f"{'.'.join(map(str, path))} is not a separate table") from error
         if _pruned(made.value, path[:-1]) != _without(self.value, path):
-            raise UneditableError(f"{'.'.join(map(str, path))} is not a table of its own")
+            raise UneditableError(f"{'.'.join(map(str, path))} is not a separate table")
         return made
 
 
@@ -109,7 +109,7 @@ def _below(block: list[str]) -> list[str]:
 
 
 def _without(value: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
-    """Return a copy without the value at a path and without the tables above it that become empty."""
+    """Return a copy without the value at a path, and without tables above it that become empty."""
     inside = dict(value)
     if len(path) == 1:
         inside.pop(str(path[0]), None)

@@ -68,7 +68,7 @@ def test_wait_reports_event_types_that_no_signal_keeps(daemon: DaemonProcess) ->
     assert document("publish", "--wait", *place, input=lines)["not_kept"] == {"my.a": 2, "my.b": 3}
     done = run("publish", "--wait", *place, input=lines)
     assert done.returncode == 0
-    assert "dropped, as no row of the table of signals keeps their type: my.b 3, my.a 2;" in done.stdout
+    assert "dropped, because no row of the signal table keeps their type: my.b 3, my.a 2;" in done.stdout
     assert document("stats", *place)["dropped_types"] == {"my.a": 2, "my.b": 3}
 
 

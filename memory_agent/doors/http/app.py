@@ -1,6 +1,6 @@
 """The HTTP routes: each reads a request, passes it to the reception, and writes the response.
 
-The key of a caller is checked before the body is read. A refusal that leaves a body unread closes the connection.
+The caller's key is checked before the body is read. A refusal that leaves the body unread closes the connection.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ PAGES = {
     "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
     "/docs/swagger-ui.css": ("swagger-ui.css", "text/css"),
 }
-"""The documentation page: for each path, a file of `docs` and its media type."""
+"""The documentation page: for each path, a file in `docs` and its media type."""
 ALL_USERS = "*"
-"""The user id by which a key for all users follows the events of all users."""
+"""The user id with which a key for all users follows every user's events."""
 MCP = "/mcp"
 EVENTS = "/v1/events"
 """The path of events: POST publishes, GET follows."""
@@ -94,7 +94,8 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as many of responses. A single body may have any size.
+        """Buffer at most `bodies_bytes` of request bodies, and as many bytes of responses. A single body may have any
+        size.
 
         `limits` apply to published events.
         """
@@ -122,9 +123,11 @@ class Routes:
         ]
 
     async def answer(self, request: Request, verb: Verb) -> Response:
-        """Answer a verb. Raises `InvalidInputError` for query parameters, since a `user_id` there would be ignored."""
+        """Answer a request for a verb. Raises `InvalidInputError` for query parameters: a `user_id` there would be
+        ignored.
+        """
         for name in request.query_params:
-            raise InvalidInputError(name, "belongs in the body of the request, not in its address")
+            raise InvalidInputError(name, "must be in the request body, not in the URL")
         credential = _credential(request)
         principal = self._reception.principal(credential)
         async with self._body(request, principal) as body:
@@ -138,7 +141,7 @@ class Routes:
         return Response(content, media_type=_JSON)
 
     async def publish(self, request: Request) -> Response:
-        """Publish the events of a request; respond when they are durable."""
+        """Publish a request's events; respond once they are durable."""
         credential = _credential(request)
         principal = self._reception.principal(credential)
         with self._publishing.slot(principal):
@@ -148,7 +151,7 @@ class Routes:
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
-        """Answer an MCP message, in the context given by the query parameters."""
+        """Answer an MCP message in the context that the query parameters describe."""
         credential = _credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
@@ -159,7 +162,7 @@ class Routes:
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
-        """Return the result of a verb as JSON. Raises `MemoryAgentError`."""
+        """Return a verb's result as JSON. Raises `MemoryAgentError`."""
         reply = await self._reception.answer(credential, asked)
         return await _off_loop(partial(_as_json, reply, verb), len(reply))
 
@@ -177,7 +180,7 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _waiting(self, credential: Credential, user_id: str) -> int:
-        """Return how many memories of a user lack a vector."""
+        """Return how many of a user's memories have no vector."""
         asked = request_of(BY_NAME["stats"], {}, credential.token, user_id)
         stats = protocol.decode_reply(await self._reception.answer(credential, asked), MemoryStats)
         return int(stats.waiting)
@@ -192,7 +195,7 @@ class Routes:
         return await self._follow(request, principal, user_id, blocks_for(wanted), "block", wanted)
 
     async def follow_events(self, request: Request) -> Response:
-        """Stream the events of a user; the patterns in `type` restrict them."""
+        """Stream a user's events; the patterns in `type` restrict them."""
         known = _query(request, {"user_id", "type"})
         principal = self._reception.principal(_credential(request))
         everybody = known.get("user_id") == ALL_USERS
@@ -224,7 +227,7 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the wanted run or session, whose blocks the user `system` follows; None while unknown."""
+        """Return the owner of the wanted run or session, whose blocks `system` receives; None while it is unknown."""
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",
@@ -238,7 +241,7 @@ class Routes:
 
     @asynccontextmanager
     async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
-        """Read a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        """Read a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415) and `UnavailableError`."""
         body = bytearray()
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))
@@ -262,14 +265,14 @@ class Routes:
 
 
 def _stream_route(name: str, follow: Callable[[Request], Awaitable[Response]]) -> Route:
-    """Return the route of a stream, without HEAD: the server would never end its response."""
+    """Return a stream's route, without HEAD, because a response to HEAD would never end."""
     route = Route(_PREFIX + name, follow, methods=["GET"])
     route.methods = {"GET"}
     return route
 
 
 class _Held(Response):
-    """A large response, sent in pieces, so that it counts as buffered until its client has read it."""
+    """A large response, sent in pieces and counted as buffered until its client has read it."""
 
     def __init__(self, content: bytes, quota: ByteQuota, principal: Principal) -> None:
         """Reserve room for the response. Raises `UnavailableError`."""
@@ -303,7 +306,7 @@ class _Followed(StreamingResponse):
 
 
 async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:
-    """Call `convert`; for large data in a thread, so that other requests continue."""
+    """Call `convert`, in a thread if the data is large, so that other requests are not blocked."""
     return await asyncio.to_thread(convert) if size_bytes > _LARGE_BYTES else convert()
 
 
@@ -332,7 +335,7 @@ def _description() -> bytes:
 
 
 def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> Asgi:
-    """Return the application: the routes, behind a check of the headers Host and Origin."""
+    """Return the application: the routes, behind a check of the Host and Origin headers."""
     inner = Starlette(
         routes=routes,
         exception_handlers={
@@ -363,8 +366,9 @@ def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> A
 class _Exchange:
     """One request and its response, to which it adds the common headers.
 
-    A response that leaves a body unread announces that the connection closes. It then reads the rest for a moment: a
-    client that is still sending would otherwise see a reset connection instead of the response.
+    A response that leaves the request body unread announces that the connection closes. The rest of the body is then
+    read for a moment, because a client that is still sending would otherwise see a connection reset instead of the
+    response.
     """
 
     def __init__(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
@@ -407,23 +411,23 @@ def _credential(request: Request) -> Credential:
 
 
 def _wants_stream(request: Request) -> bool:
-    """Whether the first media type in `Accept` is an event stream."""
+    """Return whether the first media type in `Accept` is an event stream."""
     first = request.headers.get("accept", "").partition(",")[0]
     return first.partition(";")[0].strip().lower() == EVENT_STREAM
 
 
 def _query(request: Request, names: set[str]) -> dict[str, str]:
-    """Return the query parameters. Raises `InvalidInputError` for an unknown or an empty one."""
+    """Return the query parameters. Raises `InvalidInputError` for an unknown or empty one."""
     for name, value in request.query_params.multi_items():
         if name not in names:
-            raise InvalidInputError(name, f"there is no such parameter; there are: {', '.join(sorted(names))}")
+            raise InvalidInputError(name, f"no such parameter; the parameters are: {', '.join(sorted(names))}")
         if not value:
-            raise InvalidInputError(name, "is empty: leave it out")
+            raise InvalidInputError(name, "must not be empty; omit it")
     return dict(request.query_params)
 
 
 def _context(request: Request) -> Context:
-    """Return the context in the query parameters. Raises `InvalidInputError`."""
+    """Parse the query parameters as a `Context`. Raises `InvalidInputError`."""
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
@@ -440,11 +444,11 @@ def _user_id(named: str | None, principal: Principal) -> str:
 
 def _require_room(size_bytes: int, limit: int) -> None:
     if size_bytes > limit:
-        raise HTTPException(413, f"the body may have {limit} bytes")
+        raise HTTPException(413, f"the body must have at most {limit} bytes")
 
 
 def _as_json(reply: bytes, verb: Verb) -> bytes:
-    """Return the result in a reply as JSON. Raises the error that the reply contains."""
+    """Return a reply's result as JSON. Raises the error that the reply contains."""
     return msgspec.json.encode(protocol.decode_reply(reply, verb.result))
 
 
@@ -459,8 +463,8 @@ async def _refused(request: Request, error: Exception) -> Response:
         return _problem(UnknownMethodError(request.url.path.removeprefix(_PREFIX)))
     headers = dict(error.headers or {})
     reason = {
-        404: "there is no such path; /docs shows those that there are",
-        405: f"this path takes {headers.get('Allow')}; /docs shows how",
+        404: "no such path; see /docs",
+        405: f"this path accepts {headers.get('Allow')}; see /docs",
     }.get(error.status_code, error.detail)
     response = _problem(ProtocolError(reason), error.status_code)
     response.headers.update(headers)
@@ -478,4 +482,4 @@ async def _gone(_: Request, error: Exception) -> Response:
 
 async def _crashed(_: Request, error: Exception) -> Response:
     log.error("request.failed", exc_info=error)
-    return _problem(MemoryAgentError("internal error; the daemon's log has the traceback"))
+    return _problem(MemoryAgentError("internal error; see the daemon's log for the traceback"))

@@ -1,7 +1,7 @@
-"""Checks of the HTTP server's address, and of the headers Host and Origin. Pure.
+"""Check the HTTP server's address, and the Host and Origin headers of requests.
 
-A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Such
-requests have the page's host name in the Host header, so the header must name this machine.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Their
+Host header contains the page's host name, so requests whose Host header does not name this machine are refused.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ class Place:
 def place_of(settings: HttpSettings) -> Place | None:
     """Return the address to listen on; None if HTTP is off.
 
-    Raises `SettingsError` for an invalid address, for an address beyond loopback without a certificate, and for a
-    missing certificate or private key.
+    Raises `SettingsError` for an invalid address, for a non-loopback address without a certificate, and for a missing
+    certificate or private key.
     """
     if not settings.listen:
         return None
     host, _, port = settings.listen.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > _MOST_PORT:
-        raise SettingsError(_LISTEN, f"{settings.listen!r} is not HOST:PORT, such as 127.0.0.1:7430 or [::1]:0")
+        raise SettingsError(_LISTEN, f"must be HOST:PORT, such as 127.0.0.1:7430 or [::1]:0, not {settings.listen!r}")
     is_tls = _has_certificate(settings)
     place = Place(host, int(port), is_loopback(host), is_tls)
     if not place.is_loopback and not is_tls:
         raise SettingsError(
             _LISTEN,
-            f"{host} is not loopback (127.0.0.1, ::1, localhost), and tokens would cross the network in the clear: "
+            f"{host} is not loopback (127.0.0.1, ::1, localhost), so tokens would be sent unencrypted: "
             "set daemon.http.certificate and daemon.http.private_key",
         )
     return place
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is a loopback address."""
+    """Return whether a host name or address is a loopback address."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -66,16 +66,16 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
-    """Return a status and a reason if Host is not this machine, or if Origin is another site; else None.
+    """Return a status and a reason if Host does not name this machine or Origin is a different site, else None.
 
-    `named` are the host names in the settings. With TLS and no such names, the certificate identifies the host.
+    `named` are the host names in the settings. With TLS and no names, the certificate identifies the host.
     """
     own = _name_of(host)
     is_own = is_loopback(own) or own in {name.lower() for name in (place.host, *named)}
     if not is_own and (named or not place.is_tls):
-        return 421, f"this is not {own or 'a host without a name'}: use 127.0.0.1, or add the name to daemon.http.hosts"
+        return 421, f"unknown host {own or '(no name)'}; use 127.0.0.1, or add the name to daemon.http.hosts"
     if origin is not None and origin.partition("://")[2] != host:
-        return 403, "pages of other origins may not send requests"
+        return 403, "requests from other origins are not allowed"
     return None
 
 
@@ -92,5 +92,5 @@ def _has_certificate(settings: HttpSettings) -> bool:
             raise SettingsError(f"daemon.http.{name}", f"{file} is not a file")
     if any(files.values()) and not all(files.values()):
         missing = next(name for name, file in files.items() if not file)
-        raise SettingsError(f"daemon.http.{missing}", "is missing: TLS needs a certificate and its private key")
+        raise SettingsError(f"daemon.http.{missing}", "is missing; TLS requires a certificate and its private key")
     return bool(settings.certificate)

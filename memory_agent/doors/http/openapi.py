@@ -18,38 +18,38 @@ _REF = "#/components/schemas/{name}"
 _REFUSALS = {
     "400": "The request is malformed, for example because its body is not JSON.",
     "401": "The token is missing or unknown, or its key was revoked.",
-    "403": "The key lacks the scope, or is for another user; or a page of another origin sent the request.",
+    "403": "The key does not have the scope or is for a different user, or the request is from a different origin.",
     "404": "The run was never begun, or was forgotten.",
     "408": "The body did not arrive in time.",
-    "409": "The run has already ended, or began with another objective or session.",
+    "409": "The run has already ended, or began with a different objective or session.",
     "413": "The body is too large.",
-    "415": "The body is not JSON by its Content-Type.",
-    "421": "The Host header names another host.",
+    "415": "The Content-Type of the body is not JSON.",
+    "421": "The Host header names a different host.",
     "422": "An argument is invalid; the problem names it.",
-    "429": "This user searches more often than the settings allow: retry after the time in Retry-After.",
-    "500": "An internal error; the log of the daemon has details.",
-    "503": "A part of the daemon is unavailable, or too many requests are running: try again.",
-    "504": "No answer came before the deadline.",
-    "507": "The disk or the store of the memory is full.",
+    "429": "This user searches more often than the settings allow; retry after the time in Retry-After.",
+    "500": "An internal error; see the daemon's log for details.",
+    "503": "A part of the daemon is unavailable, or too many requests are running; try again.",
+    "504": "The request was not completed before the deadline.",
+    "507": "The disk or the memory's store is full.",
 }
 _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
     "blocks": (
-        "Follow the blocks that memory publishes without a request.",
+        "Follow the blocks that memory publishes unprompted.",
         {"block": Block, "gap": Gap, "problem": Problem},
         {
-            "user_id": "The user; default: the user of the key. `system` follows the owner of the run or session.",
+            "user_id": "The user; default: the key's user. `system` follows the owner of the run or session.",
             "role": "Only blocks for this role of the trigger table: `conductor` (messages), `worker` (runs, "
-            "assignments), `writer` (documents), or a role of your own table.",
+            "assignments), `writer` (documents), or a role in your own table.",
             "run": "Only blocks about this run.",
             "session": "Only blocks about this session.",
         },
     ),
     "events": (
-        "Follow the events of a user as they are journaled.",
+        "Follow a user's events as they are journaled.",
         {"event": JournaledEvent, "gap": Gap, "problem": Problem},
         {
-            "user_id": "The user; default: the user of the key. `*`: all users, with a key of scope admin for all "
-            "users. `shared-knowledge`: changes of the shared items that the key may see.",
+            "user_id": "The user; default: the key's user. `*`: all users, with an admin key for all "
+            "users. `shared-knowledge`: changes to shared items that the key may see.",
             "type": "Only events whose type matches this pattern, such as `chat.*`. Repeatable.",
         },
     ),
@@ -90,7 +90,7 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
     described: dict[str, Any] = {
         "operationId": verb.name,
         "summary": verb.summary,
-        "description": " ".join([*summaries, f"Needs a key of scope {verb.scope}."]),
+        "description": " ".join([*summaries, f"Requires a key with scope {verb.scope}."]),
         "tags": [verb.answered_by],
         "requestBody": {
             "required": any(field.required for field in msgspec.structs.fields(body_type(verb.params))),
@@ -103,7 +103,7 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
             {
                 "name": IDEMPOTENCY_KEY,
                 "in": "header",
-                "description": f"Identifies a repeated request; sets `{key_field(verb)}` if the body has none.",
+                "description": f"Identifies repeated requests; sets `{key_field(verb)}` if the body does not.",
                 "schema": {"type": "string"},
             }
         ]
@@ -113,9 +113,9 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
 def _publish(events: dict[str, Any], published: dict[str, Any]) -> dict[str, Any]:
     return {
         "operationId": "publish_events",
-        "summary": "Publish events; the response comes when they are durable.",
-        "description": "Secrets are masked before anything is stored. An event with the `event_id` of a stored event "
-        "is a duplicate; without an id, an event that equals a stored one. Needs a key of scope publish.",
+        "summary": "Publish events; responds once they are durable.",
+        "description": "Secrets are masked before anything is stored. An event is a duplicate if its `event_id` is "
+        "already stored or, without an id, if it equals a stored event. Requires a key with scope publish.",
         "tags": ["events"],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _plain(events)}}},
         "responses": _responses("The outcome for each event.", {"application/json": {"schema": _plain(published)}}),
@@ -138,7 +138,7 @@ def _stream(name: str) -> dict[str, Any]:
     return {
         "operationId": f"follow_{name}",
         "summary": summary,
-        "description": "The data of an event is JSON; `x-events` has the schema of each kind. A `problem` is the last.",
+        "description": "Event data is JSON; `x-events` contains each kind's schema. A `problem` is the last event.",
         "tags": ["streams"],
         "parameters": [*query, after],
         "responses": _responses("The stream.", {EVENT_STREAM: {"schema": {"type": "string"}, **said}}),
@@ -151,7 +151,7 @@ def _text(parameter: str) -> dict[str, Any]:
 
 
 def _result(schema: Any) -> dict[str, Any]:
-    """Return the two forms of a result: JSON, or a stream that ends with it, if `Accept` begins with that type."""
+    """Return the two forms of a result: JSON or, if `Accept` begins with that type, a stream that ends with it."""
     progress, failed = ({"$ref": _REF.format(name=type_.__name__)} for type_ in (WorkProgress, Problem))
     events = {"progress": progress, "result": schema, "problem": failed}
     return {"application/json": {"schema": schema}, EVENT_STREAM: {"schema": {"type": "string"}, "x-events": events}}

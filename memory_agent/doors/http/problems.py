@@ -49,7 +49,7 @@ _RETRY_AFTER_S = 1
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error. `code` is its stable code; `args` are the arguments of the exception in a Python client.
+    """An error. `code` is its stable code; `args` are the exception's arguments in a Python client.
 
     `retryable`: the same request may succeed later.
     """
@@ -64,7 +64,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A problem as it is sent: its status, its body, and the headers that go with the status."""
+    """A problem as sent over HTTP: its status, body, and the headers for that status."""
 
     status: int
     body: bytes

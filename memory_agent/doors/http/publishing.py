@@ -1,7 +1,7 @@
 """Publishes events that arrive over HTTP, with the caller's key and under the relay's own rules.
 
-The response has a receipt for each event: its number in the journal, or why it was refused. A refused event does not
-affect the others of the request.
+The response contains a receipt for each event: its journal number, or why it was refused. A refused event does not
+affect the request's other events.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome for an event: its number in the journal, or the `code`, `field` and `reason` of its refusal.
+    """The outcome for an event: its journal number, or the `code`, `field` and `reason` of its refusal.
 
-    `duplicate`: the journal already had an event with this id, so nothing was stored.
+    `duplicate`: the journal already contained an event with this id, so nothing was stored.
     """
 
     event_id: str | None = None
@@ -48,7 +48,7 @@ class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """The receipts of all events, in order. All events but the `refused` ones are durable."""
+    """The receipts of all events, in order. All events except the `refused` ones are durable."""
 
     accepted: int
     duplicates: int
@@ -61,9 +61,9 @@ async def publish_events(
 ) -> Published:
     """Publish events and wait for their acknowledgements.
 
-    Raises `UnavailableError` if some are missing at the deadline (the request can be repeated, since the relay
-    recognises stored events), and `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError` if the relay refuses
-    all events.
+    Raises `UnavailableError` if some are missing at the deadline (the request can be repeated, because the relay
+    recognises stored events), or `ScopeMissingError`, `JournalPausedError` or `ConsumerBehindError` if the relay
+    refuses all events.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     events = [_with_user(event, user_id) for event in request.events]

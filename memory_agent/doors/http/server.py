@@ -1,8 +1,8 @@
 """The HTTP server: uvicorn's protocol, inside the daemon's event loop.
 
-uvicorn's own server class is not used, because it handles the signals that the daemon handles itself, and wakes ten
-times a second. Its protocol class lacks limits that are added here: on the time for the head of a request, on the
-number of connections, and on the time that a client reads nothing.
+uvicorn's own server class is not used, because it handles signals, which the daemon does itself, and wakes up ten times
+a second. Three limits are added to its protocol class: on the time to receive a request's head, on the number of
+connections, and on the time for which a client reads nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class HttpDoor:
     """An HTTP server at one address."""
 
     def __init__(self, settings: HttpSettings, place: Place) -> None:
-        """Bind the port; requests wait for `run`. Raises `SettingsError` for an unusable address or certificate."""
+        """Bind the port; requests are served once `run` is called. Raises `SettingsError` for an unusable address or
+        certificate.
+        """
         self._settings = settings
         self._place = place
         self._tls = _tls(settings) if place.is_tls else None
@@ -45,7 +47,7 @@ class HttpDoor:
         self.url = place.url(self._socket.getsockname()[1])
 
     async def run(self, reception: Reception, relay: Endpoints, limits: EventLimits, bodies_bytes: int) -> None:
-        """Serve until cancelled; running requests are then dropped, and streams end.
+        """Serve until cancelled, then drop running requests and end streams.
 
         `limits` apply to published events. At most `bodies_bytes` of request bodies are buffered; a single body may
         have any size.
@@ -74,12 +76,12 @@ class HttpDoor:
                 connection.transport.abort()
 
     def close(self) -> None:
-        """Stop listening, if `run` was never called."""
+        """Stop listening if `run` was never called."""
         self._socket.close()
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if the head of a request does not arrive, or a response is not read."""
+    """A connection that is closed if a request's head does not arrive, or a response is not read, in time."""
 
     def __init__(self, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__(config, state, {}, loop)
@@ -105,9 +107,7 @@ class _Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if (
-            self.cycle.response_complete and self.conn.trailing_data[0]
-        ):  # the beginning of the next request has arrived already
+        if self.cycle.response_complete and self.conn.trailing_data[0]:  # part of the next request has already arrived
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,7 +154,7 @@ class _Connection(H11Protocol):
             self._unread = None
 
     def _cut_off(self) -> None:
-        """Drop the connection and its unsent data, including that in the kernel."""
+        """Drop the connection and its unsent data, including data in kernel buffers."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
 

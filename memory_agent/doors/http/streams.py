@@ -1,12 +1,12 @@
-"""Server-sent events: the entries of the journal, and the progress of long requests.
+"""Server-sent events: journal entries, and the progress of long requests.
 
-The id of an event is its number in the journal. A client that reconnects with `Last-Event-ID` therefore misses only
-events that the journal no longer keeps, and receives a `gap` for them. The daemon buffers nothing for a subscriber: it
-reads no further for a client that stops reading. Each stream reads the relay with the caller's own key, so the relay's
-access rules apply. `JournalWatch` wakes the streams when there is more to read.
+An event's id is its journal number. A client that reconnects with `Last-Event-ID` therefore misses only events that are
+no longer in the journal, and receives a `gap` for them. The daemon buffers nothing for subscribers: when a client stops
+reading, so does its stream. Each stream reads from the relay with the caller's own key, so the relay's access rules
+apply. `JournalWatch` wakes the streams when there is more to read.
 
-Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream` they answer with `progress`
-events, which also keep proxies from closing the connection, and finally with the result.
+Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream`, they send `progress` events,
+which also keep proxies from closing the connection, and finally the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Owner = Callable[[], Awaitable[str | None]]
 
 EVENT_STREAM = "text/event-stream"
 MOST_PAUSE_S = 1.0
-"""The longest time between two progress events."""
+"""Maximum time between two progress events."""
 _AT_ONCE = 200
 _MOST_BYTES = 1 << 20
 _RETRY_MS = 1_000
@@ -52,13 +52,13 @@ _LARGEST_SEQ = 1 << 62
 
 
 def event_frame(name: str, data: bytes, seq: int | None = None) -> bytes:
-    """Encode an event with JSON `data`, which has no line breaks. `seq` becomes its id."""
+    """Encode an event. `data` is JSON without line breaks; `seq` becomes the event's id."""
     place = b"" if seq is None else b"id: %d\n" % seq
     return b"event: %s\n%sdata: %s\n\n" % (name.encode(), place, data)
 
 
 class JournaledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event, its number in the journal, and when the relay received it."""
+    """An event, its journal number, and when the relay received it."""
 
     seq: int
     received_at: datetime | None
@@ -66,7 +66,7 @@ class JournaledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """The first and last number of journal entries that were deleted before this stream sent them."""
+    """The first and last numbers of journal entries that were deleted before this stream sent them."""
 
     first: int
     last: int
@@ -76,7 +76,7 @@ def blocks_for(wanted: Wanted) -> Take:
     """Return a `Take` that sends the wanted blocks."""
 
     def take(entry: JournalEntry) -> bytes | None:
-        with suppress(ProtocolError):  # a key for all users can publish such an event without a block
+        with suppress(ProtocolError):  # with a key for all users, such an event can be published without a block
             block = wanted.block_in(entry)
             return None if block is None else msgspec.json.encode(block)
         return None
@@ -97,21 +97,21 @@ def events_of(patterns: tuple[str, ...]) -> Take:
 
 
 def read_place(last_event_id: str | None) -> int | None:
-    """Return the number in a `Last-Event-ID`, or None without one. Raises `InvalidInputError`."""
+    """Return the number in a `Last-Event-ID`, or None if there is none. Raises `InvalidInputError`."""
     if not last_event_id:
         return None
     if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) < _LARGEST_SEQ):
-        raise InvalidInputError("Last-Event-ID", "is not the id of an event of this stream")
+        raise InvalidInputError("Last-Event-ID", "is not an event id of this stream")
     return int(last_event_id)
 
 
 class Stream:
-    """The stream of one subscriber, for use by one task."""
+    """One subscriber's stream, for use by one task."""
 
     def __init__(
         self, relay: Endpoints, watch: JournalWatch, token: str, name: str, take: Take, heartbeat_s: float
     ) -> None:
-        """Send what `take` returns for each journal entry, as events called `name`."""
+        """Send the results of `take` for journal entries as events named `name`."""
         self._subscriber = AsyncSubscriber(relay.ingest, None, identity=Identity(token=token))
         self._watch = watch
         self._name = name
@@ -125,8 +125,8 @@ class Stream:
     async def begin(self, user_id: str | None, after: int | None, owner: Owner | None = None) -> None:
         """Follow the entries of one user, or of all users (None), after number `after`; default: only new entries.
 
-        `owner` returns the user to follow, or None while it is unknown. Raises `UnavailableError` and the relay's
-        refusals of the key: `UnauthorizedError`, `ScopeMissingError`, `UserNotAllowedError`.
+        `owner` returns the user to follow, or None while it is unknown. Raises `UnavailableError` or, if the relay
+        rejects the key, `UnauthorizedError`, `ScopeMissingError` or `UserNotAllowedError`.
         """
         self._user_id, self._owner = user_id, owner
         try:
@@ -157,7 +157,7 @@ class Stream:
         await self._subscriber.close()
 
     async def _next(self) -> AsyncIterator[bytes]:
-        """Yield the events of the next journal entries; without entries, wait for some."""
+        """Yield the events of the next journal entries; if there are none, wait for some."""
         if self._owner is not None:
             user_id = await self._owner()
             if user_id is None:
@@ -186,7 +186,7 @@ class Stream:
 
 
 class _Awaited(NamedTuple):
-    """An entry of this user, or of any user (None), after number `after`."""
+    """What a stream waits for: an entry of this user (None: of any user) after number `after`."""
 
     user_id: str | None
     after: int
@@ -196,8 +196,8 @@ class JournalWatch:
     """Wakes the streams whose users have new journal entries. Must be used in one event loop.
 
     The relay signals each new event without naming its user. One task therefore reads the journal for all streams, with
-    the data folder's token, and wakes the streams concerned, which read with their own keys. When all of 40 idle
-    streams woke at each signal, they used half a core at 100 events/s (decision 0028).
+    the data folder's token, and wakes the streams concerned, which read with their own keys. Waking 40 idle streams at
+    each signal used half a core at 100 events/s (decision 0028).
     """
 
     def __init__(self, relay: Endpoints) -> None:
@@ -207,7 +207,7 @@ class JournalWatch:
         self._called = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until cancelled; waits for an unavailable relay."""
+        """Run until cancelled, retrying while the relay is unavailable."""
         async with AsyncSubscriber(*self._relay) as journal:
             while True:
                 if not self._waiting:
@@ -219,12 +219,12 @@ class JournalWatch:
                     await asyncio.sleep(_PAUSE_S)
 
     async def wait(self, user_id: str | None, after: int, timeout_s: float) -> None:
-        """Wait until the user (None: any user) may have an entry after number `after`, at most `timeout_s`.
+        """Wait until the user (None: any user) may have an entry after number `after`, for at most `timeout_s`.
 
-        `after` is the last number of the journal at the caller's last read.
+        `after` is the journal's last number as of the caller's last read.
         """
         self._called.set()
-        if after < self._seq:  # these entries were read while this user was not awaited
+        if after < self._seq:  # these entries were read while no stream waited for this user
             await asyncio.sleep(_PACE_S)
             return
         if not self._waiting:
@@ -259,7 +259,9 @@ _under_way: set[asyncio.Task[bytes]] = set()
 
 
 class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports that work continues. `waiting`: how many memories still lack a vector; None for work without vectors."""
+    """Reports that work continues. `waiting`: the number of memories still without a vector; None for work that
+    computes no vectors.
+    """
 
     elapsed_ms: int
     waiting: int | None = None
@@ -269,7 +271,7 @@ class Work:
     """A request in progress. It is completed even if its client disconnects."""
 
     def __init__(self, answer: Coroutine[Any, Any, bytes], pause_s: float) -> None:
-        """Start. `answer` returns the result as JSON, and may raise `MemoryAgentError`."""
+        """Start the request. `answer` returns the result as JSON, or raises `MemoryAgentError`."""
         self._started_s = time.monotonic()
         self._pause_s = min(pause_s, MOST_PAUSE_S)
         self._answer = asyncio.create_task(answer)
@@ -277,7 +279,7 @@ class Work:
         self._answer.add_done_callback(_done)
 
     async def raise_early(self) -> None:
-        """Raise an error that occurs within `MOST_PAUSE_S`, so that the response has the status of this error."""
+        """Raise an error that occurs within `MOST_PAUSE_S`, so that the response has that error's status."""
         done, _ = await asyncio.wait({self._answer}, timeout=MOST_PAUSE_S)
         if done:
             self._answer.result()
@@ -285,7 +287,7 @@ class Work:
     async def frames(self, waiting: Callable[[], Awaitable[int]] | None) -> AsyncGenerator[bytes]:
         """Yield progress events, then the result or the problem.
 
-        `waiting` counts the memories without vectors. If it is given, the result follows once there are none.
+        `waiting` counts the memories without vectors. If it is not None, the result is sent once the count is 0.
         """
         try:
             while not self._answer.done():
@@ -305,7 +307,7 @@ class Work:
 
 
 def _done(work: asyncio.Task[bytes]) -> None:
-    """Retrieve the error of work whose client has disconnected; otherwise asyncio would log it with its text."""
+    """Retrieve the error of work whose client has disconnected; otherwise asyncio would log it, including its text."""
     _under_way.discard(work)
     if not work.cancelled():
         work.exception()

@@ -1,7 +1,7 @@
 """Results of verbs as a model reads them: one text, in `content` and in `structuredContent`. Pure.
 
-Some clients show a model only the text, others only the structured content, so the text is in both. Memories are in the
-fenced block of `context_block`, as data; outside of it are only our own words, ids and numbers.
+Some clients show a model only the text, others only the structured content, so the text is in both. Memories are data
+in the fenced block from `context_block`; outside it, there are only our own words, ids and numbers.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from memory_agent.records.shared import FoundItem, GlobalRecord, QualityMetrics
 from memory_agent.records.trajectories import FeedbackReport
 
 _RECALL_TOKENS = 1_000
-"""The maximum number of tokens, as estimated, of the block in the answer to a recall."""
+"""Maximum number of tokens (estimated) in the block of a recall."""
 _ALL_TOKENS = 10_000_000
 _LINE_CHARS = 300
-"""The maximum number of characters of a memory in a timeline."""
+"""Maximum number of characters per memory in a timeline."""
 
 
 def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """Convert the result of a verb to the result of its tool. `asked` are the parameters of the verb."""
+    """Convert a verb's result to its tool's result. `asked` are the verb's parameters."""
     text, fields = _SHOWN[verb](result, asked)
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text, **fields}}
 
 
 def _block(result: RecallResult) -> str:
-    """Return the block of a recall with the ids of its memories, or a line that reports that nothing was found."""
-    return context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is remembered bears on this."
+    """Return a recall's block with memory ids, or a line that reports that nothing was found."""
+    return context_block(result, _RECALL_TOKENS, with_ids=True) or "No memory is relevant to this."
 
 
 def block_of_records(records: Iterable[MemoryRecord]) -> str:
-    """Return these memories in full, fenced; "" without any."""
+    """Return these memories in full, in a fenced block; "" if there are none."""
     retrieved = tuple(
         RetrievedMemory(record=record, score=None, lexical_score=None, sona_score=0.0, retrieval="lexical")
         for record in records
@@ -48,7 +48,7 @@ def block_of_records(records: Iterable[MemoryRecord]) -> str:
 def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     lines = [_block(result), f"recall_id: {result.recall_id}"]
     if result.degraded:
-        lines.append(f"missing in this answer: {', '.join(result.degraded)}")
+        lines.append(f"missing from this answer: {', '.join(result.degraded)}")
     memories = [
         {"id": one.record.id, "relevance": _rounded(one.relevance), **_tier(one)}
         for one in result.memories
@@ -63,7 +63,9 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def _tier(memory: RetrievedMemory) -> dict[str, Any]:
-    """Return the fields of a shared memory: its tier, whether it is proven and has a file; {} for the user's own."""
+    """Return the fields of a shared memory: its tier, whether it is proven and has a file; {} for the user's own
+    memories.
+    """
     shared = shared_origin(memory)
     if shared is None:
         return {}
@@ -78,7 +80,7 @@ def _get(records: list[MemoryRecord], asked: dict[str, Any]) -> tuple[str, dict[
     found = {record.id for record in records}
     missing = [one for one in dict.fromkeys(asked["ids"]) if one not in found]
     lines = [block_of_records(records)] if records else []
-    none = "There is no memory of this user with these ids (get_shared shows what others shared)"
+    none = "This user has no memories with these ids (get_shared shows shared items)"
     lines += [f"{none}: {', '.join(map(_plain, missing))}"] if missing else []
     return "\n".join(lines), {"ids": [record.id for record in records], "missing": missing}
 
@@ -94,7 +96,7 @@ def _forget(forgotten: int, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _timeline(page: MemoryPage, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    lines = [block_of_records(map(_line, page.records)) or "There are no such memories."]
+    lines = [block_of_records(map(_line, page.records)) or "No memories match."]
     lines.append(f"shown: {len(page.records)} of {page.total}")
     lines += [f"next_cursor: {page.next_cursor}"] if page.next_cursor is not None else []
     ids = [record.id for record in page.records if is_plain_id(record.id)]
@@ -109,7 +111,7 @@ def _line(record: MemoryRecord) -> MemoryRecord:
 
 def _search_shared(found: list[FoundItem], _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     result = RecallResult(recall_id="", memories=tuple(as_memories(found, with_embedding=False)))
-    text = context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is shared bears on this."
+    text = context_block(result, _RECALL_TOKENS, with_ids=True) or "No shared item is relevant to this."
     items = [
         {
             "id": one.item.id,
@@ -133,7 +135,7 @@ def _shared_item(item: GlobalRecord, _: dict[str, Any]) -> tuple[str, dict[str, 
 
 def _rate(figures: QualityMetrics, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     rating = asked["rating"]
-    return "The rating was taken back." if rating is None else f"Rated: {rating}.", msgspec.to_builtins(figures)
+    return "The rating was withdrawn." if rating is None else f"Rated: {rating}.", msgspec.to_builtins(figures)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -158,10 +160,10 @@ _SHOWN: dict[str, Any] = {
 
 
 def check_task(arguments: Any) -> str:
-    """Return the argument `task` of the prompt. Raises `InvalidInputError`."""
+    """Return the prompt's `task` argument. Raises `InvalidInputError`."""
     task = arguments.get("task") if isinstance(arguments, dict) else None
     if not isinstance(task, str) or not task.strip():
-        raise InvalidInputError("task", "say what is to be done")
+        raise InvalidInputError("task", "must describe what is to be done")
     return task
 
 

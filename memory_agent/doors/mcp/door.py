@@ -1,6 +1,6 @@
-"""Answers MCP messages. Requests to the memory pass the reception, like the requests of any door.
+"""Answers MCP messages. Requests to the memory pass through the reception, as at every door.
 
-No state is kept between requests, in any protocol version, so clients can continue after a restart of the daemon.
+No state is kept between requests, in any protocol version, so clients can continue after the daemon restarts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""The HTTP status of a refusal. In versions with a handshake it is 200 if the message could be parsed."""
+"""The HTTP status of each error. In protocol versions with a handshake, it is 200 if the message could be parsed."""
 _LARGE_BYTES = 1 << 18
 
 
@@ -60,13 +60,13 @@ class Reply(NamedTuple):
 
 
 class McpDoor:
-    """Answers MCP messages. Must be used in the event loop of its reception."""
+    """Answers MCP messages. Must be used in its reception's event loop."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
 
     async def reply(self, body: bytes, headers: Mapping[str, str], context: Context, credential: Credential) -> Reply:
-        """Answer one message. Raises nothing: an error becomes part of the reply."""
+        """Answer one message. Never raises: errors become part of the reply."""
         has_status = True
         try:
             message = read_message(body)
@@ -106,7 +106,7 @@ class McpDoor:
         tools, name = BY_SET[context.tools], message.params.get("name")
         tool = tools.get(name) if isinstance(name, str) else None
         if tool is None:
-            raise RpcError(INVALID_PARAMS, f"unknown tool {str(name)[:64]!r}; there are: {', '.join(tools)}")
+            raise RpcError(INVALID_PARAMS, f"unknown tool {str(name)[:64]!r}; the tools are: {', '.join(tools)}")
         try:
             arguments = msgspec.json.encode(message.params.get("arguments") or {})
             request = tool.request(arguments, context, credential.token, key)
@@ -119,19 +119,19 @@ class McpDoor:
     async def _read(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
         uri = message.params.get("uri")
         if not isinstance(uri, str):
-            raise RpcError(INVALID_PARAMS, "uri must be a text")
+            raise RpcError(INVALID_PARAMS, "uri must be a string")
         records: list[MemoryRecord] = []
         if uri.startswith(URI):
             records = await self._ask("get", {"ids": (uri.removeprefix(URI),)}, context, credential)
         if not records:
             code = INVALID_PARAMS if VERSION_KEY in message.meta else RESOURCE_NOT_FOUND
-            raise RpcError(code, f"there is no such memory; the uri of one is {URI}ID", {"uri": uri})
+            raise RpcError(code, f"no such memory; the URI of a memory is {URI}ID", {"uri": uri})
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": block_of_records(records)}]}
 
     async def _prompt(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
         name = message.params.get("name")
         if name != PROMPT:
-            raise RpcError(INVALID_PARAMS, f"unknown prompt {str(name)[:64]!r}; there is: {PROMPT}")
+            raise RpcError(INVALID_PARAMS, f"unknown prompt {str(name)[:64]!r}; the only prompt is {PROMPT}")
         try:
             task = check_task(message.params.get("arguments"))
         except InvalidInputError as error:
@@ -158,5 +158,5 @@ class McpDoor:
 
 
 def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:
-    """Return the reply of a verb as the result of a tool. Raises the error that the reply contains."""
+    """Convert a verb's reply to a tool's result. Raises the error that the reply contains."""
     return answered(verb.name, protocol.decode_reply(reply, verb.result), msgspec.msgpack.decode(request.params))

@@ -2,7 +2,8 @@
 
 Clients time out on these requests within seconds, so `memory-agent mcp` answers them itself, even while the daemon
 starts. The lists and the version come from `catalogue.json`, which `python -m ops.documents` writes from `tools`:
-building them at run time takes half a second of imports, and `importlib.metadata` alone .03 s and 4 MB (measured).
+building them at run time requires half a second of imports, of which `importlib.metadata` takes .03 s and 4 MB
+(measured).
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ _TTL_MS = 3_600_000
 
 
 def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, Any] | None:
-    """Return the result, or None for a method that needs the memory. Raises `RpcError`, also for an unknown method."""
+    """Return the result, or None for a method that needs the memory. Raises `RpcError`, for example for an unknown
+    method.
+    """
     if message.method in NAMED:
         return None
     if stateless and message.method in _HANDSHAKE_ONLY:
-        raise RpcError(METHOD_NOT_FOUND, f"{message.method} is not a method of this version")
+        raise RpcError(METHOD_NOT_FOUND, f"{message.method} is not supported in this protocol version")
     if message.method == "ping":
         return {}
     if message.method == "initialize":
@@ -59,9 +62,9 @@ def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, An
         return complete({"supportedVersions": list(STATELESS_VERSIONS), **_described()}, True, ttl_ms=_TTL_MS)
     name = _LISTS.get(message.method)
     if name is None:
-        raise RpcError(METHOD_NOT_FOUND, f"there is no method {message.method[:64]!r}")
+        raise RpcError(METHOD_NOT_FOUND, f"unknown method {message.method[:64]!r}")
     if message.params.get("cursor") is not None:
-        raise RpcError(INVALID_PARAMS, "there is no such cursor: each list has one page")
+        raise RpcError(INVALID_PARAMS, "unknown cursor; each list has only one page")
     entries = catalogue()[name]
     return complete({name: entries[tools] if name == "tools" else entries}, stateless, ttl_ms=_TTL_MS)
 
@@ -76,7 +79,7 @@ def complete(result: dict[str, Any], stateless: bool, ttl_ms: int | None = None)
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Return the lists, and the name and version of this server."""
+    """Return the lists, and this server's name and version."""
     decoded: dict[str, Any] = msgspec.json.decode(CATALOGUE.read_bytes())
     return decoded
 

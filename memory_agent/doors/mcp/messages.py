@@ -20,7 +20,7 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
 MOST_BYTES = 1 << 20
-"""The largest message. The daemon decodes it in its event loop; messages that a model writes are far smaller."""
+"""Maximum message size. The daemon decodes messages in its event loop; those that a model writes are far smaller."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -40,7 +40,7 @@ VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
 IDEMPOTENCY_HEADER = "idempotency-key"
-"""An addition to the protocol: two calls with one key are the same call, which is executed once."""
+"""An extension of the protocol: two calls with the same key are one call, which is executed once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The methods that need the memory, each with the parameter that is repeated in the header `Mcp-Name`."""
 _ENCODED, _END = "=?base64?", "?="
@@ -50,7 +50,7 @@ _ID_MEMBER = rb'"id"\s*:\s*(-?[0-9]+|"(?:[^"\\]|\\.)*")'
 _FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_MEMBER + rb"\s*,\s*)?" + _ID_MEMBER + rb"\s*[,}]")
 _LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER + rb"\s*)?\}\s*\Z")
 _ID_BYTES = 512
-"""The number of bytes at each end of a line in which `id_within` searches."""
+"""The number of bytes that `id_within` searches at each end of a line."""
 
 _SESSION = re.compile(r"[\w.:-]{1,128}")
 
@@ -73,7 +73,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> str | None:
-        """The session that the client, not the model, sends with each request, as Codex does; None without one."""
+        """The session id that the client (not the model) sends with each request, as Codex does, or None."""
         named = self.meta.get("sessionId")
         return named if isinstance(named, str) and _SESSION.fullmatch(named) else None
 
@@ -94,7 +94,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class RpcError(Exception):
-    """A protocol error. `id` is the id of the request, or None if it could not be read."""
+    """A protocol error. `id` is the request's id, or None if it could not be read."""
 
     def __init__(self, code: int, message: str, data: Any = None, id: Id | None = None) -> None:
         super().__init__(code, message, data, id)
@@ -117,15 +117,15 @@ def read_message(line: bytes) -> Message:
         return _reader.decode(line)
     except msgspec.ValidationError as error:
         reason = "batches are not supported" if line.lstrip()[:1] == b"[" else str(error)
-        raise RpcError(INVALID_REQUEST, f"not a request of JSON-RPC 2.0: {reason}", id=_id_of(line)) from error
+        raise RpcError(INVALID_REQUEST, f"not a JSON-RPC 2.0 request: {reason}", id=_id_of(line)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RpcError(PARSE_ERROR, f"not JSON: {error}", id=id_within(line, line)) from error
 
 
 def id_within(start: bytes, end: bytes) -> Id | None:
-    """Find the id in the first or last bytes of a line that cannot be decoded, or None.
+    """Return the id in the first or last bytes of a line that cannot be decoded, or None.
 
-    `start` and `end` may overlap. The caller waits for a reply with its id, even if its line is too long or ends within
+    `start` and `end` may overlap. The client waits for a reply with its id even if the line is too long or ends within
     a character. Clients write the id first or last.
     """
     found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
@@ -137,9 +137,9 @@ def id_within(start: bytes, end: bytes) -> Id | None:
 
 
 def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
-    """Whether the message has a version without a handshake. Raises `RpcError` if it contradicts its headers.
+    """Return whether the message's protocol version has no handshake. Raises `RpcError` if it contradicts its headers.
 
-    The names of `headers` are in lower case; None means a transport without headers.
+    Header names are in lower case; None means a transport without headers.
     """
     named = None if headers is None else headers.get(VERSION_HEADER)
     if VERSION_KEY not in message.meta and (named is None or named in HANDSHAKE_VERSIONS):
@@ -148,7 +148,7 @@ def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
         return True
     missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in message.meta]
     if missing:
-        raise _refusal(message, INVALID_PARAMS, f"params._meta lacks {', '.join(missing)}")
+        raise _refusal(message, INVALID_PARAMS, f"params._meta does not contain {', '.join(missing)}")
     version = message.meta[VERSION_KEY]
     if headers is not None:
         _check_headers(message, version, headers)
@@ -161,7 +161,7 @@ def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
 
 
 def header_value(text: str) -> str:
-    """Return a text as a header value, encoded if a header cannot contain it."""
+    """Return a text as a header value, encoded if it cannot be sent as it is."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith(_ENCODED)
     return text if is_plain else f"{_ENCODED}{b64encode(text.encode(errors='replace')).decode()}{_END}"
 
@@ -193,7 +193,7 @@ def _check_headers(message: Message, version: Any, headers: Mapping[str, str]) -
         expected[NAME_HEADER] = message.named
     for name, value in expected.items():
         if _decoded(headers.get(name)) != value:
-            raise _refusal(message, HEADER_MISMATCH, f"the header {name} does not repeat what the body says")
+            raise _refusal(message, HEADER_MISMATCH, f"the header {name} does not match the body")
 
 
 def _decoded(value: str | None) -> str | None:

@@ -1,9 +1,11 @@
-"""Bridges an agent's standard input to the daemon's `/mcp`: each line is a message, and each request an `Exchange`.
+"""Bridges an agent's standard input to the daemon's `/mcp`: each line is a message, and each request uses an
+`Exchange`.
 
-A coding agent starts one such process per session, so it uses only msgspec, sockets and threads: its imports take .07 s
-of processor time and 18 MB. The transports of the `mcp` library (2.3) take .84 s and 63 MB (measured), have no
-deadlines and start no daemon; asyncio alone adds 9 MB and .05 s. The bridge lists the tools without a daemon, starts a
-daemon if none runs, and answers every request within a deadline, at worst with an error that explains what to do.
+A coding agent starts one bridge process per session, so it uses only msgspec, sockets and threads: its imports take .07
+s of processor time and 18 MB. The transports of the `mcp` library (2.3) take .84 s and 63 MB (measured), have no
+deadlines and start no daemon; asyncio by itself adds 9 MB and .05 s. The bridge lists the tools without a daemon,
+starts a daemon if none is running, and answers every request within a deadline, at worst with an error that explains
+what to do.
 """
 
 from __future__ import annotations
@@ -40,28 +42,29 @@ from memory_agent.errors import DeadlineExceededError, MemoryAgentError, Unavail
 from memory_agent.layout import Layout
 
 ANSWER_S = 15.0
-"""The deadline of a request. The daemon itself gives up after 10 s."""
+"""Each request's deadline. The daemon itself gives up after 10 s."""
 _MOST_AT_ONCE = 32
 _MOST_LOG_BYTES = 16 << 20
-"""When a daemon starts, a longer log is renamed and replaces the earlier renamed log."""
+"""A larger log is renamed when a daemon starts, and replaces the previously renamed log."""
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
 _START_S = 30.0
-"""How long a daemon may take to start. No other daemon is started in this time."""
-_CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such as 127.0.0.1:0"
+"""Maximum time for a daemon to start. No other daemon is started during this time."""
+_CLOSED = "the daemon's HTTP interface is off; set daemon.http.listen, for example to 127.0.0.1:0"
 _MOST_UNSURE = 8
-_LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
+_LOST = "the daemon closed the connection before it responded; the request may have been carried out"
 
 Say = Callable[[str], None]
 
 
 class LocalDoor:
-    """Finds the address of the daemon that serves a data folder, and starts a daemon if none runs."""
+    """Finds the address of a data folder's daemon, and starts a daemon if none is running."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
-        """`token` belongs to the caller's own key; None: the data folder's token. `say` shows a line to the user.
+        """`token` is that of the caller's own key; None means the data folder's token. `say` shows a line to the user.
 
-        `start_with` are further arguments of `serve`, which runs in the data folder; None: start no daemon.
+        `start_with` are extra arguments of `serve`, which runs in the data folder; None means that no daemon is
+        started.
         """
         self._layout = layout
         self._token = token
@@ -72,7 +75,7 @@ class LocalDoor:
         self._process: Any = None
 
     def find(self, until_s: float) -> Door:
-        """Return the address of the daemon; wait for a starting daemon until `until_s` (monotonic clock).
+        """Return the daemon's address; if a daemon is starting, wait for it until `until_s` (monotonic clock).
 
         Raises `UnavailableError`.
         """
@@ -86,14 +89,14 @@ class LocalDoor:
                 self.start()
             if time.monotonic() + _POLL_S >= until_s:
                 raise UnavailableError(
-                    f"the daemon for {self._layout.data_dir} is starting; ask again in a few seconds"
+                    f"the daemon for {self._layout.data_dir} is starting; try again in a few seconds"
                 )
             time.sleep(_POLL_S)
 
     def start(self) -> None:
-        """Start a daemon if none runs and none is starting.
+        """Start a daemon if none is running or starting.
 
-        Raises `UnavailableError`, and `SettingsError` and `OSError` for a data folder that cannot be used.
+        Raises `UnavailableError`, or `SettingsError` or `OSError` if the data folder cannot be used.
         """
         folder = self._layout.data_dir
         with self._guard, contextlib.ExitStack() as stack:
@@ -106,22 +109,20 @@ class LocalDoor:
             if self._process is not None and self._process.poll() is None:
                 return
             if self._tried_s is not None and time.monotonic() - self._tried_s < _START_S:
-                raise UnavailableError(f"the daemon did not start; {self._layout.log} says why")
+                raise UnavailableError(f"the daemon did not start; see {self._layout.log}")
             claim = self._layout.claim_start()
             if claim is None:  # another session is starting a daemon
                 return
             stack.enter_context(claim)
             if self._layout.daemon_runs():  # another session has started it and released the claim
                 return
-            self._say(
-                f"no daemon serves {folder}: starting one, which takes some seconds (its log: {self._layout.log})"
-            )
+            self._say(f"no daemon serves {folder}; starting one, which takes a few seconds (log: {self._layout.log})")
             self._process = self._spawn()
             self._tried_s = time.monotonic()
             threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
 
     def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
-        """Release the claim when the daemon runs, has failed or takes too long, so that others may start one."""
+        """Release the claim when the daemon is running, has failed or takes too long, so that others can start one."""
         with claim:
             until_s = time.monotonic() + _START_S
             while process.poll() is None and time.monotonic() < until_s:
@@ -146,15 +147,15 @@ class LocalDoor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                cwd=folder,  # the working folder is a project, whose modules must not be imported, and may be removed
-                start_new_session=True,  # it outlives the client that asked for it
+                cwd=folder,  # the working folder is a project: its modules must not be imported, and it may be removed
+                start_new_session=True,  # the daemon outlives the client
             )
         finally:
             os.close(log)
 
 
 class Bridge:
-    """Answers the messages of one client."""
+    """Answers one client's messages."""
 
     def __init__(self, find: Callable[[float], Door], context: dict[str, str], tools: ToolSet, out: IO[bytes]) -> None:
         self._find = find
@@ -165,15 +166,17 @@ class Bridge:
         self._slots = threading.Semaphore(_MOST_AT_ONCE)
         self._open: dict[Id, _Request] = {}
         self._unsure: dict[bytes, str] = {}
-        """The idempotency keys of calls with an unknown outcome. A repeated call keeps its key."""
+        """The idempotency keys of calls whose outcome is unknown. A repeated call reuses its key."""
 
     def run(self, lines: IO[bytes]) -> None:
-        """Answer until the input ends, then wait for the running requests."""
+        """Answer until the input ends, then wait for running requests."""
         threads: list[threading.Thread] = []
         while line := lines.readline(MOST_BYTES + 1):
             if len(line) > MOST_BYTES and not line.endswith(b"\n"):
                 id = id_within(line, _rest_of(line, lines))
-                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have at most {MOST_BYTES} bytes", id=id)))
+                self._write(
+                    error_line(RpcError(INVALID_REQUEST, f"a line must have at most {MOST_BYTES} bytes", id=id))
+                )
             elif line.strip():
                 threads = [thread for thread in threads if thread.is_alive()]
                 if (thread := self._take(line)) is not None:
@@ -201,7 +204,7 @@ class Bridge:
             self._write(error_line(RpcError(error.code, error.message, error.data, message.id)))
             return None
         if not self._slots.acquire(blocking=False):
-            self._write(_failure(message, UnavailableError(f"more than {_MOST_AT_ONCE} requests under way")))
+            self._write(_failure(message, UnavailableError(f"more than {_MOST_AT_ONCE} requests in progress")))
             return None
         request = self._open[message.id] = _Request(message, line, self._key(message))
         thread = threading.Thread(target=self._forward, args=(message.id, request), daemon=True)
@@ -209,7 +212,9 @@ class Bridge:
         return thread
 
     def _forward(self, id: Id, request: _Request) -> None:
-        answer = _failure(request.message, MemoryAgentError("a bug of memory-agent mcp: standard error has more"))
+        answer = _failure(
+            request.message, MemoryAgentError("internal error in memory-agent mcp; see its standard error")
+        )
         daemon = "the daemon"
         try:
             until_s = time.monotonic() + ANSWER_S
@@ -233,7 +238,7 @@ class Bridge:
             self._slots.release()
 
     def _key(self, message: Message) -> str | None:
-        """Return the key of an equal earlier call whose outcome is unknown, or a new key; None for other messages."""
+        """Return the key of an identical earlier call of unknown outcome, or a new key; None for other messages."""
         if message.method != "tools/call":
             return None
         key = self._unsure.setdefault(_call(message), os.urandom(16).hex())
@@ -242,7 +247,7 @@ class Bridge:
         return key
 
     def _cancel(self, id: object) -> None:
-        """Drop a request: if it is unsent, it is not sent, and no answer is written."""
+        """Cancel a request: if it is unsent, it is not sent, and no answer is written."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
@@ -254,7 +259,7 @@ class Bridge:
 
 
 class _Request:
-    """A message that is forwarded to the daemon, and its answer."""
+    """A message that is forwarded to the daemon."""
 
     def __init__(self, message: Message, line: bytes, key: str | None) -> None:
         self.message = message
@@ -270,7 +275,7 @@ class _Request:
             self._exchange.cancel()
 
     def run(self, door: Door, path: str, until_s: float) -> bytes:
-        """Return the answer as a line, b"" if cancelled. Raises `MemoryAgentError`, `OSError`."""
+        """Return the answer as a line, or b"" if cancelled. Raises `MemoryAgentError` and `OSError`."""
         exchange = self._exchange = Exchange(door, until_s)
         headers = {"Accept": "application/json, text/event-stream", **self.message.headers, **self._keyed}
         try:
@@ -278,7 +283,7 @@ class _Request:
                 return b""
             return self._answer(exchange.send(path, self._line, headers).receive())
         except TimeoutError as error:
-            raise DeadlineExceededError(f"no answer from the daemon within {ANSWER_S:g} s") from error
+            raise DeadlineExceededError(f"no response from the daemon within {ANSWER_S:g} s") from error
         except (ConnectionResetError, BrokenPipeError, ConnectionAbortedError) as error:
             raise UnavailableError(_LOST) from error
         finally:
@@ -293,7 +298,7 @@ class _Request:
             if known.id == self.message.id:
                 self.has_succeeded = known.result is not None and not known.result.isError
                 return b" ".join(answer.body.splitlines())
-        reason = f"what answers at this address is not memory-agent: {answer.first[:80]}"
+        reason = f"the server at this address is not memory-agent: {answer.first[:80]}"
         return _failed(self.message, "unavailable", reason, False)
 
 
@@ -314,7 +319,7 @@ class _Problem(msgspec.Struct):
 
 
 def _call(message: Message) -> bytes:
-    """Return the tool and the arguments of a call, which identify it regardless of its id."""
+    """Return a call's tool and arguments, which identify it regardless of its id."""
     return msgspec.json.encode((message.params.get("name"), message.params.get("arguments")), order="sorted")
 
 
@@ -333,7 +338,7 @@ def _failure(message: Message, error: MemoryAgentError) -> bytes:
 
 
 def _failed(message: Message, code: str, reason: str, retryable: bool) -> bytes:
-    """Return the answer to a failed request; for a tool call it is a result, which the model can read."""
+    """Return the answer to a failed request; for a tool call, it is a result, which the model can read."""
     assert not isinstance(message.id, msgspec.UnsetType)
     if message.method == "tools/call":
         return result_line(message.id, failed_call(code, reason, retryable))

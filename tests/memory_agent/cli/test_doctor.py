@@ -61,7 +61,7 @@ def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
     assert "memory-agent serve" in made["daemon"].detail
     assert f"numkong {importlib.metadata.version('numkong')}" in made["versions"].detail
     chosen = capacity_here(Settings().daemon)
-    assert f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared" in made["capacity"].detail
+    assert f"{chosen.dedicated_hosts} single-user hosts, {chosen.shared_hosts} shared" in made["capacity"].detail
 
 
 def test_the_check_creates_no_keys_beside_those_of_users(data_dir: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_destroying_needs_a_single_user_and_confirmation(
     before = keys.users()
     for words, told in (
         (("--yes", *on), "--user"),
-        (("--user", "system", "--yes", *on), "many users"),
+        (("--user", "system", "--yes", *on), "several users"),
         (("--user", "alice", "--yes"), "encryption is off"),
         (("--user", "alice", *on), "--yes"),
     ):
@@ -173,7 +173,7 @@ def test_the_doctor_finds_plain_and_locked_stores_and_open_permissions(
 ) -> None:
     layout, on = Layout(filled), Settings(encryption=EncryptionSettings(keys_folder=str(keys.folder)))
     assert check_encryption(on, layout).state == "ok"
-    assert check_encryption(Settings(), layout).advice == "name the folder of keys: encryption.keys_folder"
+    assert check_encryption(Settings(), layout).advice == "set encryption.keys_folder to the keys folder"
     keys.folder.chmod(0o755)
     found = check_encryption(on, layout)
     assert (found.state, found.advice) == ("failed", f"chmod -R go-rwx {keys.folder}")

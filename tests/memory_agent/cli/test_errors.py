@@ -33,12 +33,12 @@ FULL_DEVICE = Path("/dev/full")
         (["recall", "x", "--mode", "magic"], 2, "--mode"),
         (["recall", "x", "--top-k", "0"], 2, "--top-k"),
         (["recall", "x", "--top-k", "1001"], 2, "--top-k"),
-        (["recall", "x", "--max-tokens", "300"], 2, "--max-tokens is the limit of --context"),
-        (["recall", "x", "--with-embedding"], 2, "--with-embedding is for the records of --json"),
-        (["recall", "x", "--with-embedding", "--context"], 2, "--with-embedding is for the records of --json"),
-        (["recall", "x", "--explain", "--context"], 2, "--explain and --context print different things"),
+        (["recall", "x", "--max-tokens", "300"], 2, "--max-tokens requires --context"),
+        (["recall", "x", "--with-embedding"], 2, "--with-embedding requires --json"),
+        (["recall", "x", "--with-embedding", "--context"], 2, "--with-embedding requires --json"),
+        (["recall", "x", "--explain", "--context"], 2, "--explain cannot be combined with --context"),
         (["recall", "x", "--since", "yesterday"], 2, "--since"),
-        (["recall", "x", "--since", "99999999d"], 2, "'99999999d' is longer ago than the calendar goes back"),
+        (["recall", "x", "--since", "99999999d"], 2, "'99999999d' is too long ago to be a date"),
         (["recall", "x", "--min-quality", "7"], 2, "--min-quality"),
         (["recall", "why", "so?"], 2, 'Put quotes around the text: memory-agent recall "several words"'),
         (["trajectory", "begin", "Fix", "it"], 2, 'memory-agent trajectory begin "several words"'),
@@ -74,10 +74,10 @@ FULL_DEVICE = Path("/dev/full")
         (["trajectory", "end", "r", "--quality", "7"], 2, "--quality"),
         (["trajectory", "list", "--limit", "0"], 2, "--limit"),
         (["trajectory", "show", "r-404"], 1, "run: r-404 is not known"),
-        (["feedback", "r-404"], 2, "give --used, --quality or --comment"),
+        (["feedback", "r-404"], 2, "specify --used, --quality or --comment"),
         (["feedback", "r-404", "--quality", "2"], 2, "--quality"),
         (["feedback", "r-404", "--quality", "1"], 1, "recall_id"),
-        (["sona", "export", "-", "--json"], 2, "name a file"),
+        (["sona", "export", "-", "--json"], 2, "specify a file"),
         (["sona", "import", "absent.sona"], 1, "error: absent.sona: No such file or directory"),
         (["import", "absent.jsonl"], 1, "error: absent.jsonl: No such file or directory"),
         (["eval", "locomo", "absent.json"], 1, "absent.json: cannot be read"),
@@ -110,7 +110,7 @@ def test_with_json_the_error_is_a_document_with_a_stable_code(run: Run) -> None:
 def test_explain_and_json_exclude_each_other(run: Run) -> None:
     result = run("recall", "x", "--explain", "--json")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--json has every explanation anyway" in result.stderr
+    assert "--json, which includes every explanation" in result.stderr
 
 
 def test_a_bad_request_leaves_no_folder_behind(run: Run, data_dir: Path) -> None:
@@ -216,7 +216,7 @@ def test_the_doctors_last_line_mentions_warnings(run: Run) -> None:
     shown = run("doctor").stdout
     warned = sum(line.startswith("warn") for line in shown.splitlines())
     last = shown.splitlines()[-1]
-    assert last == "everything that is needed works" + (f"; {warned} to look at, above" if warned else ""), shown
+    assert last == "no check failed" + (f", with {warned} warnings (see above)" if warned else ""), shown
 
 
 def test_what_the_doctor_says_wraps_below_its_beginning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_the_table_shows_parts_dates_filters_and_neighbours(run: Run) -> None:
     assert "filters kinds episode" in lines
     assert "memories that pass 4" in lines
     assert "# score cosine words fused date context lent alike when what" in lines
-    assert "words: the match of words, as a share of the best one's" in lines
+    assert "words: word match relative to the best match" in lines
     assert any("**deploy**" in line and line.startswith("matched: ") for line in lines)
     assert sum(line.startswith("seen 2 times, ") for line in lines) == 1
     assert any(line.startswith("lent by #") for line in lines)
@@ -224,7 +224,7 @@ def test_the_learned_part_has_a_column_and_names_its_runs(
     assert "score = fused + date + context + lent + learned - alike" in lines
     assert "# score cosine words fused date context lent learned alike when what" in lines
     assert "learned: used before +0.250, how its run ended +0.060" in lines
-    assert "because of run run-7, for a request 82% alike, which ended with 1.0" in lines
+    assert "because of run run-7, whose request is 82% similar, which ended with 1.0" in lines
 
 
 def test_an_outcome_has_a_column_where_it_changed_a_score(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,5 +252,5 @@ def test_a_request_shows_how_many_similar_ones_it_stands_for(data_dir: Path, run
         for number in range(8):
             memory.remember(f"The billing service has {number} replicas in cluster {number}, said the deploy log")
     lines = run("recall", f"deploy {wordings[0]} today", "--explain").stdout.splitlines()
-    told = [line.strip() for line in lines if "stands for" in line]
-    assert told == ["stands for 2 more that ask the same, ended 0.5, 0.5"]
+    told = [line.strip() for line in lines if "requests represented" in line]
+    assert told == ["similar requests represented: 2, ended 0.5, 0.5"]

@@ -64,10 +64,10 @@ def test_the_help_of_user_depends_on_the_command() -> None:
     means = {words: " ".join(help_of(*words).partition("--user ID")[2].split())[:60] for words in commands()}
     assert means[("recall",)].startswith("Whose memory. [default: default]")
     for words in (("backup",), ("serve",), ("keys", "rotate")):
-        assert means[words].startswith("Changes nothing here.")
+        assert means[words].startswith("No effect here.")
     for words in (("encrypt",), ("restore",), ("verify",)):
-        assert means[words].startswith("This user's alone. Default: everything.")
-    assert means[("keys", "create")].startswith("Whose memory the key is for.")
+        assert means[words].startswith("Only this user's data. Default: everything.")
+    assert means[("keys", "create")].startswith("The user whose memory the key opens.")
     assert means[("encryption", "destroy")].startswith("Whose key.")
 
 

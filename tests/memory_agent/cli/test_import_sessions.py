@@ -57,8 +57,8 @@ def test_forgotten_events_are_counted_apart_and_stay_forgotten(run: Run, run_jso
     again = run_json("import-sessions", str(sessions))["delivered"]
     assert (again["new"], again["known"], again["forgotten"]) == (0, 20, 20 - left)
     told = run("import-sessions", str(sessions))
-    assert f"imported 0 new, {left} were there already, {20 - left} were forgotten" in told.stdout
-    assert "`memory-agent import` of an export made before brings it back" in told.stderr
+    assert f"imported 0 new, {left} already present, {20 - left} forgotten" in told.stdout
+    assert "use `memory-agent import` with an earlier export" in told.stderr
     assert run_json("list", "--limit", "100")["total"] == left
 
 
@@ -72,7 +72,7 @@ def test_an_import_that_finds_nothing_names_where_it_looked(
     for place in (".claude/projects/**/*.jsonl", "elsewhere/sessions/**/rollout-*.jsonl"):
         assert f"note: looked for sessions in {tmp_path / place}\n" in nothing.stderr
     assert run_json("import-sessions", str(tmp_path))["looked_in"] == [f"{tmp_path}/**/*{{.jsonl,.json,.traj,.zip}}"]
-    assert "in no place: name files or folders" in run("import-sessions", "--client", "chatgpt").stderr
+    assert "in no folder; specify files or folders" in run("import-sessions", "--client", "chatgpt").stderr
 
 
 def test_a_dry_run_counts_and_imports_nothing(run: Run, run_json: RunJson, sessions: Path, data_dir: Path) -> None:
@@ -92,7 +92,7 @@ def test_bad_places_are_named_and_the_rest_is_imported(run: Run, sessions: Path)
     result = run("import-sessions", str(sessions))
     assert result.exit_code == 1, result.output
     assert f"cannot be read: {path}: line 20: is not JSON" in result.stderr
-    assert "imported 20 new, 0 were there already" in result.stdout
+    assert "imported 20 new, 0 already present" in result.stdout
 
 
 def test_a_file_that_is_no_session_is_a_failure(run: Run, tmp_path: Path) -> None:

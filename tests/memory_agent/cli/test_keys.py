@@ -140,7 +140,7 @@ def test_a_rotated_key_is_printed_or_replaces_its_file(run: Run, data_dir: Path,
     printed = run("keys", "rotate", "bob").stdout.strip()
     assert Credentials(data_dir).of_token(printed.encode()).user_id == "bob"
     run("keys", "create", "eve", "--user", "eve")
-    assert "not a file of the key eve" in run("keys", "rotate", "eve", "--out", str(file)).stderr
+    assert "does not contain the key eve" in run("keys", "rotate", "eve", "--out", str(file)).stderr
 
 
 def test_the_folders_own_key_is_rotated_into_its_file_and_not_printed(

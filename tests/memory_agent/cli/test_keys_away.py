@@ -80,7 +80,7 @@ def test_a_missing_folder_of_keys_is_reported_first(
     assert "is the right folder mounted there?" in locked("encryption", "status").stdout.splitlines()[0]
     settings = Settings(encryption=EncryptionSettings(keys_folder=str(keys)))
     found = check_encryption(settings, Layout(encrypted))
-    assert (found.state, found.detail) == ("failed", f"{keys} does not hold the keys of {encrypted}")
+    assert (found.state, found.detail) == ("failed", f"{keys} does not contain the keys of {encrypted}")
     assert "encrypt," not in found.advice
 
 
@@ -116,7 +116,7 @@ def test_without_the_setting_no_plain_store_is_created_beside_encrypted_ones(enc
     assert (error["code"], "encryption.keys_folder" in error["message"]) == ("store_encrypted", True)
     assert not user_folder(encrypted, "newcomer").exists()
     shown = run("encryption", "status").stdout.splitlines()[0]
-    assert shown == "some stores are encrypted, and no folder of keys is set: set encryption.keys_folder"
+    assert shown == "some stores are encrypted, but encryption.keys_folder is not set"
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -69,7 +69,7 @@ def test_a_recall_with_feedback_and_without_a_run_is_listed_as_one(run: Run, run
     run_json("feedback", recall_id, "--used", record_id, "--quality", "1")
     (listed,) = run_json("trajectory", "list")
     assert (listed["id"], listed["objective"]) == (recall_id, None)
-    assert "(a recall with feedback, of no run)" in " ".join(run("trajectory", "show", recall_id).stdout.split())
+    assert "(a recall with feedback, without a run)" in " ".join(run("trajectory", "show", recall_id).stdout.split())
 
 
 def test_runs_that_resemble_a_text_are_printed_and_are_in_the_block_of_a_recall(run: Run, run_json: RunJson) -> None:
@@ -101,7 +101,7 @@ def test_a_quality_before_the_end_of_the_run_is_shown_as_waiting(run: Run, run_j
     recall_id, _ = remember_and_recall(run_json)
     run_json("trajectory", "begin", "Fix it", "--run", "run-8", "--recall", recall_id)
     told = run("feedback", recall_id, "--quality", "1").stdout
-    assert told == "run run-8: credited 0 memories\nthe run has not ended: the quality counts when it does\n"
+    assert told == "run run-8: credited 0 memories\nthe run has not ended; the quality takes effect when it does\n"
     assert run_json("trajectory", "end", "run-8")["quality"] == 1.0
 
 
@@ -125,7 +125,7 @@ def test_an_id_of_a_run_that_ended_is_not_begun_again(run: Run, run_json: RunJso
 
 def test_an_empty_list_of_runs_is_a_sentence(run: Run, run_json: RunJson) -> None:
     assert run("trajectory", "list").stdout == "no runs are known\n"
-    assert run("trajectory", "list", "--state", "expired").stdout == "no run is in the state expired\n"
+    assert run("trajectory", "list", "--state", "expired").stdout == "there are no runs in the state expired\n"
     assert run_json("trajectory", "list") == []
 
 
@@ -139,7 +139,7 @@ def test_the_status_of_the_learner_is_shown(run: Run, run_json: RunJson) -> None
     assert (status.user_id, status.gate.state, status.gain) == ("default", "shadow", None)
     shown = run("sona", "status").stdout
     assert "0 of the 2 lessons with credit that a trial needs" in shown
-    assert "not known: no interleaved recall has been decided yet" in shown
+    assert "unknown: no interleaved recall has been decided yet" in shown
 
 
 def test_an_export_restores_what_a_reset_discarded(
@@ -156,13 +156,13 @@ def test_an_export_restores_what_a_reset_discarded(
     assert file.stat().st_mode & 0o077 == 0
     assert {path.name for path in tmp_path.iterdir()} == {"data", "elsewhere", file.name}
     unanswered = run("sona", "reset")
-    assert (unanswered.exit_code, "give --yes" in unanswered.stderr) == (2, True)
+    assert (unanswered.exit_code, "use --yes" in unanswered.stderr) == (2, True)
     assert run("sona", "reset", input="n\n").exit_code != 0
     assert run_json("sona", "status")["credited"] == 1
     assert run_json("sona", "reset", "--yes") == {"left_out": 1}
     assert run_json("sona", "status")["credited"] == 0
     done = CliRunner().invoke(cli, ["sona", "import", str(file), *elsewhere])
-    assert done.stdout == "runs that were new here: 1\n", done.output
+    assert done.stdout == "new runs: 1\n", done.output
     status = json.loads(CliRunner().invoke(cli, ["sona", "status", "--json", *elsewhere]).stdout)
     assert (status["trajectories"], status["credited"]) == (1, 1)
 

@@ -72,7 +72,7 @@ def test_a_folder_is_indexed_and_its_sections_are_recalled_with_file_and_heading
     (docs / "broken.md").unlink()
     nothing = run("index", str(docs))
     assert (nothing.exit_code, nothing.stdout) == (0, "0 added, 0 replaced, 1 removed, 0 unchanged\n")
-    assert f"no document below {docs}: looked for names that end in .md or .markdown" in nothing.stderr
+    assert f"no documents in {docs}: looked for file names ending in .md or .markdown" in nothing.stderr
 
 
 def test_a_document_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:

@@ -103,11 +103,11 @@ def test_only_memories_that_bear_on_the_question_are_found_unless_told_otherwise
 
 def test_an_answer_without_memories_says_what_was_looked_at_and_how_to_see_the_nearest(run: Run, deploy: None) -> None:
     nothing = run("recall", "who painted the Mona Lisa?")
-    hint = "note: none of the 3 memories bears on this; --min-relevance 0 shows the nearest\n"
+    hint = "note: none of the 3 memories is relevant to this; --min-relevance 0 shows the nearest\n"
     assert (nothing.exit_code, nothing.stderr) == (0, hint)
     assert run("recall", "wer hat die Mona Lisa gemalt?", "--context").stderr == hint
     assert (
-        "note: the only memory that matches does not bear on this"
+        "note: the only memory that matches is not relevant to this"
         in run("recall", "Mona Lisa?", "--kind", "pattern").stderr
     )
     assert run("recall", "who painted the Mona Lisa?", "--json").stderr == ""
@@ -326,10 +326,10 @@ def test_own_words_are_left_out_and_the_answer_says_so(run: Run, run_json: RunJs
     assert run_json("recall", question, "--by-session", "s-2")["excluded"] == {"session": 1}
     assert run_json("recall", question, "--by-event", "no-such-event")["excluded"] == {"echo": 1}
     for_people = run("recall", question)
-    assert "left out: 1 of the last minutes that asks the same" in for_people.stdout
+    assert "left out: 1 from the last minutes, repeating the query" in for_people.stdout
     explained = run("recall", question, "--explain", "--by-run", "r-1")
     assert "left out" in explained.stdout
-    assert "1 of the calling run" in explained.stdout
+    assert "1 from the calling run" in explained.stdout
 
 
 def test_memories_are_excluded_by_session_run_event_id_and_time(run_json: RunJson, deploy: None) -> None:

@@ -137,7 +137,7 @@ def test_a_bad_line_is_named_by_number_and_field_and_the_others_are_sent(publish
     ]
     assert "error: line 4: event: is not a JSON object\n" in result.stderr
     assert "error: line 10: event: is not JSON: Number out of range\n" in result.stderr
-    assert "error: line 5: user_id: is missing; --user NAME is the user of events that name none\n" in result.stderr
+    assert "error: line 5: user_id: is missing; --user NAME sets the user of events without one\n" in result.stderr
     assert [text for _, text in relay.journaled()] == ["good", "last"]
 
 
@@ -195,7 +195,7 @@ def test_the_daemons_request_endpoint_is_not_mistaken_for_the_relays(tmp_path: P
     assert refused.exit_code == 1
     assert "--relay URL (the daemon's setting relay.broker.listen)" in refused.stderr
     named = CliRunner().invoke(cli, [*words, "--relay", "tcp://127.0.0.1:1"], input=line("far", user_id="alice"))
-    assert "at tcp://127.0.0.1:1; a daemon listens there with the setting relay.broker.listen" in named.stderr
+    assert "at tcp://127.0.0.1:1; to have a daemon listen there, set relay.broker.listen" in named.stderr
 
 
 def test_of_many_dropped_types_the_most_frequent_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +203,7 @@ def test_of_many_dropped_types_the_most_frequent_are_named(capsys: pytest.Captur
     print_summary(Summary(published=465, acknowledged=465, recallable_s=0.1, not_kept=types))
     said = capsys.readouterr().out
     assert "their type: my.type-30 30, my.type-29 29, " in said
-    assert "my.type-21 21, and 20 types more; a row of yours does" in said
+    assert "my.type-21 21, and 20 more types; to keep them, add a row" in said
 
 
 def test_waiting_does_not_report_unarrived_events_as_handled(capsys: pytest.CaptureFixture[str]) -> None:

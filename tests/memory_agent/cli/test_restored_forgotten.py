@@ -147,7 +147,7 @@ def test_a_missing_history_of_erasures_is_reported(data_dir: Path, backup: Path,
     shutil.rmtree(data_dir)
     result = run("restore", str(backup))
     assert result.exit_code == 0
-    assert "no history of erasures here" in result.stderr
+    assert "has no erasure history" in result.stderr
     assert len(texts(data_dir, "alice")) == 5
 
 

@@ -144,10 +144,10 @@ def test_what_one_user_publishes_others_find_and_fetch_until_it_is_taken_away(
     assert [word in listed for word in (item["id"], TITLE, "public", "not yet rated")] == [True] * 4
 
     taken = run("shared", "unpublish", item["id"], "--user", "ann")
-    assert (taken.exit_code, taken.stdout) == (0, f"took away {item['id']}, version 1\n")
+    assert (taken.exit_code, taken.stdout) == (0, f"withdrew {item['id']}, version 1\n")
     again = run("shared", "unpublish", item["id"], "--user", "ann")
     assert (again.exit_code, again.stdout) == (1, "")
-    assert again.stderr == f"note: nothing was taken away: {item['id']} is not an item of this user\n"
+    assert again.stderr == f"note: nothing was withdrawn: this user has no item {item['id']}\n"
     assert json.loads(run("shared", "unpublish", item["id"], "--user", "ann", "--json").stdout)["found"] is False
     assert code_of(run("shared", "show", item["id"], "--user", "ben", "--json")) == (1, "invalid_input")
     assert run_json("shared", "search", QUESTION, "--user", "ben", "--min-relevance", "0") == []
@@ -188,13 +188,13 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
         "   deploy",
         "attachment",
         f"   rules.toml, 21 B, SHA-256 {hashlib.sha256(ATTACHED).hexdigest()}",
-        "   It leaves as it is: nothing in it is masked.",
+        "   It is sent unchanged: nothing in it is masked.",
         "",
         "masked: github_token 1",
         "look at: person Ann Lee, path /srv/app/deploy.sh",
         "",
-        f"nothing has left; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} --user cat "
-        f"--data-dir {data_dir}",
+        f"nothing has been sent; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} "
+        f"--user cat --data-dir {data_dir}",
     ]
     document = json.loads(out.read_text())
     assert out.stat().st_mode & 0o777 == 0o600
@@ -209,7 +209,7 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
 def test_what_cannot_be_seen_is_named_and_cannot_control_the_terminal(run: Run) -> None:
     shown = run("shared", "preview", "--title", "a\x1b[2Jb", "--summary", "one \u200bword")
     assert ("   a�[2Jb\n" in shown.stdout, "   one �word\n" in shown.stdout) == (True, True)
-    assert "note: control and invisible characters are shown as �, and leave as they are\n" in shown.stderr
+    assert "note: control and invisible characters are shown as �, but are sent unchanged\n" in shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_a_person_sees_the_preview_again_and_decides(
     for answer, code in (("n\n", 130), ("", 2)):
         asked = run("shared", "confirm", str(out), "--user", "eva", input=answer)
         assert asked.exit_code == code
-        assert asked.stdout.strip() == previewed.partition("\n\nnothing has left")[0].strip()
+        assert asked.stdout.strip() == previewed.partition("\n\nnothing has been sent")[0].strip()
         assert "publish this, for every user of this deployment?" in asked.stderr
-    assert asked.stderr.endswith("[y/N]: \nerror: standard input is not a terminal; give --yes to confirm\n")
+    assert asked.stderr.endswith("[y/N]: \nerror: standard input is not a terminal; use --yes to confirm\n")
     assert code_of(run("shared", "confirm", str(out), "--user", "eva", "--json")) == (2, "usage")
     assert run_json("shared", "published", "--user", "eva") == []
     assert run("shared", "confirm", str(out), "--user", "eva", input="y\n").exit_code == 0
@@ -284,7 +284,7 @@ def test_a_pattern_is_offered_as_it_was_shown_listed_and_taken_back(
     words = ("shared", "preview", "--title", TITLE, "--summary", FIX, "--out", str(out), "--user", "oda")
     assert "shared offer" in run(*words, "--offer").stdout
     assert code_of(run("shared", "confirm", str(out), "--yes", "--user", "oda", "--json")) == (1, "invalid_input")
-    assert "is one to offer: `shared offer` takes it" in run("shared", "confirm", str(out), "--yes").stderr
+    assert "is a preview to offer; use `shared offer`" in run("shared", "confirm", str(out), "--yes").stderr
     assert run("shared", "offer", str(out), "--user", "oda", input="n\n").exit_code == 130
     assert run_json("shared", "offered", "--user", "oda") == []
     asked = run("shared", "offer", str(out), "--user", "oda", input="y\n")
@@ -307,7 +307,7 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     words = (*said, "--item", item["id"], "--policy", "public")
     assert code_of(run("shared", "preview", *words, "--user", "fay", "--json")) == (2, "usage")
     for_whom = run("shared", "preview", *said, "--item", item["id"], "--version", "2", "--user", "fay")
-    assert (for_whom.exit_code, "--item needs --policy" in for_whom.stderr) == (2, True)
+    assert (for_whom.exit_code, "--item requires --policy" in for_whom.stderr) == (2, True)
     publish(run, out, *words, "--version", "2", user="fay")
     (found,) = run_json("shared", "search", QUESTION, "--user", "gil")
     assert (found["item"]["id"], found["item"]["version"]) == (item["id"], "2")
@@ -329,7 +329,7 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     told = run(*rate, "1", "--user", "ida").stderr
     assert told == "note: once five users have rated this version, the next upkeep shows its ratings\n"
     taken = run(*rate, "--take-back", "--user", "ida")
-    assert taken.stdout == "took the rating back; everybody sees: not yet rated\n"
+    assert taken.stdout == "withdrew the rating; everybody sees: not yet rated\n"
     assert code_of(run(*rate, "1", "--user", "hal", "--json")) == (1, "invalid_input")
     for wrong in ((), ("1", "--take-back"), ("2",), ("good",)):
         assert run(*rate, *wrong, "--user", "ida").exit_code == 2, wrong
@@ -354,13 +354,13 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ((), "name what to share"),
-        (("--title", "x"), "name what to share"),
-        (("--text", "x", "--memory", "y"), "give one of"),
-        (("{file}", "--text", "x"), "give one of"),
-        (("--memory", "y", "--body"), "--body is for FILE or --text"),
+        ((), "specify what to share"),
+        (("--title", "x"), "specify what to share"),
+        (("--text", "x", "--memory", "y"), "cannot be combined"),
+        (("{file}", "--text", "x"), "cannot be combined"),
+        (("--memory", "y", "--body"), "--body requires FILE or --text"),
         (("{file}", "--type", "tool"), "--type"),
-        (("{file}", "--item", UNKNOWN), "--item needs --version"),
+        (("{file}", "--item", UNKNOWN), "--item requires --version"),
     ],
 )
 def test_words_of_a_preview_that_cannot_be_used_are_named(
@@ -515,7 +515,7 @@ def test_an_erased_user_takes_along_what_was_shared(
         ["offers", "of", "patterns", "1"],
         ["ratings", "of", "shared", "items", "1"],
     ]
-    assert "3 things that others see or count, for good?" in run(*asked).stderr
+    assert "and 3 shared items, offers and ratings?" in run(*asked).stderr
     assert run_json("shared", "published", "--user", "rob") != []
     receipt = run_json(*asked, "--yes")
     assert receipt["complete"]

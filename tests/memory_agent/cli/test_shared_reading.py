@@ -56,7 +56,7 @@ def test_a_long_item_is_shown_where_it_answers_and_in_full_by_its_id(on_files: R
         assert f"   | {ANSWER}" in lines
         assert sum(len(line) for line in lines if line.startswith("   | ")) < 1_200
         told = next(line for line in lines if "shared show" in line)
-        assert told.endswith(f" of {len(item['body']):,} characters; all of it: memory-agent shared show {item['id']}")
+        assert told.endswith(f" of {len(item['body']):,} characters; full text: memory-agent shared show {item['id']}")
         assert "   reference: https://wiki" in lines
         assert lines.index(file) + 1 == lines.index(fetch)
     whole = on_files("shared", "show", item["id"], "--user", "ben").stdout
@@ -90,7 +90,7 @@ def test_a_recall_says_why_an_item_has_its_place(on_files: Run, item: dict[str, 
     lines = [
         line.strip() for line in on_files("recall", QUESTION, *BOTH, "--explain", "--user", "ben").stdout.split("\n")
     ]
-    assert f"stands here: after all own memories, as relevant and not yet proven (cut-off {cut_off:g})" in lines
+    assert f"ranked after all your memories: relevant but not yet proven (cut-off {cut_off:g})" in lines
     assert f"relevance {found['relevance']:.2f}" in lines
     alone = on_files("recall", QUESTION, "--tier", "global", "--explain", "--user", "ben").stdout
     assert "relevance" in alone

@@ -225,9 +225,7 @@ def test_a_refusal_lists_what_fits(caller: HttpCaller, path: str, body: Any, det
 
 def test_a_user_in_the_query_is_refused(caller: HttpCaller) -> None:
     answer = caller.send("POST", "/v1/stats?user_id=alice", b"{}")
-    assert refused(answer, 422, "invalid_input")["detail"] == (
-        "user_id: belongs in the body of the request, not in its address"
-    )
+    assert refused(answer, 422, "invalid_input")["detail"] == ("user_id: must be in the request body, not in the URL")
 
 
 def test_a_wrong_path_method_or_media_type_gets_a_hint(caller: HttpCaller) -> None:
@@ -236,7 +234,7 @@ def test_a_wrong_path_method_or_media_type_gets_a_hint(caller: HttpCaller) -> No
     typeless = caller.post("recall", {"query": "x"}, Content_Type="text/plain")
     assert "Content-Type: application/json" in refused(typeless, 415, "protocol")["detail"]
     lost = caller.send("GET", "/v1/blocks?rule=x")
-    assert "there are: role, run, session, user_id" in refused(lost, 422, "invalid_input")["detail"]
+    assert "the parameters are: role, run, session, user_id" in refused(lost, 422, "invalid_input")["detail"]
 
 
 def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller) -> None:

@@ -191,7 +191,7 @@ def test_without_a_daemon_it_introduces_itself_and_says_what_to_do(tmp_path: Pat
 def test_an_invalid_address_is_refused_at_once(url: str) -> None:
     done = subprocess.run(command("--url", url), capture_output=True, text=True, env=environment(), check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is not http(s)://HOST:PORT" in done.stderr
+    assert "must be http(s)://HOST:PORT" in done.stderr
 
 
 def test_disabled_http_is_reported_as_such(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
     out = io.BytesIO()
     Bridge(find, {}, "standard", out).run(Lines(line(recall(1)) + line(recall(2))))
     found = {answer["id"]: answer for answer in map(json.loads, out.getvalue().splitlines())}
-    assert "under way" in failure(found[2])["text"]
+    assert "in progress" in failure(found[2])["text"]
     assert "later" in failure(found[1])["text"]
 
 
@@ -559,7 +559,7 @@ def test_a_daemon_that_cannot_start_is_reported_once(tmp_path: Path) -> None:
     local = Failing(Layout(tmp_path), None, said.append)
     local.start()
     local._process.wait(PATIENCE_S)
-    with pytest.raises(UnavailableError, match=r"did not start; .*daemon\.log says why"):
+    with pytest.raises(UnavailableError, match=r"did not start; see .*daemon\.log"):
         local.start()
     assert len(said) == 1
 

@@ -151,9 +151,9 @@ def test_two_runs_are_compared_by_the_trial_and_by_the_compare_command(tmp_path:
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
-        (("locomo",), 2, "Missing argument 'FILE' (or compare two files of results: --compare A B)"),
+        (("locomo",), 2, "Missing argument 'FILE' (or compare two result files with --compare A B)"),
         (("beam",), 2, "Missing argument 'FOLDER'"),
-        (("locomo", "x.json", "--compare", "a", "b"), 2, "measures nothing itself"),
+        (("locomo", "x.json", "--compare", "a", "b"), 2, "--compare cannot be combined with"),
         (("locomo", "--compare", "a"), 2, "--compare"),
         (("locomo", "--compare", "absent", "b"), 1, "absent: cannot be read"),
         (("locomo", "x.json", "--conversations", "2-1"), 2, "is not a list of numbers and ranges"),
@@ -172,7 +172,7 @@ def test_impossible_requests_are_errors(words: tuple[str, ...], exit_code: int, 
 def test_a_folder_without_a_daemon_is_refused_with_advice(tmp_path: Path) -> None:
     result = run("locomo", write_locomo(tmp_path, 1), "--data-dir", tmp_path / "data")
     assert result.exit_code == 1
-    assert "leave --data-dir away" in result.stderr
+    assert "omit --data-dir" in result.stderr
 
 
 def test_beam_counts_messages_and_leaves_abstention_out(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_own_data_is_evaluated_by_user_with_grades(tmp_path: Path) -> None:
     table = run("jsonl", file, "--embedded").stdout
     assert "sessions found" not in table
     rows = [line.split("  ")[0] for line in table.splitlines() if line.startswith(("all", "category"))]
-    assert rows == ["category none", "all", "all, shown records alone"]
+    assert rows == ["category none", "all", "all, shown records only"]
 
 
 def test_duplicate_turns_are_credited_and_distinguished_from_the_shown_one(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_entries_of_events_that_are_no_longer_written_are_replaced(tmp_path: Pat
 def test_a_server_of_another_program_with_our_name_is_kept(tmp_path: Path, client: str, text: str) -> None:
     place = Place(tmp_path, client)
     place.write(text, place.paths[0])
-    with pytest.raises(ClientSettingsError, match="another program's"):
+    with pytest.raises(ClientSettingsError, match="belongs to another program"):
         place.connect()
     place.disconnect()
     assert place.tree()[str(place.paths[0].relative_to(place.home))] == text.encode()
@@ -226,7 +226,7 @@ def test_a_server_of_another_program_with_our_name_is_kept(tmp_path: Path, clien
 @pytest.mark.parametrize(
     ("client", "content", "reason"),
     [
-        ("claude-code", b'{"mcpServers": {', "ends early"),
+        ("claude-code", b'{"mcpServers": {', "unexpected end"),
         ("claude-code", b'{\n  // why\n}', "line 2, column 3: a comment"),
         ("gemini", b'{"a": 1,}', "after a comma"),
         ("cursor", b"\xff\xfe{\0", "not UTF-8"),
@@ -309,7 +309,7 @@ def test_the_backup_holds_the_file_as_it_was_for_its_owner_alone(tmp_path: Path)
 def test_a_path_that_no_file_of_text_can_name_is_refused(tmp_path: Path, client: str) -> None:
     place = Place(tmp_path, client)
     odd = os.fsdecode(b"/tmp/\xff")
-    with pytest.raises(ClientSettingsError, match="a path for it is not UTF-8"):
+    with pytest.raises(ClientSettingsError, match="a path in its entries is not UTF-8"):
         place.connect(Command("/opt/memory-agent", ("--data-dir", odd), ("--data-dir", odd)))
     assert place.tree() == {}
 
