@@ -20,7 +20,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, ou
 START_RAY = (
     "tests/end_to_end/",
     "tests/former_version/test_former_daemon.py",
-    "tests/memory_agent/daemon/test_hosts_in_ray.py",
+    "tests/memory_agent/daemon/test_supervisors.py",
     "tests/ops/test_bench.py",
     "tests/ops/test_demo_books.py",
     "tests/ops/test_readme_examples.py",
