@@ -14,7 +14,7 @@ from memory_agent.cli.options import UNUSED, Target, daemon_options, options_whe
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
 from memory_agent.records.memories import MemoryStats
-from memory_agent.verbs.protocol import DaemonStatus
+from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 
 _MOST_TYPES = 8
 
@@ -123,10 +123,14 @@ def _print_status(status: DaemonStatus) -> None:
     click.echo()
     print_figures("journal", dict(_of_journal(status.journal)))
     click.echo()
-    rows = [(part.name, part.state, part.pid, part.restarts, size(part.resident_bytes)) for part in status.parts]
+    rows = [(part.name, part.state, part.pid, part.restarts, _resident(part)) for part in status.parts]
     print_table("parts", ("name", "state", "pid", "restarts", "resident"), rows)
     resident = size(sum(part.resident_bytes for part in status.parts))
     click.echo(f"resident in all: {resident}" + (", without Ray's own processes" if status.form == "full" else ""))
+
+
+def _resident(part: PartStatus) -> str:
+    return size(part.resident_bytes) if part.resident_bytes or part.pid is None else "in daemon"
 
 
 @click.command()
