@@ -29,7 +29,7 @@ WITHOUT_RAY = tuple(
     for name in ("coding_agents", "early_client", "encrypted", "keys_of_users", "reembedding")
 )
 """Files of START_RAY whose daemons are light."""
-STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "world"}
+STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start a Ray."""
 
 

@@ -135,7 +135,8 @@ class Workers:
             while not self._is_closed:
                 message = self._socket.receive(_POLL_S)
                 if message is None:
-                    self._socket.listen_again()  # recreates a deleted socket file
+                    if not self._is_closed:
+                        self._socket.listen_again()  # recreates a deleted socket file
                 elif (job := self._read(message)) is not None:
                     self._run_or_queue(job)
         except BaseException:

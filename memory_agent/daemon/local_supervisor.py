@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -145,7 +146,7 @@ class RelayThread:
         while not self._is_stopping:
             try:
                 self._broker = self._broker or Broker(self._data_dir, self._settings)
-                self._broker.run()
+                self._broker.run(lambda: not self._is_stopping)
                 pause_s = _FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - reopened, as a new process would
                 self._broker = None
@@ -183,11 +184,15 @@ class ThreadHost(Host):
         return os.getpid()
 
     def end(self) -> None:
-        """As `Host.end`: closes its memories too."""
+        """As `Host.end`. Returns at once: a request in progress ends, and then its memory is closed, in a thread."""
         self.is_gone = True
-        self._server.close()
-        self._memories.close()
         super().end()
+        threading.Thread(target=self._close, name=f"{self.name}-end", daemon=True).start()
+
+    def _close(self) -> None:
+        self._server.close()
+        self._remove_sockets()  # a thread of the server may have recreated one
+        self._memories.close()
 
     async def endpoints(self) -> HostEndpoints:
         """As `Host.endpoints`."""
@@ -198,7 +203,7 @@ class ThreadHost(Host):
         self._require_alive()
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.to_thread(work)
+                await _in_thread(work)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
         except MemoryAgentError:
@@ -210,3 +215,25 @@ class ThreadHost(Host):
     def _require_alive(self) -> None:
         if self.is_gone:
             raise HostDiedError(f"{self.name} has ended")
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Run `work` in a daemon thread, which may outlast a timeout. The loop waits for threads of its executor."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:  # noqa: BLE001 - raised in the loop
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    await done

@@ -35,7 +35,6 @@ from relay.log import log
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
 )  # the default is 15: recalls would wait for bulk embedding, which has 10

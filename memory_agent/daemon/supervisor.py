@@ -124,6 +124,9 @@ class Host(ABC):
         """End the host. Its memories should be asleep; if not, nothing committed is lost."""
         self._answers.close()
         self._batches.close()
+        self._remove_sockets()
+
+    def _remove_sockets(self) -> None:
         for file in self._files:
             file.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 import pytest
+from polling import until
 
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.hosts import Hosts
@@ -31,10 +32,10 @@ from relay import Broker, JournalInUseError, Publisher
 pytestmark = pytest.mark.ray
 
 T = TypeVar("T")
-with_ray = pytest.mark.parametrize("world", ["full"], indirect=True)
+with_ray = pytest.mark.parametrize("supervised", ["full"], indirect=True)
 
 
-class World:
+class Supervised:
     """A started supervisor, with the event loop that it must be used in."""
 
     def __init__(self, form: str, folder: Path) -> None:
@@ -70,46 +71,46 @@ class World:
 
 
 @pytest.fixture(scope="module", params=["full", "light"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
     with tempfile.TemporaryDirectory(prefix="supervised-") as folder:
-        world = World(request.param, Path(folder))
-        yield world
-        world.stop()
+        supervised = Supervised(request.param, Path(folder))
+        yield supervised
+        supervised.stop()
         Broker(Path(folder)).start().stop()  # the journal is free again
 
 
-def test_relay_and_embedder_listen_and_are_listed(world: World) -> None:
-    form = world.supervisor.form
-    assert ("ray" in world.listens) == (form == "full") == any("Ray" in part for part in world.progress)
-    with Publisher(str(world.listens["relay"])) as publisher:
+def test_relay_and_embedder_listen_and_are_listed(supervised: Supervised) -> None:
+    form = supervised.supervisor.form
+    assert ("ray" in supervised.listens) == (form == "full") == any("Ray" in part for part in supervised.progress)
+    with Publisher(str(supervised.listens["relay"])) as publisher:
         publisher.publish({"event_type": "chat.user_msg", "user_id": "eve", "payload": {"text": "hello"}})
         assert publisher.flush().pending == 0
-    parts = {part.name: part for part in world.supervisor.parts()}
+    parts = {part.name: part for part in supervised.supervisor.parts()}
     assert [(name, part.state) for name, part in parts.items()] == [("relay", "running"), ("embedder", "running")]
     assert all((part.pid == os.getpid()) == (form == "light") for part in parts.values())
-    assert world.supervisor.model is None
+    assert supervised.supervisor.model is None
     with pytest.raises(JournalInUseError):
-        Broker(world.layout.data_dir)
+        Broker(supervised.layout.data_dir)
 
 
-def test_a_sleeping_user_wakes_on_a_request_and_ended_hosts_leave_no_socket_file(world: World) -> None:
+def test_a_sleeping_user_wakes_on_a_request_and_ended_hosts_leave_no_socket_file(supervised: Supervised) -> None:
     async def go() -> None:
-        before = {*world.layout.run.glob("*.sock")}
+        before = {*supervised.layout.run.glob("*.sock")}
         for _ in range(3):
-            hosts = world.hosts()
+            hosts = supervised.hosts()
             reply = await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
             assert decode_reply(reply, MemoryStats).user_id == "alice"
             await hosts.keep_up(fill_vectors=False)
             assert len(await hosts.pids()) == 1
             await hosts.close()
-            assert {*world.layout.run.glob("*.sock")} == before
+            await until(lambda: {*supervised.layout.run.glob("*.sock")} == before)
 
-    world.run(go())
+    supervised.run(go())
 
 
-def test_an_ended_host_is_gone(world: World) -> None:
+def test_an_ended_host_is_gone(supervised: Supervised) -> None:
     async def go() -> None:
-        host = world.supervisor.start_host()
+        host = supervised.supervisor.start_host()
         assert await host.pid(60.0) > 0
         host.end()
         async with asyncio.timeout(60.0):
@@ -120,36 +121,36 @@ def test_an_ended_host_is_gone(world: World) -> None:
             with pytest.raises(HostDiedError):
                 await ask()
 
-    world.run(go())
+    supervised.run(go())
 
 
-def test_a_host_that_does_not_answer_in_time_is_reported(world: World) -> None:
+def test_a_host_that_does_not_answer_in_time_is_reported(supervised: Supervised) -> None:
     async def go() -> None:
-        hosts = world.hosts()
+        hosts = supervised.hosts()
         await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
         (host,) = hosts._hosts.values()
         with pytest.raises(DeadlineExceededError, match=host.name):
             await host.keep_up(1e-6, fill_vectors=False)
         await hosts.close()
 
-    world.run(go())
+    supervised.run(go())
 
 
-def test_only_an_actor_has_an_address_in_ray(world: World) -> None:
+def test_only_an_actor_has_an_address_in_ray(supervised: Supervised) -> None:
     async def go() -> None:
-        host = world.supervisor.start_host()
-        if world.supervisor.form == "full":
+        host = supervised.supervisor.start_host()
+        if supervised.supervisor.form == "full":
             assert host.address.actor == host.name
         else:
             with pytest.raises(UnavailableError, match="without Ray"):
                 host.address  # noqa: B018
         host.end()
 
-    world.run(go())
+    supervised.run(go())
 
 
-def test_a_failed_relay_is_started_again(world: World) -> None:
-    supervisor = world.supervisor
+def test_a_failed_relay_is_started_again(supervised: Supervised) -> None:
+    supervisor = supervised.supervisor
 
     def relay() -> tuple[str, int]:
         part = supervisor.parts()[0]
@@ -169,23 +170,23 @@ def test_a_failed_relay_is_started_again(world: World) -> None:
             while relay() != ("running", restarts + 1):
                 await asyncio.sleep(0.05)
 
-    world.run(go())
-    with Publisher(str(world.listens["relay"])) as publisher:
+    supervised.run(go())
+    with Publisher(str(supervised.listens["relay"])) as publisher:
         publisher.publish({"event_type": "chat.user_msg", "user_id": "eve", "payload": {"text": "hello again"}})
         assert publisher.flush().pending == 0
 
 
 @with_ray
-def test_ray_listens_on_loopback_alone(world: World) -> None:
-    assert world.cluster.address.startswith("127.0.0.1:")
-    listening = world.run(_listening_beside_a_user(world))
+def test_ray_listens_on_loopback_alone(supervised: Supervised) -> None:
+    assert supervised.cluster.address.startswith("127.0.0.1:")
+    listening = supervised.run(_listening_beside_a_user(supervised))
     assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
     assert {address for _, address in listening} == {"127.0.0.1"}
 
 
-async def _listening_beside_a_user(world: World) -> set[tuple[str, str]]:
+async def _listening_beside_a_user(supervised: Supervised) -> set[tuple[str, str]]:
     """Return (process, address) for everything that listens while a user is awake: this test and Ray."""
-    hosts = world.hosts()
+    hosts = supervised.hosts()
     await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = {
@@ -199,25 +200,25 @@ async def _listening_beside_a_user(world: World) -> set[tuple[str, str]]:
 
 
 @with_ray
-def test_a_user_put_to_sleep_wakes_in_a_new_process(world: World) -> None:
+def test_a_user_put_to_sleep_wakes_in_a_new_process(supervised: Supervised) -> None:
     async def go() -> list[int]:
         pids: list[int] = []
         for _ in range(3):
-            hosts = world.hosts()
+            hosts = supervised.hosts()
             await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
             pids += (await hosts.pids()).values()
             await hosts.close()
         return pids
 
-    assert len(set(world.run(go()))) == 3
+    assert len(set(supervised.run(go()))) == 3
 
 
-def test_a_request_while_the_user_falls_asleep_is_answered(world: World) -> None:
+def test_a_request_while_the_user_falls_asleep_is_answered(supervised: Supervised) -> None:
     """Without spare processes, each new process starts while the former process ends."""
     settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
 
     async def go() -> None:
-        hosts = world.hosts(settings)
+        hosts = supervised.hosts(settings)
         for turn in range(4):
             await hosts.call("dora", "stats", encode(NoParams()), 60_000.0)
             sleeping = asyncio.create_task(hosts.sleep_idle())
@@ -228,13 +229,13 @@ def test_a_request_while_the_user_falls_asleep_is_answered(world: World) -> None
             await sleeping
         await hosts.close()
 
-    world.run(go())
+    supervised.run(go())
 
 
 @with_ray
-def test_a_killed_host_is_restarted_and_not_gone(world: World) -> None:
+def test_a_killed_host_is_restarted_and_not_gone(supervised: Supervised) -> None:
     async def go() -> None:
-        host = world.supervisor.start_host()
+        host = supervised.supervisor.start_host()
         os.kill(await host.pid(60.0), signal.SIGKILL)
         async with asyncio.timeout(60.0):
             while await _answers(host):
@@ -245,7 +246,7 @@ def test_a_killed_host_is_restarted_and_not_gone(world: World) -> None:
                 await asyncio.sleep(0.05)
         host.end()
 
-    world.run(go())
+    supervised.run(go())
 
 
 async def _answers(host: Host) -> bool:
@@ -256,11 +257,11 @@ async def _answers(host: Host) -> bool:
 
 
 @with_ray
-def test_ray_keeps_no_record_of_calls(world: World) -> None:
+def test_ray_keeps_no_record_of_calls(supervised: Supervised) -> None:
     """Regression: the gcs kept a record of 5 KB (measured) for each of the last 100,000 calls."""
 
     async def go() -> int:
-        host = world.supervisor.start_host()
+        host = supervised.supervisor.start_host()
         await _asked(host, 200)
         before = _own_bytes(gcs)
         await _asked(host, 3_000)
@@ -268,8 +269,8 @@ def test_ray_keeps_no_record_of_calls(world: World) -> None:
         host.end()
         return _own_bytes(gcs) - before
 
-    (gcs,) = (process for process in world.cluster._system if process.name() == "gcs_server")
-    grown = world.run(go())
+    (gcs,) = (process for process in supervised.cluster._system if process.name() == "gcs_server")
+    grown = supervised.run(go())
     assert grown < 6_000_000
 
 
@@ -284,13 +285,13 @@ def _own_bytes(process: psutil.Process) -> int:
 
 
 @with_ray
-def test_a_run_begins_once_even_if_its_host_is_killed(world: World) -> None:
+def test_a_run_begins_once_even_if_its_host_is_killed(supervised: Supervised) -> None:
     """The second caller does not notice the death: the request has an event id, so it may be repeated."""
     too_short_to_embed = "Fix"
     params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
 
     async def go() -> list[Trajectory]:
-        hosts = world.hosts()
+        hosts = supervised.hosts()
         first = decode_reply(await hosts.call("carol", "run_begin", params, 60_000.0), Trajectory)
         (pid,) = (await hosts.pids()).values()
         os.kill(pid, signal.SIGKILL)
@@ -302,13 +303,13 @@ def test_a_run_begins_once_even_if_its_host_is_killed(world: World) -> None:
         assert listed == [again]
         return [first, again]
 
-    first, again = world.run(go())
+    first, again = supervised.run(go())
     assert first == again
 
 
-def test_an_unexpected_error_is_reported_and_not_retried(world: World) -> None:
+def test_an_unexpected_error_is_reported_and_not_retried(supervised: Supervised) -> None:
     async def go() -> MemoryAgentError:
-        host = world.supervisor.start_host()
+        host = supervised.supervisor.start_host()
         await host.pid(60.0)
         with pytest.raises(MemoryAgentError, match="TypeError") as caught:
             await host.sleep(["no user id"], 60.0)  # type: ignore[arg-type]
@@ -316,6 +317,6 @@ def test_an_unexpected_error_is_reported_and_not_retried(world: World) -> None:
         host.end()
         return caught.value
 
-    error = world.run(go())
+    error = supervised.run(go())
     assert not isinstance(error, HostDiedError)
     assert not error.retryable
