@@ -47,8 +47,8 @@ peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its
 
 agents: .venv/agents/ready ## install the coding agents of the end-to-end tests and of the demo, from npm: 870 MB
 
-test: setup peers ## run all tests, in one process per core (at most four)
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --no-loadscope-reorder
+test: setup peers ## run all tests, in one process more than there are cores (at most four)
+	$(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
 fuzz: setup ## fuzz each target for SECONDS (15), with findings added to tests/fuzz/corpus; then try what users share for minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev,fuzz]' || echo "without atheris: mutation alone" >&2

@@ -210,10 +210,11 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ready for the next users. `auto` depends on the cores and the memory (`daemon.capacity`). At most `most_awake` users
     are awake at a time. `owner_claims` determines which keys may assign a run or session, and with it the events of
     `system`, to a user. `vouched` permits only keys for all users; `any` also permits users' own keys, which could
-    claim another user's run first.
+    claim another user's run first. With `light` the daemon runs as one process without Ray; all users share one host.
     """
 
     listen: tuple[str, ...] = ()
+    light: bool = False
     dedicated_hosts: NonNegative | Auto = "auto"
     shared_hosts: Count | Auto = "auto"
     spare_hosts: NonNegative | Auto = "auto"

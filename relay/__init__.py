@@ -106,6 +106,7 @@ _HOMES = {
     "masked_kinds": "intake.masking",
     "matches": "event",
     "matches_any": "event",
+    "open_after_former": "broker",
     "open_key_ring": "crypto",
     "publisher_of": "journal",
     "read_event": "event",

@@ -13,19 +13,15 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from relay.broker import Broker
+from relay.broker import Broker, open_after_former
 from relay.config import RelaySettings, load_settings
-from relay.errors import JournalInUseError, RelayError, RelaySettingsError
-from relay.log import LEVELS, configure_logging, log
-
-_FORMER_RELAY_S = 10.0
-_POLL_S = 0.05
+from relay.errors import RelayError, RelaySettingsError
+from relay.log import LEVELS, configure_logging
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,35 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
-    broker = _open_after_former(data_dir, settings) if parent_pid else Broker(data_dir, settings)
+    broker = open_after_former(data_dir, settings) if parent_pid else Broker(data_dir, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
-    ready = {
-        "ready": True,
-        **broker.endpoints._asdict(),
-        "listen": broker.listen,
-        "feed_listen": broker.feed_listen,
-        "pub": broker.pub_endpoints,
-        "pid": os.getpid(),
-    }
+    ready = {"ready": True, **broker.listening, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201
     broker.run(lambda: parent_pid in (0, os.getppid()))
-
-
-def _open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
-    """Open the broker, waiting up to 10 s for the relay of a killed parent to exit. Raises the errors of `Broker`."""
-    deadline_s = time.monotonic() + _FORMER_RELAY_S
-    is_logged = False
-    while True:
-        try:
-            return Broker(data_dir, settings)
-        except JournalInUseError as error:
-            if time.monotonic() >= deadline_s:
-                raise
-            if not is_logged:
-                log.info("relay.waiting", owner=error.owner)
-                is_logged = True
-            time.sleep(_POLL_S)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -26,6 +26,7 @@ from relay.crypto import open_key_ring
 from relay.errors import (
     JournalError,
     JournalFullError,
+    JournalInUseError,
     JournalPausedError,
     ProtocolError,
     RelayError,
@@ -43,6 +44,8 @@ from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
 from relay.worker import Worker
 
 _IDLE_WAIT_S = 1.0
+_FORMER_RELAY_S = 10.0
+_POLL_S = 0.05
 _REST = 20.0  # pause after a compaction, in multiples of its duration, so writers are blocked 5 % of the time
 _LEAST_REST_S = 1.0
 
@@ -88,6 +91,16 @@ class Broker:
         self._intake = Intake(self._journal, self._admission, self._counts, self._settings.broker.max_lag)
         self._answers = Answers(self._journal, self._settings, self._admission, self._counts, self._upkeep.wake)
         self._rung_seq = self._journal.last_seq
+
+    @property
+    def listening(self) -> dict[str, str | list[str]]:
+        """All endpoints, by name."""
+        return {
+            **self.endpoints._asdict(),
+            "listen": self.listen,
+            "feed_listen": self.feed_listen,
+            "pub": self.pub_endpoints,
+        }
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Serve until `stop`, or until `wanted()` is false; then answer queued requests, and close.
@@ -251,6 +264,22 @@ class Broker:
         if server is not None:
             server.close()
         self._journal.close()
+
+
+def open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
+    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the errors of `Broker`."""
+    deadline_s = time.monotonic() + _FORMER_RELAY_S
+    is_logged = False
+    while True:
+        try:
+            return Broker(data_dir, settings)
+        except JournalInUseError as error:
+            if time.monotonic() >= deadline_s:
+                raise
+            if not is_logged:
+                log.info("relay.waiting", owner=error.owner)
+                is_logged = True
+            time.sleep(_POLL_S)
 
 
 class _Upkeep:

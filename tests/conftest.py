@@ -19,14 +19,23 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, ou
 
 START_RAY = (
     "tests/end_to_end/",
-    "tests/former_version/test_former_daemon.py",
-    "tests/memory_agent/daemon/test_hosts_in_ray.py",
+    "tests/memory_agent/daemon/test_supervisors.py",
     "tests/ops/test_bench.py",
     "tests/ops/test_demo_books.py",
     "tests/ops/test_readme_examples.py",
 )
-STARTERS = {"cluster", "daemon", "encrypted_daemon", "own_daemon", "rough_daemon"}
+WITHOUT_RAY = tuple(
+    f"tests/end_to_end/test_{name}.py"
+    for name in ("coding_agents", "early_client", "encrypted", "keys_of_users", "reembedding")
+)
+"""Files of START_RAY whose daemons are light."""
+STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
+
+
+def starts_ray(nodeid: str) -> bool:
+    """Whether the file of a test starts a Ray."""
+    return nodeid.startswith(START_RAY) and not nodeid.startswith(WITHOUT_RAY)
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +44,12 @@ def _no_log_after() -> Iterator[None]:
     yield
     if "structlog" in sys.modules:
         sys.modules["structlog"].reset_defaults()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than cores, at most four, because many tests wait for processes that they started."""
+    return min((os.cpu_count() or 1) + 1, 4)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "ray" if nodeid.startswith(START_RAY) else nodeid.partition("::")[0]
+            return "ray" if starts_ray(nodeid) else nodeid.partition("::")[0]
 
     return ByFile(config, log)
 
@@ -56,6 +71,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files that start Ray first, because they take longest. Fails if such a file is not listed above."""
     for item in items:
         starts = item.get_closest_marker("ray") or STARTERS & set(getattr(item, "fixturenames", ()))
-        if starts and not item.nodeid.startswith(START_RAY):
+        if starts and not starts_ray(item.nodeid):
             raise pytest.UsageError(f"{item.nodeid} starts Ray; add its file to START_RAY in {__file__}")
-    items.sort(key=lambda item: not item.nodeid.startswith(START_RAY))
+    items.sort(key=lambda item: not starts_ray(item.nodeid))

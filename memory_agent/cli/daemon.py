@@ -14,7 +14,7 @@ from memory_agent.cli.options import UNUSED, Target, daemon_options, options_whe
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
 from memory_agent.records.memories import MemoryStats
-from memory_agent.verbs.protocol import DaemonStatus
+from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 
 _MOST_TYPES = 8
 
@@ -110,6 +110,7 @@ def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _print_status(status: DaemonStatus) -> None:
     figures = {
         "up": f"{status.uptime_s:g} s",
+        "form": status.form,
         "model": status.model,
         "users awake": status.active_users,
         "dispatcher": status.dispatched,
@@ -122,10 +123,14 @@ def _print_status(status: DaemonStatus) -> None:
     click.echo()
     print_figures("journal", dict(_of_journal(status.journal)))
     click.echo()
-    rows = [(part.name, part.state, part.pid, part.restarts, size(part.resident_bytes)) for part in status.parts]
+    rows = [(part.name, part.state, part.pid, part.restarts, _resident(part)) for part in status.parts]
     print_table("parts", ("name", "state", "pid", "restarts", "resident"), rows)
     resident = size(sum(part.resident_bytes for part in status.parts))
-    click.echo(f"resident in all: {resident}, without Ray's own processes")
+    click.echo(f"resident in all: {resident}" + (", without Ray's own processes" if status.form == "full" else ""))
+
+
+def _resident(part: PartStatus) -> str:
+    return size(part.resident_bytes) if part.resident_bytes or part.pid is None else "in daemon"
 
 
 @click.command()
@@ -135,9 +140,10 @@ def _print_status(status: DaemonStatus) -> None:
     metavar="tcp://127.0.0.1:PORT",
     help="Also listen there, besides the socket file; beyond loopback as curve+tcp://HOST:PORT. Repeatable.",
 )
+@click.option("--light", is_flag=True, help="Run as one process without Ray: for one person, in 200 MB.")
 @options_where_user(UNUSED)
-def serve(target: Target, listen: tuple[str, ...]) -> None:
-    """Run relay, embedder, Ray and gateway until SIGTERM or Ctrl-C.
+def serve(target: Target, listen: tuple[str, ...], light: bool) -> None:
+    """Run relay, embedder, hosts and gateway until SIGTERM or Ctrl-C.
 
     Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal it prints in
     words where it listens and what to do next, and logs warnings only (--set log_level=debug logs everything).
@@ -146,13 +152,15 @@ def serve(target: Target, listen: tuple[str, ...]) -> None:
     \b
     Examples:
       memory-agent serve
+      memory-agent serve --light
       memory-agent serve --data-dir /srv/memory --listen tcp://127.0.0.1:7420
       memory-agent serve --set daemon.idle_sleep_s=60 2> daemon.log
     """
-    from memory_agent.daemon.process import serve as serve_daemon  # Ray takes a second to import
+    from memory_agent.daemon.process import serve as serve_daemon
     from relay.log import configure_logging
 
     configure_logging(target.settings.log_level)
-    daemon = msgspec.structs.replace(target.settings.daemon, listen=target.settings.daemon.listen + listen)
+    own = target.settings.daemon
+    daemon = msgspec.structs.replace(own, listen=own.listen + listen, light=own.light or light)
     settings = msgspec.structs.replace(target.settings, daemon=daemon, data_dir=str(target.data_dir))
     raise SystemExit(serve_daemon(settings, target.data_dir))

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from memory_agent.client.blocking import MemoryClient
 from memory_agent.client.methods import MemoryMethods
-from memory_agent.daemon.actors import ask_host, join, ray_token
-from memory_agent.errors import HostDiedError, NothingSharedError
+from memory_agent.daemon.ray_supervisor import ask_host, join, ray_token
+from memory_agent.errors import HostDiedError, NothingSharedError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.verbs.protocol import HostAddress, decode_reply, encode_fields
 from memory_agent.verbs.table import BY_METHOD, Call
@@ -21,11 +21,14 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     """Join the Ray cluster of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
     `ray.init` by itself cannot join it, because it replaces loopback addresses with the external one. Raises
-    `UnavailableError`, including when Ray was imported before this package without token mode (`RAY_AUTH_MODE=token`).
+    `UnavailableError`, including for a daemon without Ray, and when Ray was imported before this package without token
+    mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
     with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
-        address = client.status().endpoints["ray"]
+        address = client.status().endpoints.get("ray")
+    if address is None:
+        raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient, or restart it with Ray")
     join(str(address), ray_token(layout.run), **options)
 
 

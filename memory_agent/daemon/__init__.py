@@ -1,6 +1,11 @@
 """The service that hosts the memories of many users in several processes.
 
 An event passes through `dispatcher`, `lane`, `hosts` and `host`; a request enters at `service` and joins this path at
-`hosts`. `components` connects them, `actors` runs hosts in Ray, and `process` starts, watches and stops everything.
-Read `components` first. Import modules, not this package: `actors` takes a second to import Ray.
+`hosts`. `components` connects them; a `supervisor` runs relay, embedder and hosts, as processes with Ray
+(`ray_supervisor`) or as threads (`local_supervisor`); `process` starts, watches and stops everything. Read `components`
+first. Import modules, not this package: Ray takes a second to import.
 """
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two

@@ -64,6 +64,11 @@ def shared_socket(run_folder: Path) -> Path:
     return run_folder / "shared.sock"
 
 
+def internal_error(cause: BaseException) -> MemoryAgentError:
+    """Return the error for a bug in a host. It is not retryable: the host continues, and a retry would fail again."""
+    return MemoryAgentError(f"internal error ({type(cause).__name__}); the daemon's log has the traceback")
+
+
 class HostServer:
     """Serves a `MemoryHost` until `close` or the end of the process."""
 
@@ -130,7 +135,8 @@ class Workers:
             while not self._is_closed:
                 message = self._socket.receive(_POLL_S)
                 if message is None:
-                    self._socket.listen_again()  # recreates a deleted socket file
+                    if not self._is_closed:
+                        self._socket.listen_again()  # recreates a deleted socket file
                 elif (job := self._read(message)) is not None:
                     self._run_or_queue(job)
         except BaseException:
@@ -175,10 +181,8 @@ class Workers:
         try:
             return [self._answer(job.request, job.body)]
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the process
-            name = type(error).__name__
-            fault = MemoryAgentError(f"internal error ({name}); the daemon's log has the traceback")
-            trace = "".join(traceback.format_tb(error.__traceback__)) + name
-            return [encode_fault(fault), trace.encode()]
+            trace = "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
+            return [encode_fault(internal_error(error)), trace.encode()]
 
 
 class MemoryHost:

@@ -13,11 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import xxhash
 
 from memory_agent.daemon.capacity import Capacity
+from memory_agent.daemon.supervisor import Host, Supervisor
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
@@ -27,9 +27,6 @@ from memory_agent.verbs.protocol import HostAddress, HostRequest, IngestBatch, d
 from memory_agent.verbs.table import BY_NAME
 from relay import SHARED_USER
 from relay.log import log
-
-if TYPE_CHECKING:  # importing Ray takes a second
-    from memory_agent.daemon.actors import Cluster, Host
 
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
@@ -56,8 +53,8 @@ class Hosts:
     waits.
     """
 
-    def __init__(self, cluster: Cluster, settings: DaemonSettings, capacity: Capacity) -> None:
-        self._cluster = cluster
+    def __init__(self, supervisor: Supervisor, settings: DaemonSettings, capacity: Capacity) -> None:
+        self._supervisor = supervisor
         self._settings = settings
         self._spares_kept = capacity.spare_hosts
         apart = {SHARED_USER: _OF_SHARED}
@@ -240,7 +237,9 @@ class Hosts:
         name = self._directory.seat(user_id, time.monotonic())
         if name not in self._hosts:
             is_spare = self._spares and name != _OF_SHARED
-            self._hosts[name] = self._spares.pop() if is_spare else self._cluster.start_host(shared=name == _OF_SHARED)
+            self._hosts[name] = (
+                self._spares.pop() if is_spare else self._supervisor.start_host(shared=name == _OF_SHARED)
+            )
         return self._hosts[name]
 
     def _forget_if_gone(self, user_id: str, host: Host) -> None:

@@ -1,4 +1,4 @@
-"""The daemon process: starts relay, embedder, Ray and the components, keeps them running, and stops them in order.
+"""The daemon process: starts relay, embedder, hosts and the components, keeps them running, and stops them in order.
 
 It stops in this order: refuse new requests, finish dispatching, commit the cursor, close the memories, end the
 processes. Nothing depends on an orderly stop: after a kill, journal and stores are complete.
@@ -14,22 +14,21 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from memory_agent.daemon.actors import Cluster
-from memory_agent.daemon.capacity import capacity_here
-from memory_agent.daemon.children import Child, resident_bytes
+from memory_agent.daemon.children import resident_bytes
 from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.supervisor import Endpoints, Supervisor
 from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
-from memory_agent.errors import ModelError, SettingsError, UnavailableError
+from memory_agent.errors import ModelError, SettingsError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
@@ -41,7 +40,6 @@ from relay import (
     SHARED_USER,
     TOKEN_FILE,
     RelayError,
-    RelaySettings,
     RelaySettingsError,
     check_endpoint,
 )
@@ -50,10 +48,6 @@ from relay.log import log
 
 if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
-
-_RAY_CHECK_S = 1.0
-_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Saves the embedder 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
 
 
 def serve(settings: Settings, data_dir: Path) -> int:
@@ -73,15 +67,29 @@ def serve(settings: Settings, data_dir: Path) -> int:
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during startup needs the token
     with layout.hold():
-        return asyncio.run(Daemon(settings, layout).run())
+        return asyncio.run(Daemon(settings, layout, _supervisor(settings, layout)).run())
+
+
+def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
+    """Return the supervisor of the form that the settings choose. Only here do the two forms differ.
+
+    The supervisors are imported late: Ray takes a second.
+    """
+    if settings.daemon.light:
+        from memory_agent.daemon.local_supervisor import LocalSupervisor
+
+        return LocalSupervisor(settings, layout)
+    from memory_agent.daemon.ray_supervisor import RaySupervisor
+
+    return RaySupervisor(settings, layout)
 
 
 class Daemon:
-    """One daemon: its child processes, Ray, and its components."""
+    """One daemon: its supervisor and its components."""
 
-    def __init__(self, settings: Settings, layout: Layout) -> None:
+    def __init__(self, settings: Settings, layout: Layout, supervisor: Supervisor) -> None:
         self._settings = settings
-        self._capacity = capacity_here(settings.daemon)
+        self._supervisor = supervisor
         self._layout = layout
         self._started_s = time.monotonic()
         self._starting = Starting(sys.stderr)
@@ -126,32 +134,21 @@ class Daemon:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         http = self._bound_http(stack)  # first, so that a port in use is reported at once
-        await self._start_processes(stack)
+        stack.push_async_callback(self._supervisor.stop)
+        listens = await self._supervisor.start(self._starting.part)
+        self._model = self._supervisor.model
+        self._catch_signals()  # Ray has set its own handlers
         self._starting.part("dispatcher and gateway")
-        hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
+        capacity = self._supervisor.capacity
+        hosts = Hosts(self._supervisor, self._settings.daemon, capacity)
         stack.push_async_callback(hosts.close)
-        opening = opened_components(self._layout, self._settings, self._capacity, hosts, self._status, http)
+        opening = opened_components(self._layout, self._settings, capacity, hosts, self._status, http)
         self._components = await stack.enter_async_context(opening)
-        self._endpoints = self._all_endpoints(http)
-        for work in (*self._components.work(), self._keep_up(), self._watch_ray()):
+        self._endpoints = self._all_endpoints(listens, http)
+        for work in (*self._components.work(), self._keep_up(), self._supervisor.watch()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
-
-    async def _start_processes(self, stack: contextlib.AsyncExitStack) -> None:
-        """Start relay and embedder, then Ray, which starts the hosts when users need them."""
-        self._children = self._make_children()
-        for child in self._children:
-            stack.push_async_callback(child.stop)
-        self._starting.part("relay and embedder (the first start prepares the model)")
-        await _all(child.start() for child in self._children)
-        self._model: str | None = self._children[1].ready.get("model")
-        self._starting.part("Ray (this takes the longest)")
-        self._cluster = Cluster(
-            self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder, self._capacity
-        )
-        stack.callback(self._cluster.stop)
-        self._catch_signals()  # Ray has set its own handlers
 
     def _bound_http(self, stack: contextlib.AsyncExitStack) -> HttpDoor | None:
         """Bind the HTTP port, unless HTTP is off. Raises `SettingsError` if the port is in use."""
@@ -164,41 +161,14 @@ class Daemon:
         stack.callback(door.close)
         return door
 
-    def _all_endpoints(self, http: HttpDoor | None) -> dict[str, str | list[str]]:
+    def _all_endpoints(self, listens: Endpoints, http: HttpDoor | None) -> Endpoints:
         """Return where the daemon's parts listen; write the address of the HTTP server into its file."""
-        relay = self._children[0].ready
         gateway, *listen = self._components.endpoints
-        endpoints: dict[str, str | list[str]] = {
-            "gateway": gateway,
-            "listen": listen,
-            "relay": relay["ingest"],
-            "relay_feed": relay["feed"],
-            "relay_listen": relay["listen"],
-            "relay_feed_listen": relay["feed_listen"],
-            "relay_pub": relay["pub"],
-            "embedder": self._layout.embedder,
-            "ray": self._cluster.address,
-        }
+        endpoints: Endpoints = {"gateway": gateway, "listen": listen, **listens}
         if http is not None:
             write_private(self._layout.http, f"{http.url}\n".encode())
             endpoints["http"] = http.url
         return endpoints
-
-    def _make_children(self) -> tuple[Child, ...]:
-        """Return the child processes. Each receives its part of the settings, which only this process reads."""
-        configuration = self._layout.run / "relay.toml"
-        configuration.write_bytes(
-            msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
-        )
-        parent = ("--parent-pid", str(os.getpid()))
-        data_dir = str(self._layout.data_dir)
-        relay = ("--data-dir", data_dir, "--config", str(configuration), "--log-level", self._settings.log_level)
-        settings = msgspec.json.encode(self._settings.embedder).decode()
-        embedder = ("--endpoint", self._layout.embedder, "--settings", settings)
-        return (
-            Child("relay", "relay", relay + parent),
-            Child("embedder", "memory_agent.embedders", embedder + parent, _HUGE_PAGES),
-        )
 
     async def _keep_up(self) -> None:
         """Regularly run the upkeep of all components; without a model, no vectors are computed."""
@@ -211,24 +181,18 @@ class Daemon:
                 has_model = True
             await self._components.keep_up(fill_vectors=has_model)
 
-    async def _watch_ray(self) -> None:
-        """Stop the daemon when Ray's own processes die: actors would continue unsupervised. A restart recovers."""
-        while self._cluster.alive():
-            await asyncio.sleep(_RAY_CHECK_S)
-        log.error("ray.died")
-        raise UnavailableError("Ray died")
-
     async def _status(self) -> DaemonStatus:
         journal: dict[str, Any] = {}
         with contextlib.suppress(RelayError):
             stats = await self._components.journal.stats()
             journal = {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
         hosts = await self._components.hosts.pids()
+        own = os.getpid()
         parts = [
-            PartStatus(name="daemon", state="running", pid=os.getpid(), resident_bytes=resident_bytes(os.getpid())),
-            *(child.status() for child in self._children),
+            PartStatus(name="daemon", state="running", pid=own, resident_bytes=resident_bytes(own)),
+            *self._supervisor.parts(),
             *(
-                PartStatus(name=name, state="running", pid=pid, resident_bytes=resident_bytes(pid))
+                PartStatus(name=name, state="running", pid=pid, resident_bytes=0 if pid == own else resident_bytes(pid))
                 for name, pid in hosts.items()
             ),
         ]
@@ -242,8 +206,9 @@ class Daemon:
             dispatched={**self._components.dispatcher.counts, "lag": self._components.dispatcher.lag()},
             recalls=self._components.service.recall_latency.summary(),
             model=self._model,
-            limits=asdict(self._capacity),
+            limits=asdict(self._supervisor.capacity),
             triggers=self._components.reactor.status(),
+            form=self._supervisor.form,
         )
 
     def _catch_signals(self) -> None:
@@ -273,7 +238,7 @@ def ready_words(ready: Mapping[str, Any]) -> str:
 
 
 class Starting:
-    """Shows progress in a terminal while the daemon starts (12 to 25 s). Silent for files and pipes."""
+    """Shows progress in a terminal while the daemon starts (the full form: 12 to 25 s). Silent for files and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None
@@ -291,13 +256,6 @@ class Starting:
         if self._stream is not None:
             self._stream.write(f"{time.monotonic() - self._began_s:5.1f} s  {line}\n")
             self._stream.flush()
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines concurrently to their end, then raise the first error, if any."""
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -41,7 +41,7 @@ def run_through_daemon(plan: Plan, progress: Progress) -> Run:
     publisher fails.
     """
     with ExitStack() as stack:
-        data_dir = plan.data_dir or stack.enter_context(temporary_daemon(without_echoes(plan.settings)))
+        data_dir = plan.data_dir or stack.enter_context(temporary_daemon(_light(without_echoes(plan.settings))))
         took_s = _publish_all(plan, data_dir)
         return _ask_all(
             plan, lambda user_id: MemoryClient(user_id, data_dir=data_dir), took_s, progress, embedded=False
@@ -107,6 +107,11 @@ def without_echoes(settings: Settings) -> Settings:
     Otherwise, items without a timestamp would be recent enough to count as echoes.
     """
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
+
+
+def _light(settings: Settings) -> Settings:
+    """Return the settings for a daemon without Ray, which gives the same answers and starts in a second."""
+    return msgspec.structs.replace(settings, daemon=msgspec.structs.replace(settings.daemon, light=True))
 
 
 def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:

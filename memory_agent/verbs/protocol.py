@@ -160,7 +160,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The state of the daemon.
 
     `limits`: its numbers of hosts, threads and requests (`daemon.capacity`). `triggers`: the numbers of published
-    blocks, and of dropped causes by reason.
+    blocks, and of dropped causes by reason. `form`: whether it runs as processes with Ray or as one process (`serve
+    --light`).
     """
 
     version: str
@@ -174,6 +175,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     model: str | None
     limits: dict[str, int] = {}
     triggers: dict[str, float] = {}
+    form: Literal["full", "light"] = "full"
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -28,8 +28,8 @@ from typing import Any
 import psutil
 
 from memory_agent import AsyncMemoryClient, Memory, MemoryClient
-from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_here
+from memory_agent.daemon.ray_supervisor import Cluster
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.evaluation import publish_events, temporary_daemon

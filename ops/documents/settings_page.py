@@ -47,7 +47,9 @@ pub_bind = ["tcp://127.0.0.1:5555"]
 
 
 def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """Return the page's text. Raises KeyError, with the name, if a setting has no meaning."""
+    """Return the page. Raises `KeyError` naming the settings without a meaning in `meanings.toml`."""
+    if missing := [setting.name for setting in all_settings() if setting.name not in meanings]:
+        raise KeyError(f"no meaning in ops/documents/meanings.toml: {', '.join(missing)}")
     lines = [_INTRODUCTION]
     table = None
     for setting in all_settings():

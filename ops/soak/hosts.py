@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_here
+from memory_agent.daemon.ray_supervisor import Cluster
 from memory_agent.settings import Settings
 from ops.process_memory import process_tree, role_of
 from ops.soak.slope import slope_of

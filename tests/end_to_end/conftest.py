@@ -1,4 +1,4 @@
-"""A real daemon (relay, embedder, Ray, gateway) for the tests that need one, started as a user would."""
+"""A real daemon for the tests that need one, started as a user does, with Ray or without it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ STOP_TIMEOUT_S = 60
 class DaemonProcess:
     """A `memory-agent serve` process on one data folder, which can be started, killed and restarted."""
 
-    def __init__(self, data_dir: Path, *settings: str) -> None:
+    def __init__(self, data_dir: Path, *settings: str, light: bool = False) -> None:
         self.data_dir = data_dir
+        self.light = light
         self._settings: list[str] = []
         self._own = settings
         self.configure()
@@ -46,6 +47,7 @@ class DaemonProcess:
         """Start the daemon, optionally in the folder `cwd`, and wait for its ready line."""
         program = str(Path(sys.executable).with_name("memory-agent"))
         command = [program, "serve", "--data-dir", str(self.data_dir), *self._settings]
+        command += ["--light"] if self.light else []
         with open(self.data_dir / "daemon.log", "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), cwd=cwd
@@ -103,6 +105,16 @@ def daemon() -> Iterator[DaemonProcess]:
         assert process.stop() == 0, process.log()
 
 
+@pytest.fixture(scope="module")
+def light_daemon() -> Iterator[DaemonProcess]:
+    """As `daemon`, without Ray, for the tests of one file."""
+    with short_folder() as folder:
+        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", light=True)
+        process.start()
+        yield process
+        assert process.stop() == 0, process.log()
+
+
 HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_hosts=32")
 """Each user of these tests has a separate process, which a test can find by its name and kill."""
 
@@ -119,8 +131,18 @@ def rough_daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def own_daemon() -> Iterator[DaemonProcess]:
-    """A daemon that the test starts, kills and stops. A start takes 11 s of processor time, mostly Ray's."""
+    """A daemon without Ray that the test starts, kills and stops. A start takes a second of processor time."""
+    yield from _own(light=True)
+
+
+@pytest.fixture
+def own_full_daemon() -> Iterator[DaemonProcess]:
+    """A daemon with Ray, for tests of its processes. A start takes 11 s of processor time."""
+    yield from _own(light=False)
+
+
+def _own(*, light: bool) -> Iterator[DaemonProcess]:
     with short_folder() as folder:
-        process = DaemonProcess(Path(folder), *HASTY)
+        process = DaemonProcess(Path(folder), *HASTY, light=light)
         yield process
         process.kill()

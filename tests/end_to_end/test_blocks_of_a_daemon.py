@@ -144,34 +144,34 @@ def is_free(daemon: DaemonProcess) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(own_daemon: DaemonProcess) -> None:
+def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(own_full_daemon: DaemonProcess) -> None:
     """The first kill is between recall and publish, the second between publish and the commit of the cursor."""
-    table = own_daemon.data_dir / "patient.toml"
+    table = own_full_daemon.data_dir / "patient.toml"
     table.write_text(PATIENT, encoding="utf-8")
-    own_daemon.configure(f"triggers.table={table}")
-    own_daemon.start()
-    with MemoryClient("alice", data_dir=own_daemon.data_dir) as memory, memory.blocks() as blocks:
+    own_full_daemon.configure(f"triggers.table={table}")
+    own_full_daemon.start()
+    with MemoryClient("alice", data_dir=own_full_daemon.data_dir) as memory, memory.blocks() as blocks:
         known = memory.remember(VPN)
-        relay, host = pid_of(own_daemon, "relay"), pid_of(own_daemon, "user-alice")
+        relay, host = pid_of(own_full_daemon, "relay"), pid_of(own_full_daemon, "user-alice")
         with stopped(host):
-            said = publish_message(own_daemon, "alice", QUESTION)
+            said = publish_message(own_full_daemon, "alice", QUESTION)
             wait_until(lambda: memory.status().dispatched.get("read", 0) == 1)
             os.kill(relay, signal.SIGSTOP)
-        wait_until(lambda: "block.published" in own_daemon.log())  # sent to the relay, which does not accept it
-        own_daemon.kill()
+        wait_until(lambda: "block.published" in own_full_daemon.log())  # sent to the relay, which does not accept it
+        own_full_daemon.kill()
         os.kill(relay, signal.SIGKILL)
 
-        own_daemon.start()
+        own_full_daemon.start()
         block = the_next(blocks)
         assert (block.cause_event_id, [one.id for one in block.memories]) == (said, [known.id])
-        assert causes(own_daemon, "alice") == {said: 1}
+        assert causes(own_full_daemon, "alice") == {said: 1}
 
-        own_daemon.kill()
-        wait_until(lambda: is_free(own_daemon))
-        rewind(journal_folder(own_daemon.data_dir), JournalSettings(), {CONSUMER: 0})
-        own_daemon.start()
-        last = publish_message(own_daemon, "alice", "where is the canteen?")
+        own_full_daemon.kill()
+        wait_until(lambda: is_free(own_full_daemon))
+        rewind(journal_folder(own_full_daemon.data_dir), JournalSettings(), {CONSUMER: 0})
+        own_full_daemon.start()
+        last = publish_message(own_full_daemon, "alice", "where is the canteen?")
         assert the_next(blocks).cause_event_id == last
-        assert causes(own_daemon, "alice") == {said: 1, last: 1}
+        assert causes(own_full_daemon, "alice") == {said: 1, last: 1}
         assert memory.status().journal["counts"]["duplicates"] >= 1
-    assert own_daemon.stop() == 0
+    assert own_full_daemon.stop() == 0

@@ -79,7 +79,7 @@ def give_hooks_time(scope: Scope) -> None:
 @pytest.mark.parametrize("where", ["--user", "--project"])
 @pytest.mark.parametrize("client", AGENTS)
 def test_findings_of_one_session_are_in_the_prompt_of_another(
-    tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str, where: str
+    tmp_path: Path, light_daemon: DaemonProcess, model: ModelApi, client: str, where: str
 ) -> None:
     agent = installed(client)
     home, folder, user = tmp_path / "home", tmp_path / "shop", f"agent-{client}{where}"
@@ -94,7 +94,7 @@ def test_findings_of_one_session_are_in_the_prompt_of_another(
     scope = Scope(client, folder if where == "--project" else None, home, {})
     before = {path: path.read_bytes() if path.exists() else None for path, _ in scope.files()}
     named = () if where == "--user" else ("--project",)
-    memory_agent(home, folder, "connect", client, *named, "--user", user, "--data-dir", str(daemon.data_dir))
+    memory_agent(home, folder, "connect", client, *named, "--user", user, "--data-dir", str(light_daemon.data_dir))
     give_hooks_time(scope)
 
     model.play([agent.run_shell("sh deploy.sh")], ANSWER)
@@ -102,7 +102,7 @@ def test_findings_of_one_session_are_in_the_prompt_of_another(
     assert ANSWER in said
     assert FAILURE in model.requests[1], "the model read what its command printed"
     assert "VPN" not in model.requests[0]
-    with MemoryClient(user, data_dir=daemon.data_dir) as memory:
+    with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
         wait_until(lambda: all(any(said in text for text in texts(memory)) for said in (ANSWER, FAILURE)))
         channels = {record.channel_id for record in memory.list(limit=50).records}
     assert channels == {f"project:{folder}"}
@@ -152,22 +152,22 @@ def test_connect_refuses_a_syntax_only_if_the_client_does(tmp_path: Path, model:
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])
 def test_the_plugin_serves_a_client_as_connect_does(
-    tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str
+    tmp_path: Path, light_daemon: DaemonProcess, model: ModelApi, client: str
 ) -> None:
     agent = installed(client)
     agent.prepare(tmp_path, model.url)
     here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     usual = tmp_path / ".local" / "share" / "memory-agent"  # Codex does not pass our variables to a server
     usual.parent.mkdir(parents=True)
-    usual.symlink_to(daemon.data_dir)
+    usual.symlink_to(light_daemon.data_dir)
     for words in PLUGIN[client]:
         agent.run(words, tmp_path, tmp_path, model.url, here)
-    with MemoryClient(data_dir=daemon.data_dir) as memory:
+    with MemoryClient(data_dir=light_daemon.data_dir) as memory:
         memory.remember(ANSWER, channel_id=f"project:{tmp_path}")
     tool = f"mcp__plugin_memory-agent_{agent.recall.tool[5:]}" if client == "claude-code" else agent.recall.tool
     model.play([agent.recall._replace(tool=tool)], "Connect the VPN.")
     agent.session(SECOND_PROMPT, tmp_path, tmp_path, model.url, here)
     (found,) = model.results
     assert ANSWER in found
-    with MemoryClient(data_dir=daemon.data_dir) as memory:
+    with MemoryClient(data_dir=light_daemon.data_dir) as memory:
         wait_until(lambda: SECOND_PROMPT in texts(memory))

@@ -24,7 +24,7 @@ MARKS = (SECRET, "kakapo-run", "numbat-session", "axolotl-event")
 @pytest.fixture
 def encrypted_daemon() -> Iterator[DaemonProcess]:
     with short_folder() as folder, short_folder() as keys:
-        process = DaemonProcess(Path(folder), *HASTY, f"encryption.keys_folder={keys}")
+        process = DaemonProcess(Path(folder), *HASTY, f"encryption.keys_folder={keys}", light=True)
         process.keys = keys  # type: ignore[attr-defined]
         process.start()
         yield process

@@ -70,32 +70,32 @@ def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_acknowledged_event_is_stored_once_after_any_kill(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
-    acked = own_daemon.data_dir / "acked.txt"
-    publisher = start_publisher(own_daemon, acked)
+def test_every_acknowledged_event_is_stored_once_after_any_kill(own_full_daemon: DaemonProcess) -> None:
+    own_full_daemon.start()
+    acked = own_full_daemon.data_dir / "acked.txt"
+    publisher = start_publisher(own_full_daemon, acked)
     try:
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 6)
-        kill_part(own_daemon, "user-alice")
+        kill_part(own_full_daemon, "user-alice")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 3)
-        kill_part(own_daemon, "relay")
+        kill_part(own_full_daemon, "relay")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 2)
-        own_daemon.kill()
-        own_daemon.start()
-        kill_part(own_daemon, "embedder")
+        own_full_daemon.kill()
+        own_full_daemon.start()
+        kill_part(own_full_daemon, "embedder")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
-        kill_raylet(own_daemon)
-        assert own_daemon.wait() > 0  # without Ray the daemon exits; a supervisor would restart it
-        own_daemon.start()
+        kill_raylet(own_full_daemon)
+        assert own_full_daemon.wait() > 0  # without Ray the daemon ends; a supervisor would restart it
+        own_full_daemon.start()
         assert publisher.wait(timeout=300) == 0
     finally:
         publisher.kill()
     assert len(acknowledged(acked)) == EVENTS
-    with MemoryClient(data_dir=own_daemon.data_dir) as client:
+    with MemoryClient(data_dir=own_full_daemon.data_dir) as client:
         client.wait(dict.fromkeys(USERS, journaled(client)), timeout_s=240)
         assert client.quarantined() == []
-    assert own_daemon.stop() == 0
-    stored = stored_events(own_daemon)
+    assert own_full_daemon.stop() == 0
+    stored = stored_events(own_full_daemon)
     expected = {
         user: Counter(event_id for event_id in acknowledged(acked) if int(event_id[6:]) % len(USERS) == place)
         for place, user in enumerate(USERS)

@@ -83,6 +83,8 @@ def test_the_bridge_starts_a_daemon_that_outlives_it_and_serves_the_next_session
             second = McpProcess(data_dir)
             assert known["id"] in second.patiently("recall", query=QUESTION)["text"]
             assert second.end() == ""
+            with MemoryClient(data_dir=data_dir) as memory:
+                assert memory.status().form == "light"
             assert (data_dir / "daemon.log").stat().st_mode & 0o077 == 0
         finally:
             os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)

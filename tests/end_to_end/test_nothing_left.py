@@ -28,7 +28,7 @@ TEXT = "The spare key is under the third stone"
 
 
 @pytest.fixture
-def family(own_daemon: DaemonProcess) -> Iterator[Family]:
+def family(own_full_daemon: DaemonProcess) -> Iterator[Family]:
     """Return the processes of the daemon that the test starts, including orphans."""
     with Family() as family:
         yield family
@@ -39,10 +39,10 @@ def sockets(daemon: DaemonProcess) -> list[str]:
 
 
 def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
-    own_daemon: DaemonProcess, family: Family
+    own_full_daemon: DaemonProcess, family: Family
 ) -> None:
-    own_daemon.start()
-    with MemoryClient("vera", data_dir=own_daemon.data_dir) as client:
+    own_full_daemon.start()
+    with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
         client.remember(TEXT)
         roles = sorted(family.by_role())
         assert {"daemon", "relay", "embedder", "host", "Ray gcs", "Ray raylet"} <= set(roles)
@@ -50,35 +50,35 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
             if role not in ENDS:
                 assert kill(family, role, client).startswith("answers"), role
         assert TEXT in [one.record.text for one in client.recall("spare key").memories]
-    assert sockets(own_daemon) != []
-    assert own_daemon.stop() == 0
+    assert sockets(own_full_daemon) != []
+    assert own_full_daemon.stop() == 0
     assert until_gone(family) == []
-    assert sockets(own_daemon) == []
+    assert sockets(own_full_daemon) == []
 
 
 def test_the_next_start_removes_what_a_killed_daemon_left_and_when_ray_dies_nothing_is_left(
-    own_daemon: DaemonProcess, family: Family
+    own_full_daemon: DaemonProcess, family: Family
 ) -> None:
-    own_daemon.start()
-    with MemoryClient("vera", data_dir=own_daemon.data_dir) as client:
+    own_full_daemon.start()
+    with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
         kept = client.remember(TEXT)
     former = {process.pid for process in family.alive()}
     (folder,) = family.ray_folders
-    own_daemon.kill()
-    own_daemon.start()
+    own_full_daemon.kill()
+    own_full_daemon.start()
     assert folder not in family.left()
     wait_until(lambda: former.isdisjoint(process.pid for process in family.alive()))
-    with MemoryClient("vera", data_dir=own_daemon.data_dir) as client:
+    with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
         assert client.get([kept.id]) == [kept]
-    refused = _second_serve(own_daemon)
+    refused = _second_serve(own_full_daemon)
     assert refused.returncode == 1
-    assert f"a daemon already serves {own_daemon.data_dir} (process {own_daemon.pid})" in refused.stderr
+    assert f"a daemon already serves {own_full_daemon.data_dir} (process {own_full_daemon.pid})" in refused.stderr
     (raylet,) = family.by_role()["Ray raylet"]
     raylet.send_signal(signal.SIGKILL)
-    assert own_daemon.wait() == 1
-    assert "ray.died" in own_daemon.log()
+    assert own_full_daemon.wait() == 1
+    assert "ray.died" in own_full_daemon.log()
     assert until_gone(family) == []
-    assert sockets(own_daemon) == []
+    assert sockets(own_full_daemon) == []
 
 
 def _second_serve(daemon: DaemonProcess) -> subprocess.CompletedProcess[str]:

@@ -113,18 +113,20 @@ def bytes_below(folder: Path) -> bytes:
 
 
 def test_shared_items_survive_kills_are_published_once_and_erased_completely(
-    own_daemon: DaemonProcess,
+    own_full_daemon: DaemonProcess,
 ) -> None:
-    own_daemon.configure("embedder.folder=none", "daemon.upkeep_interval_s=1")
-    own_daemon.start()
-    sharing = Sharing(own_daemon, random.Random(7))
+    own_full_daemon.configure("embedder.folder=none", "daemon.upkeep_interval_s=1")
+    own_full_daemon.start()
+    sharing = Sharing(own_full_daemon, random.Random(7))
     for victim in ("daemon", "relay", SHARED_USER, "daemon"):
         aim = len(sharing.acknowledged) + AT_LEAST
-        sharing.until(lambda aim=aim: len(sharing.acknowledged) >= aim, lambda victim=victim: kill(own_daemon, victim))
+        sharing.until(
+            lambda aim=aim: len(sharing.acknowledged) >= aim, lambda victim=victim: kill(own_full_daemon, victim)
+        )
         if victim == "daemon":
-            own_daemon.start()
+            own_full_daemon.start()
         sharing.held()
-    with client_of(own_daemon, "cas") as client:
+    with client_of(own_full_daemon, "cas") as client:
         mine = {item.id for item in patiently(client.shared.published)}
         patiently(client.erasure.erase_user)
         sharing.taken |= mine
@@ -132,7 +134,7 @@ def test_shared_items_survive_kills_are_published_once_and_erased_completely(
     held = sharing.held()
 
     def is_told_once() -> bool:
-        found = told(own_daemon)
+        found = told(own_full_daemon)
         came, went = ({item for kind, item in found if kind == one} for one in ("published", "unpublished"))
         acknowledged = {fingerprint(SHARED_USER, one) for one in sharing.acknowledged}
         is_complete = came == {fingerprint(SHARED_USER, one) for one in held} and acknowledged - came <= went
@@ -141,12 +143,12 @@ def test_shared_items_survive_kills_are_published_once_and_erased_completely(
     wait_until(is_told_once)
 
     def left() -> list[str]:
-        journal = bytes_below(own_daemon.data_dir / "journal")
-        stored = journal + bytes_below(user_folder(own_daemon.data_dir, SHARED_USER))
+        journal = bytes_below(own_full_daemon.data_dir / "journal")
+        stored = journal + bytes_below(user_folder(own_full_daemon.data_dir, SHARED_USER))
         return [one for one in sharing.gone if one.encode() in stored or sharing.words[one].encode() in stored]
 
     wait_until(lambda: not left())
-    assert own_daemon.stop() == 0
+    assert own_full_daemon.stop() == 0
     assert not left()
 
 

@@ -57,9 +57,13 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
-    with client_of(own_daemon, "ann") as ann, client_of(own_daemon, "ben") as ben, client_of(own_daemon, "new") as new:
+def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_full_daemon: DaemonProcess) -> None:
+    own_full_daemon.start()
+    with (
+        client_of(own_full_daemon, "ann") as ann,
+        client_of(own_full_daemon, "ben") as ben,
+        client_of(own_full_daemon, "new") as new,
+    ):
         ben.remember("Lunch is at noon in the canteen")
         assert asked(ben, *BOTH).degraded == ()  # nothing was published, so no host process runs for shared items
         assert SHARED_USER not in {part.name for part in ben.status().parts}
@@ -69,7 +73,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
             with pytest.raises(InvalidInputError):
                 refused()
         assert SHARED_USER not in {part.name for part in ben.status().parts}
-        assert not user_folder(own_daemon.data_dir, SHARED_USER).exists()
+        assert not user_folder(own_full_daemon.data_dir, SHARED_USER).exists()
         item = published(ann)
         for reader in (ben, new):
             (found,) = asked(reader, *BOTH).memories
@@ -81,22 +85,22 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
         assert SHARED_USER in {part.name for part in status.parts}
         assert SHARED_USER not in status.active_users
 
-        os.kill(pid_of_the_store(own_daemon), signal.SIGKILL)
+        os.kill(pid_of_the_store(own_full_daemon), signal.SIGKILL)
         wait_until(lambda: [one.record.id for one in asked(ben, *BOTH).memories] == [item.id])
-        with stopped(pid_of_the_store(own_daemon)):
+        with stopped(pid_of_the_store(own_full_daemon)):
             ben.remember(FIX, id="own")
             away = asked(ben, *BOTH)
             assert [one.record.id for one in away.memories] == ["own"]
             assert away.degraded == ("global_unavailable",)
 
-        assert own_daemon.stop() == 0
-        own_daemon.start()
-        (both,) = asked(ben, *BOTH).memories  # merged with the user's own memory, which has the same words
+        assert own_full_daemon.stop() == 0
+        own_full_daemon.start()
+        (both,) = asked(ben, *BOTH).memories  # merged with the own memory, which has the same words
         assert (both.tier, both.record.id) == ("local", "own")
         assert both.shared is not None
         assert both.shared.author == item.author
-        token = create_key(own_daemon.data_dir, "of-ben", "ben", frozenset({Scope.SHARE})).token
-        with client_of(own_daemon, "ben", token) as without_admin:
+        token = create_key(own_full_daemon.data_dir, "of-ben", "ben", frozenset({Scope.SHARE})).token
+        with client_of(own_full_daemon, "ben", token) as without_admin:
             assert not without_admin.shared.unpublish(item.id).found
         assert ann.shared.unpublish(item.id).found
         assert not asked(new, *BOTH).memories
@@ -144,34 +148,34 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         assert author.shared.unpublish(item.id).found
 
 
-def test_followers_receive_missed_events_after_a_crash(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
+def test_followers_receive_missed_events_after_a_crash(own_full_daemon: DaemonProcess) -> None:
+    own_full_daemon.start()
     scopes = frozenset({Scope.RECALL})
     member, other = (
-        Identity(token=create_key(own_daemon.data_dir, name, name, scopes, orgs=orgs).token)
+        Identity(token=create_key(own_full_daemon.data_dir, name, name, scopes, orgs=orgs).token)
         for name, orgs in (("member", frozenset({"acme"})), ("other", frozenset()))
     )
-    author = create_key(own_daemon.data_dir, "author", "ann", ALL_SCOPES, orgs=frozenset({"acme"})).token
-    with client_of(own_daemon, "ann", author) as ann:
+    author = create_key(own_full_daemon.data_dir, "author", "ann", ALL_SCOPES, orgs=frozenset({"acme"})).token
+    with client_of(own_full_daemon, "ann", author) as ann:
         first = published(ann, access_policy="org:acme")
-        wait_until(lambda: len(changes(own_daemon, member)) == 1)
-        relay = part_pid(own_daemon, "relay")
+        wait_until(lambda: len(changes(own_full_daemon, member)) == 1)
+        relay = part_pid(own_full_daemon, "relay")
         assert relay is not None
         os.kill(relay, signal.SIGSTOP)
         second = published(ann, "Restart the tunnel before the deploy", access_policy="org:acme")
         assert ann.shared.unpublish(first.id).found
-    own_daemon.kill()
+    own_full_daemon.kill()
     os.kill(relay, signal.SIGKILL)
-    own_daemon.start()
-    wait_until(lambda: "unpublished" in {one.kind for one in changes(own_daemon, member)})
-    told = changes(own_daemon, member)
+    own_full_daemon.start()
+    wait_until(lambda: "unpublished" in {one.kind for one in changes(own_full_daemon, member)})
+    told = changes(own_full_daemon, member)
     assert sorted((one.kind, one.item_id) for one in told) == sorted([("unpublished", None), ("published", second.id)])
-    assert [json.loads(line)["seq"] for line in followed(own_daemon, member)] == [2, 3]
-    with client_of(own_daemon, "ann", author) as ann:
+    assert [json.loads(line)["seq"] for line in followed(own_full_daemon, member)] == [2, 3]
+    with client_of(own_full_daemon, "ann", author) as ann:
         assert ann.erasure.erase_user().unpublished == 1
-    wait_until(lambda: {one.kind for one in changes(own_daemon, member)} == {"unpublished"})
-    assert {one.item for one in told} == {one.item for one in changes(own_daemon, member)}
-    assert changes(own_daemon, other) == []
+    wait_until(lambda: {one.kind for one in changes(own_full_daemon, member)} == {"unpublished"})
+    assert {one.item for one in told} == {one.item for one in changes(own_full_daemon, member)}
+    assert changes(own_full_daemon, other) == []
 
 
 def followed(daemon: DaemonProcess, identity: Identity) -> list[str]:

@@ -32,7 +32,7 @@ def served() -> Iterator[Path]:
         root = Path(folder)
         unpack(root)
         around = {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")}
-        serve = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(root / "plain")]
+        serve = [sys.executable, "-m", "memory_agent", "serve", "--light", "--data-dir", str(root / "plain")]
         command = [*serve, *SETTINGS, "--set", "daemon.upkeep_interval_s=600"]  # an upkeep would fill in word vectors
         with (root / "daemon.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(

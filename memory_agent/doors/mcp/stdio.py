@@ -136,7 +136,16 @@ class LocalDoor:
         import subprocess  # imported late: most sessions find a running daemon
 
         folder = self._layout.data_dir.absolute()
-        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(folder), *(self._start_with or ())]
+        command = [
+            sys.executable,
+            "-m",
+            "memory_agent",
+            "serve",
+            "--light",
+            "--data-dir",
+            str(folder),
+            *(self._start_with or ()),
+        ]
         with contextlib.suppress(FileNotFoundError):
             if self._layout.log.stat().st_size > _MOST_LOG_BYTES:
                 self._layout.log.replace(self._layout.log.with_suffix(".log.1"))

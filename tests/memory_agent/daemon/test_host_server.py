@@ -16,8 +16,8 @@ import pytest
 from served_host import absent_embedder
 from stopped_process import stop
 
-from memory_agent.daemon.actors import HostConnection
 from memory_agent.daemon.host import HostServer, MemoryHost, Workers
+from memory_agent.daemon.supervisor import HostConnection
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
 from memory_agent.records.memories import MemoryStats

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.daemon import hosts as hosts_module
-from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Directory, Hosts, rendezvous
+from memory_agent.daemon.ray_supervisor import Cluster
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
 from memory_agent.records.memories import IngestReport

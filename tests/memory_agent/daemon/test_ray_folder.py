@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memory_agent.daemon.actors import PREFIX, RayFolder
+from memory_agent.daemon.ray_supervisor import PREFIX, RayFolder
 
 HOLDING = """
-from memory_agent.daemon.actors import RayFolder
+from memory_agent.daemon.ray_supervisor import RayFolder
 print(RayFolder().path, flush=True)
 input()
 """

@@ -1,4 +1,6 @@
-"""Host processes as Ray actors, the connections to them, and Ray itself. No other file imports Ray.
+"""The supervisor of the full form: relay and embedder as child processes, hosts as Ray actors.
+
+Only this file imports Ray.
 
 Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
 and batches of events use the sockets of the host (`host`): an empty call takes .16 ms there, and .84 ms through an
@@ -20,12 +22,11 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final
 
 import msgspec
 import psutil
@@ -34,7 +35,6 @@ from relay.log import log
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
 )  # the default is 15: recalls would wait for bulk embedding, which has 10
@@ -43,25 +43,28 @@ import ray._private.services as ray_services
 import ray.exceptions
 import ray.job_config
 
-from memory_agent.daemon.capacity import Capacity
-from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
+from memory_agent.daemon.capacity import Capacity, capacity_here
+from memory_agent.daemon.children import Child
+from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
+from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
+from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, encode
-from relay import SHARED_USER
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, PartStatus
+from relay import SHARED_USER, RelaySettings
 from relay.access import ipc_endpoint
 from relay.log import configure_logging
-from relay.net import AsyncRequestSocket
 
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
-_GRACE_S = 0.1
-"""Added to the deadline of a request, so that a reply sent at the last moment still arrives."""
 _PARENT_CHECK_S = 0.5
+_RAY_CHECK_S = 1.0
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Saves the embedder 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
 _THREADS_FOR_RAY = 8
 """Concurrent callers within Ray (`ask_host`) per host."""
 _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
@@ -177,20 +180,16 @@ class Cluster:
         """The address for `join`."""
         return str(ray.get_runtime_context().gcs_address)
 
-    def start_host(self, *, shared: bool = False) -> Host:
+    def start_host(self, *, shared: bool = False) -> ActorHost:
         """Start a host; return it before its process is ready. Names are never reused: the old actor may still run.
 
         `shared`: the host of shared items, at the socket that the other hosts connect to.
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
-        files = [
-            shared_socket(self._run_folder) if shared else self._run_folder / f"{name}.sock",
-            self._run_folder / f"bulk-{self._started}.sock",
-        ]
-        endpoints = HostEndpoints(answer=ipc_endpoint(files[0]), ingest=ipc_endpoint(files[1]))
+        endpoints = host_endpoints(self._run_folder, self._started, shared=shared)
         actor = HostActor.options(name=name).remote(*self._arguments, endpoints, *self._threads)  # type: ignore[attr-defined]
-        return Host(name, actor, files)
+        return ActorHost(name, endpoints, actor)
 
     def stop(self) -> None:
         """End Ray and all hosts; remove its folder."""
@@ -203,6 +202,76 @@ class Cluster:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+
+
+class RaySupervisor:
+    """The supervisor of the full form (`supervisor.Supervisor`): processes that are restarted when they die."""
+
+    form: Final = "full"
+
+    def __init__(self, settings: Settings, layout: Layout) -> None:
+        self._settings = settings
+        self._layout = layout
+        self.capacity = capacity_here(settings.daemon)
+        self._relay, self._embedder = self._children()
+        self._cluster: Cluster | None = None
+
+    async def start(self, progress: Callable[[str], None]) -> Endpoints:
+        """As `Supervisor.start`. Ray starts last, because it takes longest."""
+        progress("relay and embedder (the first start prepares the model)")
+        for outcome in await asyncio.gather(self._relay.start(), self._embedder.start(), return_exceptions=True):
+            if isinstance(outcome, BaseException):  # raised when both have ended
+                raise outcome
+        progress("Ray (this takes the longest)")
+        layout = self._layout
+        self._cluster = Cluster(self._settings, layout.data_dir, layout.run, layout.embedder, self.capacity)
+        return relay_listens(self._relay.ready) | {"embedder": layout.embedder, "ray": self._cluster.address}
+
+    @property
+    def model(self) -> str | None:
+        """As `Supervisor.model`."""
+        model: str | None = self._embedder.ready.get("model")
+        return model
+
+    def start_host(self, *, shared: bool = False) -> ActorHost:
+        """As `Supervisor.start_host`."""
+        assert self._cluster is not None
+        return self._cluster.start_host(shared=shared)
+
+    def parts(self) -> tuple[PartStatus, ...]:
+        """As `Supervisor.parts`."""
+        return self._relay.status(), self._embedder.status()
+
+    async def watch(self) -> None:
+        """As `Supervisor.watch`: Ray's own processes are not restarted, and actors would continue unsupervised."""
+        assert self._cluster is not None
+        while self._cluster.alive():
+            await asyncio.sleep(_RAY_CHECK_S)
+        log.error("ray.died")
+        raise UnavailableError("Ray died")
+
+    async def stop(self) -> None:
+        """As `Supervisor.stop`."""
+        if self._cluster is not None:
+            self._cluster.stop()
+        await self._embedder.stop()
+        await self._relay.stop()
+
+    def _children(self) -> tuple[Child, Child]:
+        """Return relay and embedder. Each receives its part of the settings, which only this process reads."""
+        configuration = self._layout.run / "relay.toml"
+        configuration.write_bytes(
+            msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
+        )
+        parent = ("--parent-pid", str(os.getpid()))
+        data_dir = str(self._layout.data_dir)
+        relay = ("--data-dir", data_dir, "--config", str(configuration), "--log-level", self._settings.log_level)
+        settings = msgspec.json.encode(self._settings.embedder).decode()
+        embedder = ("--endpoint", self._layout.embedder, "--settings", settings)
+        return (
+            Child("relay", "relay", relay + parent),
+            Child("embedder", "memory_agent.embedders", embedder + parent, _HUGE_PAGES),
+        )
 
 
 class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
@@ -230,56 +299,39 @@ def _on_loopback() -> Iterator[None]:
         ray_services.resolve_ip_for_localhost = resolve
 
 
-class Host:
-    """One host process, for use in the daemon's event loop."""
+class ActorHost(Host):
+    """A host in the process of a Ray actor."""
 
-    def __init__(self, name: str, actor: Any, files: Iterable[Path]) -> None:
-        """`files` are the socket files that the process creates."""
-        self.name = name
-        self.is_gone = False
-        """Whether the process ended and Ray will not restart it."""
+    def __init__(self, name: str, endpoints: HostEndpoints, actor: Any) -> None:
+        super().__init__(name, endpoints)
         self._actor = actor
-        self._files = tuple(files)
-        self._answers = HostConnection(name, partial(self._endpoint, "answer"))
-        self._batches = HostConnection(name, partial(self._endpoint, "ingest"))
 
     @property
     def address(self) -> HostAddress:
         """The actor, for callers within Ray (`ask_host`)."""
         return HostAddress(actor=self.name, namespace=NAMESPACE)
 
-    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
-        """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
-
-        Sets the time of sending and the deadline. Raises the errors of `HostConnection.request`.
-        """
-        connection = self._answers if request.method else self._batches
-        sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
-        return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
-
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
-        """Run the upkeep of awake users. Raises `HostDiedError`, `DeadlineExceededError`."""
+        """As `Host.keep_up`."""
         await self._answer(self._actor.keep_up.remote(fill_vectors), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises the errors of `keep_up`."""
+        """As `Host.sleep`."""
         await self._answer(self._actor.sleep.remote(user_id), timeout_s)
 
     async def pid(self, timeout_s: float) -> int:
-        """Return the process id. Raises the errors of `keep_up`."""
+        """As `Host.pid`."""
         return int(await self._answer(self._actor.pid.remote(), timeout_s))
 
     def end(self) -> None:
-        """End the process. Its memories should be asleep; if not, nothing committed is lost."""
+        """As `Host.end`."""
         ray.kill(self._actor, no_restart=True)
-        self._answers.close()
-        self._batches.close()
-        for file in self._files:
-            file.unlink(missing_ok=True)
+        super().end()
 
-    async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
-        """Return the endpoint, once the process listens. A process that Ray restarts takes seconds."""
-        return str(getattr(await self._answer(self._actor.endpoints.remote(), None), socket))
+    async def endpoints(self) -> HostEndpoints:
+        """As `Host.endpoints`. A process that Ray restarts takes seconds."""
+        endpoints: HostEndpoints = await self._answer(self._actor.endpoints.remote(), None)
+        return endpoints
 
     async def _answer(self, reference: Any, timeout_s: float | None) -> Any:
         try:
@@ -289,86 +341,10 @@ class Host:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
         except ray.exceptions.RayTaskError as error:
             log.error("host.failed", host=self.name, exc_info=error)
-            raise _internal(error) from error
+            raise internal_error(error.cause) from error
         except ray.exceptions.RayError as error:
             self.is_gone |= isinstance(error, ray.exceptions.ActorDiedError)
             raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
-
-
-class HostConnection:
-    """A connection to one socket of a host process, for concurrent requests. Must be used in one event loop.
-
-    The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
-    request connects to the restarted process.
-    """
-
-    def __init__(self, name: str, locate: Callable[[], Awaitable[str]]) -> None:
-        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if the host is gone."""
-        self._name = name
-        self._locate = locate
-        self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
-
-    async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
-        """Return the encoded reply.
-
-        Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
-        `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        try:
-            socket = self._connected()
-            if socket is None:
-                async with asyncio.timeout(timeout_s):
-                    socket = await self._connection()
-            reply = await self._asked(socket, frames, deadline_s - time.monotonic())
-        except (TimeoutError, DeadlineExceededError) as error:
-            raise DeadlineExceededError(f"{self._name} did not answer within {timeout_s:.3g} s") from error
-        if len(reply) > 1:
-            log.error("host.failed", host=self._name, traceback=reply[1].decode())
-        return reply[0]
-
-    def close(self) -> None:
-        """Close the connection; requests in progress fail. Idempotent."""
-        task, self._connecting = self._connecting, None
-        if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
-            task.result().close()
-
-    def _connected(self) -> AsyncRequestSocket | None:
-        """Return the open connection, or None."""
-        task = self._connecting
-        return None if task is None or not task.done() or self._is_over() else task.result()
-
-    async def _connection(self) -> AsyncRequestSocket:
-        """Return the connection that all requests share, connecting first if there is none."""
-        if self._is_over():
-            self.close()
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect())
-        connecting = self._connecting
-        if not connecting.done():
-            await asyncio.wait((connecting,))
-        if connecting.cancelled():
-            raise UnavailableError(f"{self._name}: the connection was closed")
-        try:
-            return connecting.result()
-        except HostDiedError as error:
-            raise UnavailableError(f"{self._name} is not up: {error}") from error
-
-    def _is_over(self) -> bool:
-        """Whether the connection was lost or could not be made."""
-        task = self._connecting
-        if task is None or not task.done():
-            return False
-        return task.cancelled() or task.exception() is not None or task.result().is_lost
-
-    async def _connect(self) -> AsyncRequestSocket:
-        return AsyncRequestSocket(await self._locate(), once=True)
-
-    async def _asked(self, socket: AsyncRequestSocket, frames: list[bytes], timeout_s: float) -> list[bytes]:
-        try:
-            return await socket.request(frames, timeout_s)
-        except UnavailableError as error:
-            raise HostDiedError(f"{self._name}: {error}") from error
 
 
 def _end_with(raylet_pid: int) -> None:
@@ -408,14 +384,9 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
     except ray.exceptions.GetTimeoutError as error:
         raise DeadlineExceededError(f"{address.actor} did not answer") from error
     except ray.exceptions.RayTaskError as error:
-        raise _internal(error) from error
+        raise internal_error(error.cause) from error
     except (ValueError, ray.exceptions.RayError) as error:
         raise HostDiedError(f"{address.actor}: {type(error).__name__}") from error
-
-
-def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return the error for a bug in a host. It is not retryable: the host continues, and a retry would fail again."""
-    return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 
 PREFIX = "memory-ray-"

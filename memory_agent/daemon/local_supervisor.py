@@ -1,0 +1,239 @@
+"""The supervisor of the light form: relay, embedder and hosts are threads of the daemon's process. Does not import Ray.
+
+For one person on a small machine. All users share one interpreter, so it uses little more than one core; a crash of
+native code ends the whole daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost by
+that, as in the full form: journal and stores are complete after a kill at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from memory_agent.daemon.capacity import capacity_here
+from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
+from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.embedders.server import EmbedderServer, open_server, return_freed_memory
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
+from memory_agent.knowledge import RemoteKnowledge
+from memory_agent.layout import Layout
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, PartStatus
+from relay import SHARED_USER, Broker, RelayError, RelaySettings, open_after_former
+from relay.access import ipc_endpoint
+from relay.log import log
+
+_CHECK_S = 1.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+
+
+class LocalSupervisor:
+    """The supervisor of the light form (`supervisor.Supervisor`).
+
+    One host serves all users, one more the shared items. The settings about the numbers of hosts have no effect.
+    """
+
+    form: Final = "light"
+
+    def __init__(self, settings: Settings, layout: Layout) -> None:
+        self._settings = settings
+        self._layout = layout
+        self.capacity = replace(capacity_here(settings.daemon), dedicated_hosts=0, shared_hosts=1, spare_hosts=1)
+        self._relay = RelayThread(settings, layout)
+        self._embedder: EmbedderServer | None = None
+        self._embedder_thread = threading.Thread(target=self._embed, name="embedder", daemon=True)
+        self._is_stopping = False
+        self._started = 0
+
+    async def start(self, progress: Callable[[str], None]) -> Endpoints:
+        """As `Supervisor.start`."""
+        return_freed_memory()
+        progress("relay and embedder (the first start prepares the model)")
+        await asyncio.to_thread(self._relay.start)
+        self._embedder = await asyncio.to_thread(open_server, self._layout.embedder, self._settings.embedder)
+        self._embedder_thread.start()
+        return relay_listens(self._relay.listening) | {"embedder": self._layout.embedder}
+
+    @property
+    def model(self) -> str | None:
+        """As `Supervisor.model`."""
+        return None if self._embedder is None else self._embedder.model
+
+    def start_host(self, *, shared: bool = False) -> ThreadHost:
+        """As `Supervisor.start_host`."""
+        self._started += 1
+        name = f"shared-{self._started}" if shared else f"host-{self._started}"
+        endpoints = host_endpoints(self._layout.run, self._started, shared=shared)
+        data_dir = self._layout.data_dir
+        memories = MemoryHost(
+            data_dir,
+            self._settings,
+            RemoteEmbedder(self._layout.embedder),
+            RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), user_folder(data_dir, SHARED_USER)),
+        )
+        threads = (self.capacity.answer_threads, self.capacity.ingest_threads)
+        return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads))
+
+    def parts(self) -> tuple[PartStatus, ...]:
+        """As `Supervisor.parts`. The memory of the threads counts with that of the daemon."""
+        return self._relay.status(), PartStatus(name="embedder", state="running", pid=os.getpid())
+
+    async def watch(self) -> None:
+        """As `Supervisor.watch`: the relay is reopened after an error, the embedder is not."""
+        while self._embedder_thread.is_alive():
+            await asyncio.sleep(_CHECK_S)
+        raise UnavailableError("the embedder's thread ended")
+
+    async def stop(self) -> None:
+        """As `Supervisor.stop`."""
+        self._is_stopping = True
+        if self._embedder_thread.ident is not None:
+            await asyncio.to_thread(self._embedder_thread.join)
+        await asyncio.to_thread(self._relay.stop)
+
+    def _embed(self) -> None:
+        assert self._embedder is not None
+        try:
+            self._embedder.serve(lambda: not self._is_stopping)
+        except BaseException:
+            log.exception("embedder.failed")
+
+
+class RelayThread:
+    """The relay in a thread of this process. After a storage error it is closed and reopened."""
+
+    def __init__(self, settings: Settings, layout: Layout) -> None:
+        self._data_dir = layout.data_dir
+        self._settings = RelaySettings.of(settings.relay, settings.encryption)
+        self._broker: Broker | None = None
+        self._restarts = 0
+        self._stopping = threading.Semaphore(0)  # an `Event` may hang after Ctrl-C
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+
+    def start(self) -> None:
+        """Open the journal, bind the sockets and serve in the thread. Raises the errors of `Broker`."""
+        self._broker = open_after_former(self._data_dir, self._settings)
+        self.listening = self._broker.listening
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer queued requests, close the journal and join the thread. Idempotent."""
+        self._is_stopping = True
+        self._stopping.release()
+        if self._broker is not None:
+            self._broker.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def status(self) -> PartStatus:
+        """Return the state of the relay."""
+        is_open = self._broker is not None
+        state: Literal["running", "restarting"] = "running" if is_open else "restarting"
+        return PartStatus(name="relay", state=state, pid=os.getpid(), restarts=self._restarts)
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._is_stopping:
+            try:
+                self._broker = self._broker or Broker(self._data_dir, self._settings)
+                self._broker.run(lambda: not self._is_stopping)
+                pause_s = _FIRST_PAUSE_S
+            except Exception as error:  # noqa: BLE001 - reopened, as a new process would
+                self._broker = None
+                self._restarts += 1
+                reason = str(error) if isinstance(error, RelayError) else type(error).__name__
+                log.warning("part.died", part="relay", reason=reason)
+                self._stopping.acquire(timeout=pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class ThreadHost(Host):
+    """A host in threads of this process."""
+
+    def __init__(self, name: str, endpoints: HostEndpoints, memories: MemoryHost, server: HostServer) -> None:
+        super().__init__(name, endpoints)
+        self._memories = memories
+        self._server = server
+
+    @property
+    def address(self) -> HostAddress:
+        """Raises `UnavailableError`: there is no actor."""
+        raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient")
+
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+        """As `Host.keep_up`."""
+        await self._within(timeout_s, lambda: self._memories.keep_up(datetime.now(UTC), fill_vectors=fill_vectors))
+
+    async def sleep(self, user_id: str, timeout_s: float) -> None:
+        """As `Host.sleep`."""
+        await self._within(timeout_s, lambda: self._memories.sleep(user_id))
+
+    async def pid(self, timeout_s: float) -> int:
+        """As `Host.pid`."""
+        self._require_alive()
+        return os.getpid()
+
+    def end(self) -> None:
+        """As `Host.end`. Returns at once: a request in progress ends, and then its memory is closed, in a thread."""
+        self.is_gone = True
+        super().end()
+        threading.Thread(target=self._close, name=f"{self.name}-end", daemon=True).start()
+
+    def _close(self) -> None:
+        self._server.close()
+        self._remove_sockets()  # a thread of the server may have recreated one
+        self._memories.close()
+
+    async def endpoints(self) -> HostEndpoints:
+        """As `Host.endpoints`."""
+        self._require_alive()
+        return self._server.endpoints
+
+    async def _within(self, timeout_s: float, work: Callable[[], None]) -> None:
+        self._require_alive()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await _in_thread(work)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
+        except MemoryAgentError:
+            raise
+        except Exception as error:
+            log.exception("host.failed", host=self.name)
+            raise internal_error(error) from error
+
+    def _require_alive(self) -> None:
+        if self.is_gone:
+            raise HostDiedError(f"{self.name} has ended")
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Run `work` in a daemon thread, which may outlast a timeout. The loop waits for threads of its executor."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:  # noqa: BLE001 - raised in the loop
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    await done

@@ -1,0 +1,214 @@
+"""The supervisor of a daemon: starts and ends the relay, the embedder and the hosts, and detects their failures.
+
+There are two: `ray_supervisor` runs them as processes, with hosts as Ray actors, which are restarted when they die;
+`local_supervisor` runs them as threads of the daemon's process, without Ray. Requests and batches of events reach a
+host at its sockets in both forms, so the rest of the daemon does not differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from memory_agent.daemon.capacity import Capacity
+from memory_agent.daemon.host import shared_socket
+from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, PartStatus, encode
+from relay.access import ipc_endpoint
+from relay.log import log
+from relay.net import AsyncRequestSocket
+
+_GRACE_S = 0.1
+"""Added to the deadline of a request, so that a reply sent at the last moment still arrives."""
+
+Endpoints = dict[str, str | list[str]]
+"""Where the parts listen, by the names that the ready line and `status` use."""
+
+
+def relay_listens(ready: Mapping[str, Any]) -> Endpoints:
+    """Return the endpoints of a relay from its ready line."""
+    return {
+        "relay": ready["ingest"],
+        "relay_feed": ready["feed"],
+        "relay_listen": ready["listen"],
+        "relay_feed_listen": ready["feed_listen"],
+        "relay_pub": ready["pub"],
+    }
+
+
+class Supervisor(Protocol):
+    """Runs the parts of one daemon. Must be used in one event loop."""
+
+    capacity: Capacity
+
+    @property
+    def form(self) -> Literal["full", "light"]:
+        """Which of the two forms this is."""
+
+    async def start(self, progress: Callable[[str], None]) -> Endpoints:
+        """Start relay, embedder and what the hosts need; return their endpoints. Hosts are started on demand.
+
+        `progress` receives a description of each part before it starts. Raises `UnavailableError` and the errors of
+        the relay and of the embedder; the caller then calls `stop`.
+        """
+
+    @property
+    def model(self) -> str | None:
+        """The stamp of the model that was loaded at start, or None without a model."""
+
+    def start_host(self, *, shared: bool = False) -> Host:
+        """Start a host; return it before it is ready. `shared`: the host of shared items."""
+
+    def parts(self) -> tuple[PartStatus, ...]:
+        """Return the states of relay and embedder."""
+
+    async def watch(self) -> None:
+        """Wait until a part has failed that cannot be restarted. Then raises `UnavailableError` or the part's error."""
+
+    async def stop(self) -> None:
+        """End all parts that were started. Nothing committed is lost, even if memories are still awake."""
+
+
+def host_endpoints(run_folder: Path, number: int, *, shared: bool) -> HostEndpoints:
+    """Return the sockets of the host that is started as the `number`th. The host of shared items has a fixed one."""
+    answer = shared_socket(run_folder) if shared else run_folder / f"host-{number}.sock"
+    return HostEndpoints(answer=ipc_endpoint(answer), ingest=ipc_endpoint(run_folder / f"bulk-{number}.sock"))
+
+
+class Host(ABC):
+    """One host, for use in the daemon's event loop."""
+
+    def __init__(self, name: str, endpoints: HostEndpoints) -> None:
+        """`endpoints` are socket files, which `end` removes."""
+        self.name = name
+        self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in (endpoints.answer, endpoints.ingest)]
+        self.is_gone = False
+        """Whether the host ended and will not be restarted."""
+        self._answers = HostConnection(name, partial(self._endpoint, "answer"))
+        self._batches = HostConnection(name, partial(self._endpoint, "ingest"))
+
+    @property
+    @abstractmethod
+    def address(self) -> HostAddress:
+        """The address for callers within Ray. Raises `UnavailableError` without Ray."""
+
+    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
+        """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
+
+        Sets the time of sending and the deadline. Raises the errors of `HostConnection.request`.
+        """
+        connection = self._answers if request.method else self._batches
+        sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
+        return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
+
+    @abstractmethod
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+        """Run the upkeep of awake users. Raises `HostDiedError`, `DeadlineExceededError`."""
+
+    @abstractmethod
+    async def sleep(self, user_id: str, timeout_s: float) -> None:
+        """Close the memory of `user_id`. Raises the errors of `keep_up`."""
+
+    @abstractmethod
+    async def pid(self, timeout_s: float) -> int:
+        """Return the process id. Raises the errors of `keep_up`."""
+
+    def end(self) -> None:
+        """End the host. Its memories should be asleep; if not, nothing committed is lost."""
+        self._answers.close()
+        self._batches.close()
+        self._remove_sockets()
+
+    def _remove_sockets(self) -> None:
+        for file in self._files:
+            file.unlink(missing_ok=True)
+
+    @abstractmethod
+    async def endpoints(self) -> HostEndpoints:
+        """Return the endpoints of the sockets, once the host listens. Raises `HostDiedError`."""
+
+    async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
+        return str(getattr(await self.endpoints(), socket))
+
+
+class HostConnection:
+    """A connection to one socket of a host process, for concurrent requests. Must be used in one event loop.
+
+    The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
+    request connects to the restarted process.
+    """
+
+    def __init__(self, name: str, locate: Callable[[], Awaitable[str]]) -> None:
+        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if the host is gone."""
+        self._name = name
+        self._locate = locate
+        self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
+
+    async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
+        """Return the encoded reply.
+
+        Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
+        `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            socket = self._connected()
+            if socket is None:
+                async with asyncio.timeout(timeout_s):
+                    socket = await self._connection()
+            reply = await self._asked(socket, frames, deadline_s - time.monotonic())
+        except (TimeoutError, DeadlineExceededError) as error:
+            raise DeadlineExceededError(f"{self._name} did not answer within {timeout_s:.3g} s") from error
+        if len(reply) > 1:
+            log.error("host.failed", host=self._name, traceback=reply[1].decode())
+        return reply[0]
+
+    def close(self) -> None:
+        """Close the connection; requests in progress fail. Idempotent."""
+        task, self._connecting = self._connecting, None
+        if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
+            task.result().close()
+
+    def _connected(self) -> AsyncRequestSocket | None:
+        """Return the open connection, or None."""
+        task = self._connecting
+        return None if task is None or not task.done() or self._is_over() else task.result()
+
+    async def _connection(self) -> AsyncRequestSocket:
+        """Return the connection that all requests share, connecting first if there is none."""
+        if self._is_over():
+            self.close()
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        connecting = self._connecting
+        if not connecting.done():
+            await asyncio.wait((connecting,))
+        if connecting.cancelled():
+            raise UnavailableError(f"{self._name}: the connection was closed")
+        try:
+            return connecting.result()
+        except HostDiedError as error:
+            raise UnavailableError(f"{self._name} is not up: {error}") from error
+
+    def _is_over(self) -> bool:
+        """Whether the connection was lost or could not be made."""
+        task = self._connecting
+        if task is None or not task.done():
+            return False
+        return task.cancelled() or task.exception() is not None or task.result().is_lost
+
+    async def _connect(self) -> AsyncRequestSocket:
+        return AsyncRequestSocket(await self._locate(), once=True)
+
+    async def _asked(self, socket: AsyncRequestSocket, frames: list[bytes], timeout_s: float) -> list[bytes]:
+        try:
+            return await socket.request(frames, timeout_s)
+        except UnavailableError as error:
+            raise HostDiedError(f"{self._name}: {error}") from error

@@ -1,0 +1,322 @@
+"""Test both supervisors under one contract: hosts that wake, sleep and end; then what holds only with Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+import pytest
+from polling import until
+
+from memory_agent.daemon.capacity import capacity_of
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.local_supervisor import LocalSupervisor
+from memory_agent.daemon.ray_supervisor import Cluster, RaySupervisor
+from memory_agent.daemon.supervisor import Endpoints, Host, Supervisor
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
+from memory_agent.layout import Layout
+from memory_agent.records.memories import MemoryStats
+from memory_agent.records.trajectories import Trajectory
+from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
+from memory_agent.verbs.params import NoParams, RunBeginParams, RunListParams
+from memory_agent.verbs.protocol import decode_reply, encode
+from relay import Broker, JournalInUseError, Publisher
+
+pytestmark = pytest.mark.ray
+
+T = TypeVar("T")
+with_ray = pytest.mark.parametrize("supervised", ["full"], indirect=True)
+
+
+class Supervised:
+    """A started supervisor, with the event loop that it must be used in."""
+
+    def __init__(self, form: str, folder: Path) -> None:
+        self.layout = Layout(folder)
+        self.layout.create()
+        settings = Settings(embedder=EmbedderSettings(folder=str(folder / "no-model")))
+        self._runner = asyncio.Runner()
+        kind = LocalSupervisor if form == "light" else RaySupervisor
+        self.supervisor: Supervisor = kind(settings, self.layout)
+        self.progress: list[str] = []
+        self.listens: Endpoints = self.run(self.supervisor.start(self.progress.append))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self._runner.run(work)
+
+    def hosts(self, settings: DaemonSettings | None = None) -> Hosts:
+        """Return new `Hosts` of the supervisor."""
+        settings = settings or DaemonSettings()
+        return Hosts(self.supervisor, settings, capacity_of(settings, cores=2, memory_bytes=8 << 30))
+
+    @property
+    def cluster(self) -> Cluster:
+        """The Ray of the full form."""
+        assert isinstance(self.supervisor, RaySupervisor)
+        assert self.supervisor._cluster is not None
+        return self.supervisor._cluster
+
+    def stop(self) -> None:
+        """End everything."""
+        self.run(self.supervisor.stop())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module", params=["full", "light"])
+def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
+    with tempfile.TemporaryDirectory(prefix="supervised-") as folder:
+        supervised = Supervised(request.param, Path(folder))
+        yield supervised
+        supervised.stop()
+        Broker(Path(folder)).start().stop()  # the journal is free again
+
+
+def test_relay_and_embedder_listen_and_are_listed(supervised: Supervised) -> None:
+    form = supervised.supervisor.form
+    assert ("ray" in supervised.listens) == (form == "full") == any("Ray" in part for part in supervised.progress)
+    with Publisher(str(supervised.listens["relay"])) as publisher:
+        publisher.publish({"event_type": "chat.user_msg", "user_id": "eve", "payload": {"text": "hello"}})
+        assert publisher.flush().pending == 0
+    parts = {part.name: part for part in supervised.supervisor.parts()}
+    assert [(name, part.state) for name, part in parts.items()] == [("relay", "running"), ("embedder", "running")]
+    assert all((part.pid == os.getpid()) == (form == "light") for part in parts.values())
+    assert supervised.supervisor.model is None
+    with pytest.raises(JournalInUseError):
+        Broker(supervised.layout.data_dir)
+
+
+def test_a_sleeping_user_wakes_on_a_request_and_ended_hosts_leave_no_socket_file(supervised: Supervised) -> None:
+    async def go() -> None:
+        before = {*supervised.layout.run.glob("*.sock")}
+        for _ in range(3):
+            hosts = supervised.hosts()
+            reply = await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
+            assert decode_reply(reply, MemoryStats).user_id == "alice"
+            await hosts.keep_up(fill_vectors=False)
+            assert len(await hosts.pids()) == 1
+            await hosts.close()
+            await until(lambda: {*supervised.layout.run.glob("*.sock")} == before)
+
+    supervised.run(go())
+
+
+def test_an_ended_host_is_gone(supervised: Supervised) -> None:
+    async def go() -> None:
+        host = supervised.supervisor.start_host()
+        assert await host.pid(60.0) > 0
+        host.end()
+        async with asyncio.timeout(60.0):
+            while not host.is_gone:
+                await _answers(host)
+                await asyncio.sleep(0.05)
+        for ask in (host.endpoints, lambda: host.sleep("alice", 60.0), lambda: host.keep_up(60.0, fill_vectors=False)):
+            with pytest.raises(HostDiedError):
+                await ask()
+
+    supervised.run(go())
+
+
+def test_a_host_that_does_not_answer_in_time_is_reported(supervised: Supervised) -> None:
+    async def go() -> None:
+        hosts = supervised.hosts()
+        await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
+        (host,) = hosts._hosts.values()
+        with pytest.raises(DeadlineExceededError, match=host.name):
+            await host.keep_up(1e-6, fill_vectors=False)
+        await hosts.close()
+
+    supervised.run(go())
+
+
+def test_only_an_actor_has_an_address_in_ray(supervised: Supervised) -> None:
+    async def go() -> None:
+        host = supervised.supervisor.start_host()
+        if supervised.supervisor.form == "full":
+            assert host.address.actor == host.name
+        else:
+            with pytest.raises(UnavailableError, match="without Ray"):
+                host.address  # noqa: B018
+        host.end()
+
+    supervised.run(go())
+
+
+def test_a_failed_relay_is_started_again(supervised: Supervised) -> None:
+    supervisor = supervised.supervisor
+
+    def relay() -> tuple[str, int]:
+        part = supervisor.parts()[0]
+        return part.state, part.restarts
+
+    async def go() -> None:
+        state, restarts = relay()
+        assert state == "running"
+        if isinstance(supervisor, LocalSupervisor):
+            assert supervisor._relay._broker is not None
+            supervisor._relay._broker._fail(OSError("the disk failed"))
+        else:
+            pid = supervisor.parts()[0].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(60.0):
+            while relay() != ("running", restarts + 1):
+                await asyncio.sleep(0.05)
+
+    supervised.run(go())
+    with Publisher(str(supervised.listens["relay"])) as publisher:
+        publisher.publish({"event_type": "chat.user_msg", "user_id": "eve", "payload": {"text": "hello again"}})
+        assert publisher.flush().pending == 0
+
+
+@with_ray
+def test_ray_listens_on_loopback_alone(supervised: Supervised) -> None:
+    assert supervised.cluster.address.startswith("127.0.0.1:")
+    listening = supervised.run(_listening_beside_a_user(supervised))
+    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
+    assert {address for _, address in listening} == {"127.0.0.1"}
+
+
+async def _listening_beside_a_user(supervised: Supervised) -> set[tuple[str, str]]:
+    """Return (process, address) for everything that listens while a user is awake: this test and Ray."""
+    hosts = supervised.hosts()
+    await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = {
+        (process.name(), connection.laddr.ip.removeprefix("::ffff:"))
+        for process in family
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    await hosts.close()
+    return listening
+
+
+@with_ray
+def test_a_user_put_to_sleep_wakes_in_a_new_process(supervised: Supervised) -> None:
+    async def go() -> list[int]:
+        pids: list[int] = []
+        for _ in range(3):
+            hosts = supervised.hosts()
+            await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
+            pids += (await hosts.pids()).values()
+            await hosts.close()
+        return pids
+
+    assert len(set(supervised.run(go()))) == 3
+
+
+def test_a_request_while_the_user_falls_asleep_is_answered(supervised: Supervised) -> None:
+    """Without spare processes, each new process starts while the former process ends."""
+    settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
+
+    async def go() -> None:
+        hosts = supervised.hosts(settings)
+        for turn in range(4):
+            await hosts.call("dora", "stats", encode(NoParams()), 60_000.0)
+            sleeping = asyncio.create_task(hosts.sleep_idle())
+            for _ in range(turn):
+                await asyncio.sleep(0)
+            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # a verb that is never retried
+            assert decode_reply(reply, int) == 0
+            await sleeping
+        await hosts.close()
+
+    supervised.run(go())
+
+
+@with_ray
+def test_a_killed_host_is_restarted_and_not_gone(supervised: Supervised) -> None:
+    async def go() -> None:
+        host = supervised.supervisor.start_host()
+        os.kill(await host.pid(60.0), signal.SIGKILL)
+        async with asyncio.timeout(60.0):
+            while await _answers(host):
+                await asyncio.sleep(0.01)
+        assert not host.is_gone
+        async with asyncio.timeout(60.0):
+            while not await _answers(host):
+                await asyncio.sleep(0.05)
+        host.end()
+
+    supervised.run(go())
+
+
+async def _answers(host: Host) -> bool:
+    try:
+        return await host.pid(60.0) > 0
+    except HostDiedError:
+        return False
+
+
+@with_ray
+def test_ray_keeps_no_record_of_calls(supervised: Supervised) -> None:
+    """Regression: the gcs kept a record of 5 KB (measured) for each of the last 100,000 calls."""
+
+    async def go() -> int:
+        host = supervised.supervisor.start_host()
+        await _asked(host, 200)
+        before = _own_bytes(gcs)
+        await _asked(host, 3_000)
+        await asyncio.sleep(1.5)  # gcs receives the records once a second
+        host.end()
+        return _own_bytes(gcs) - before
+
+    (gcs,) = (process for process in supervised.cluster._system if process.name() == "gcs_server")
+    grown = supervised.run(go())
+    assert grown < 6_000_000
+
+
+async def _asked(host: Host, times: int) -> None:
+    for _ in range(times):
+        await host.pid(60.0)
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
+
+
+@with_ray
+def test_a_run_begins_once_even_if_its_host_is_killed(supervised: Supervised) -> None:
+    """The second caller does not notice the death: the request has an event id, so it may be repeated."""
+    too_short_to_embed = "Fix"
+    params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
+
+    async def go() -> list[Trajectory]:
+        hosts = supervised.hosts()
+        first = decode_reply(await hosts.call("carol", "run_begin", params, 60_000.0), Trajectory)
+        (pid,) = (await hosts.pids()).values()
+        os.kill(pid, signal.SIGKILL)
+        again = decode_reply(await hosts.call("carol", "run_begin", params, 60_000.0), Trajectory)
+        listed = decode_reply(
+            await hosts.call("carol", "run_list", encode(RunListParams()), 60_000.0), list[Trajectory]
+        )
+        await hosts.close()
+        assert listed == [again]
+        return [first, again]
+
+    first, again = supervised.run(go())
+    assert first == again
+
+
+def test_an_unexpected_error_is_reported_and_not_retried(supervised: Supervised) -> None:
+    async def go() -> MemoryAgentError:
+        host = supervised.supervisor.start_host()
+        await host.pid(60.0)
+        with pytest.raises(MemoryAgentError, match="TypeError") as caught:
+            await host.sleep(["no user id"], 60.0)  # type: ignore[arg-type]
+        await host.pid(60.0)
+        host.end()
+        return caught.value
+
+    error = supervised.run(go())
+    assert not isinstance(error, HostDiedError)
+    assert not error.retryable
