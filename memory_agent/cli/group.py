@@ -27,7 +27,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, Ray, gateway."),
+    "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
     "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),

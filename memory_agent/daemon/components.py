@@ -1,7 +1,6 @@
 """The components of a daemon that run in its own process, and how they are connected.
 
-They need hosts, and a relay that serves the data folder. A real daemon has hosts in Ray processes (`process`); the
-tests put all memories into one process. Only `opened_components` defines how the components are connected, and in which
+They need hosts, and a relay that serves the data folder (`supervisor`). Only `opened_components` defines how the components are connected, and in which
 order they start.
 """
 

@@ -36,6 +36,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "load": load_rows,
         "hosts": hosts_rows,
         "resident": resident_rows,
+        "light": light_rows,
         "storage": storage_rows,
         "filters": filters_rows,
         "shared": shared_rows,
@@ -185,6 +186,18 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
               f"≤ {limit} MB", grown <= limit)  # fmt: skip
     disk, room = figures["disk_mb"], figures["target_disk_mb"]
     yield Row("disk, filled store", f"{disk:g} MB", "", f"≤ {room} MB", disk <= room)
+
+
+def light_rows(figures: Figures) -> Iterator[Row]:
+    """Yield start, memory, recall and idle load of the daemon without Ray, beside those of the full form."""
+    light, full = figures["light"], figures["full"]
+    yield _at_most("light: ready after its start", light["start_s"]["median"], figures["target_start_s"], "s",
+                   measured=_spread(light["start_s"]), beside=f"full {_spread(full['start_s'])} s")  # fmt: skip
+    yield _at_most(f"light: resident, one user with {figures['memories']:,} memories", light["pss_mb"],
+                   figures["target_mb"], "MB", beside=f"full {full['pss_mb']:g} MB")  # fmt: skip
+    yield Row("light: recall", f"{_spread(light['recall_ms'])} ms", f"full {_spread(full['recall_ms'])} ms")
+    yield Row("light: idle", f"{light['idle_share_of_a_core']:.2%} of a core",
+              f"full {full['idle_share_of_a_core']:.2%}")  # fmt: skip
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:

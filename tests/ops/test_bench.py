@@ -21,7 +21,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import EmbedderSettings, Settings
-from ops.bench import cost, filters, hook, http, ingesting, mcp, recall, resident, storage, triggers
+from ops.bench import cost, filters, hook, http, ingesting, light, mcp, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -275,6 +275,20 @@ def test_measuring_a_filled_store_makes_rows(store: Path, one_daemon: None, monk
     assert "recall through RPC, 250 memories, p50" in rows
     assert parts["resident"]["processes"]["user-one"]["pss_mb"] > 0
     assert parts["resident"]["daemon_pss_mb"] < parts["resident"]["daemon_rss_mb"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_both_forms_makes_rows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, light, recalls=5)
+    monkeypatch.setattr(light, "_IDLE_S", 0.1)
+    monkeypatch.setattr(light, "_STARTS", {True: 1, False: 1})
+    figures = light.measure(store)
+    rows = {row.figure: row for row in all_rows({"light": figures})}
+    assert rows["light: resident, one user with 250 memories"].target == "≤ 200 MB"
+    assert rows["light: ready after its start"].target == "≤ 1.5 s"
+    assert figures["light"]["processes"] == 1
+    assert figures["light"]["pss_mb"] < figures["full"]["pss_mb"] / 2
 
 
 @pytest.mark.slow

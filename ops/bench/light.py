@@ -1,0 +1,100 @@
+"""Measures the daemon without Ray (`serve --light`): its start, its memory with a filled store, its recalls when idle.
+
+The full form is measured once beside it. A start counts from the process to the ready line; the memory is the
+proportional size (PSS) of all processes.
+
+Run only this part: `python -m ops.bench.light [--quick]`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from memory_agent import MemoryClient
+from memory_agent.evaluation import temporary_daemon
+from memory_agent.settings import DaemonSettings, Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import spread
+from ops.bench.texts import queries
+from ops.process_memory import measure_tree, process_tree
+
+TARGET_MB = 200
+TARGET_START_S = 1.5
+
+_STARTS = {True: 5, False: 1}
+_RECALLS = 200
+_IDLE_S = 5.0
+_USER = "one"
+_MEGABYTE = 1e6
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return the figures of both forms, `light` and `full`, with the targets of the light one."""
+    forms = {name: _form(store, is_light=name == "light") for name in ("light", "full")}
+    return {
+        **forms,
+        "memories": forms["light"].pop("memories"),
+        "target_mb": TARGET_MB,
+        "target_start_s": TARGET_START_S,
+    }
+
+
+def _form(store: Path, *, is_light: bool) -> dict[str, Any]:
+    settings = Settings(daemon=DaemonSettings(light=is_light))
+    starts = []
+    for turn in range(_STARTS[is_light]):
+        started_s = time.perf_counter()
+        with temporary_daemon(settings) as data_dir:
+            starts.append(time.perf_counter() - started_s)
+            if turn == 0:
+                shutil.copytree(store, user_folder(data_dir, _USER))
+                figures = _used(data_dir)
+    return {"start_s": spread(starts, digits=2), **figures}
+
+
+def _used(data_dir: Path) -> dict[str, Any]:
+    """Recall as a planner does; return memory, latency, and the share of a core that the idle daemon uses."""
+    with MemoryClient(_USER, data_dir=data_dir) as client:
+        took_ms = []
+        for question in queries(_RECALLS, seed=6):
+            started_s = time.perf_counter()
+            client.recall(question)
+            took_ms.append((time.perf_counter() - started_s) * 1000)
+        memories = client.stats().memories
+        daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
+    assert daemon is not None
+    before_s = _processor_s(daemon)
+    time.sleep(_IDLE_S)
+    idle = (_processor_s(daemon) - before_s) / _IDLE_S
+    processes = measure_tree(daemon)
+    return {
+        "memories": memories,
+        "recall_ms": spread(took_ms, digits=2),
+        "idle_share_of_a_core": round(idle, 4),
+        "pss_mb": round(sum(process.pss_bytes for process in processes) / _MEGABYTE, 1),
+        "rss_mb": round(sum(process.rss_bytes for process in processes) / _MEGABYTE, 1),
+        "processes": len(processes),
+    }
+
+
+def _processor_s(pid: int) -> float:
+    times = [process.cpu_times() for process in process_tree(pid) if psutil.pid_exists(process.pid)]
+    return sum(one.user + one.system for one in times)
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
