@@ -1,7 +1,7 @@
 """The components of a daemon that run in its own process, and how they are connected.
 
-They need hosts, and a relay that serves the data folder (`supervisor`). Only `opened_components` defines how the components are connected, and in which
-order they start.
+They need hosts, and a relay that serves the data folder (`supervisor`). Only `opened_components` defines how the
+components are connected, and in which order they start.
 """
 
 from __future__ import annotations
