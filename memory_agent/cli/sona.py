@@ -164,4 +164,4 @@ def gain_sentence(found: SonaStatus) -> str:
         return "unknown: no interleaved recall has been decided yet"
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
-    return f"{found.gain:+.3f}{interval} above the half of decided interleaved recalls that chance would win"
+    return f"{found.gain:+.3f}{interval} relative to the half of decided interleaved recalls that chance would win"

@@ -91,7 +91,7 @@ def test_a_key_shares_only_where_its_scopes_say_so(run: Run, run_json: RunJson, 
     ("words", "reason"),
     [
         (["create", "a"], "--user ID or --all-users"),
-        (["create", "a", "--user", "alice", "--all-users"], "not both"),
+        (["create", "a", "--user", "alice", "--all-users"], "specify either --user ID or --all-users"),
         (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
         (["create", "a", "--all-users", "--scope", ""], "not a scope"),
         (["create", "a", "--user", "system"], "require a key for all users"),

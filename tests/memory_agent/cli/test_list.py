@@ -127,7 +127,7 @@ def test_an_export_and_an_erasure_of_what_matches(filled: None, run: Run, run_js
     ("words", "message"),
     [
         (["list", "--limit", "0"], "--limit"),
-        (["list", "--metadata", "host"], "'host' is not KEY=VALUE"),
+        (["list", "--metadata", "host"], "'host' is not of the form KEY=VALUE"),
         (["list", "--metadata", 'host={"a": 1}'], "filter.metadata"),
         (["list", "--metadata", "a=[]"], "filter.metadata"),
         (["forget", "--metadata", 'host={"a": 1}', "--yes"], "filter.metadata"),
@@ -170,4 +170,4 @@ def test_one_memory_is_shown_whole(filled: None, run: Run, run_json: RunJson) ->
 def test_an_unknown_memory_is_an_error(filled: None, run: Run) -> None:
     unknown = run("get", "m-9")
     assert unknown.exit_code == 1
-    assert "m-9 is not known" in unknown.stderr
+    assert "m-9 not found" in unknown.stderr

@@ -103,7 +103,7 @@ def test_only_memories_that_bear_on_the_question_are_found_unless_told_otherwise
 
 def test_an_answer_without_memories_says_what_was_looked_at_and_how_to_see_the_nearest(run: Run, deploy: None) -> None:
     nothing = run("recall", "who painted the Mona Lisa?")
-    hint = "note: none of the 3 memories is relevant to this; --min-relevance 0 shows the nearest\n"
+    hint = "note: none of the 3 memories is relevant to this; --min-relevance 0 shows the nearest ones\n"
     assert (nothing.exit_code, nothing.stderr) == (0, hint)
     assert run("recall", "wer hat die Mona Lisa gemalt?", "--context").stderr == hint
     assert (

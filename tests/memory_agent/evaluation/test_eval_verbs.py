@@ -84,7 +84,7 @@ def test_the_output_without_json_is_a_table(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith("all")]
     turns, shown, sessions, shown_sessions, with_all = rows
-    assert shown == ["all,", "shown", "records", "alone", *turns[1:]]  # nothing was folded
+    assert shown == ["all,", "shown", "records", "only", *turns[1:]]  # nothing was folded
     assert shown_sessions[4:] == sessions[1:]
     assert turns[:6] == ["all", "3", "83.3", "100.0", "100.0", "100.0"]
     assert turns[-1] == sessions[-1] == "1.000"

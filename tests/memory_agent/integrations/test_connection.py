@@ -227,7 +227,7 @@ def test_a_server_of_another_program_with_our_name_is_kept(tmp_path: Path, clien
     ("client", "content", "reason"),
     [
         ("claude-code", b'{"mcpServers": {', "unexpected end"),
-        ("claude-code", b'{\n  // why\n}', "line 2, column 3: a comment"),
+        ("claude-code", b'{\n  // why\n}', "line 2, column 3: this client does not support comments"),
         ("gemini", b'{"a": 1,}', "after a comma"),
         ("cursor", b"\xff\xfe{\0", "not UTF-8"),
         ("zed", b"[]", "is not an object"),
