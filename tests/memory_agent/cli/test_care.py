@@ -64,7 +64,7 @@ def test_a_backup_is_restored(two_users: Path, tmp_path: Path, run: Run, run_jso
     made = run_json("backup", str(tmp_path / "monday"))
     assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "journal"}
     again = run("backup", str(tmp_path / "monday"))
-    assert (again.exit_code, "exists; name another" in again.output) == (1, True)
+    assert (again.exit_code, "already exists; choose a different" in again.output) == (1, True)
     refused = run("restore", str(tmp_path / "monday"))
     assert (refused.exit_code, "--replace" in refused.output) == (1, True)
     done = run_json("restore", str(tmp_path / "monday"), "--user", "bob", "--replace")
