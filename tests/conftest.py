@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,19 @@ def _no_log_after() -> Iterator[None]:
     yield
     if "structlog" in sys.modules:
         sys.modules["structlog"].reset_defaults()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def model_loaded_once() -> Iterator[None]:
+    """Load each model once per process; otherwise, every command that a test runs in this process loads it again.
+
+    The loaded model has no state. `tests/memory_agent/embedders` tests the loading, and undoes this for its tests.
+    """
+    from memory_agent.embedders import minilm
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minilm, "open_minilm", functools.cache(minilm.open_minilm))
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

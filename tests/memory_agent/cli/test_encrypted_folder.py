@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,8 +55,16 @@ def locked(data_dir: Path, keys: Path) -> Run:
 
 
 @pytest.fixture
-def plain(data_dir: Path) -> Path:
+def plain(data_dir: Path, template: Path) -> Path:
+    """A copy of `template`."""
+    shutil.copytree(template, data_dir, dirs_exist_ok=True)
+    return data_dir
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two users with memories, a run and an unfinished erasure, plus a journal and the map of run owners."""
+    data_dir = tmp_path_factory.mktemp("template")
     for user_id in ("alice", "bob"):
         folder = user_folder(data_dir, user_id)
         with Memory.open(folder, user_id=user_id, store_settings=StoreSettings(exact_search_limit=5)) as memory:

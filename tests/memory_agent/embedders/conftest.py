@@ -10,12 +10,21 @@ import msgspec
 import pytest
 from embedder_inputs import FLOAT32, INT8, ServerProcess, StartServer
 
+from memory_agent.embedders import minilm
 from memory_agent.embedders.cache import fetch_model, obtain
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, Model, find_default
 from memory_agent.settings import EmbedderSettings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _model_loaded_each_time(model_loaded_once: None) -> Iterator[None]:
+    """Undo `model_loaded_once`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minilm, "open_minilm", minilm.open_minilm.__wrapped__)  # type: ignore[attr-defined]
+        yield
 
 
 @pytest.fixture(scope="session")
