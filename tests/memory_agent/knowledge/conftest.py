@@ -12,7 +12,7 @@ from sharing_world import World
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
 
-settings.register_profile("deep", max_examples=1_000)
+settings.register_profile("deep", max_examples=1_600)
 
 
 @pytest.fixture(scope="session")

@@ -468,11 +468,11 @@ class EncryptedSharingModel(SharingModel):
 TestSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(SharingModel.TestCase))
 TestEncryptedSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(EncryptedSharingModel.TestCase))
 TestSharing.settings = settings(
-    max_examples=settings.default.max_examples // 10,
+    max_examples=settings.default.max_examples // 16,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # shrinking a failure takes minutes, and examples are short
     derandomize=settings.get_current_profile_name() != "deep",
 )
-TestEncryptedSharing.settings = settings(TestSharing.settings, max_examples=settings.default.max_examples // 50)
+TestEncryptedSharing.settings = settings(TestSharing.settings, max_examples=settings.default.max_examples // 80)
