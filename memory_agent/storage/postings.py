@@ -74,7 +74,7 @@ class PostingsView:
     def scores(self, words: Sequence[str]) -> Scores:
         """Return BM25 scores (n,), 0 for a memory without any of `words` (`terms.query_words`).
 
-        Two words of one stem count twice.
+        Two words with the same stem count twice.
         """
         slots: list[npt.NDArray[np.uint32]] = []
         counts: list[npt.NDArray[np.uint16]] = []

@@ -167,7 +167,7 @@ def test_the_history_holds_no_ids_and_a_torn_line_loses_only_itself(data_dir: Pa
     file.write_bytes(file.read_bytes().replace(history.erasures[0].memories[0].encode(), b"0" * 32))
     assert read_history(user_folder(data_dir, "alice"), "alice").unread == 2
     result = run("restore", str(backup), "--replace")
-    assert "alice: 2;" in result.stderr
+    assert "2 damaged erasure records of alice;" in result.stderr
     assert history.since(history.erasures[0].at + timedelta(seconds=1)).erasures == ()
 
 

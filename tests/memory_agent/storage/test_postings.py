@@ -130,7 +130,7 @@ def test_lone_surrogates_separate_words() -> None:
     ]
 
 
-@pytest.mark.skipif(not LOCOMO.exists(), reason="the real dialogues are not beside this checkout")
+@pytest.mark.skipif(not LOCOMO.exists(), reason="requires shared/data/locomo_dev.json")
 def test_real_dialogues_are_ranked_as_by_fts5() -> None:
     dialogue = json.loads(LOCOMO.read_text(encoding="utf-8"))[0]
     turns = [turn for part in dialogue["conversation"].values() if isinstance(part, list) for turn in part]

@@ -97,7 +97,7 @@ def test_each_word_of_a_query_is_one_word_of_the_index(text: str) -> None:
     assert all(len(text_words(word)) == 1 for word in query_words(text))
 
 
-@pytest.mark.skipif(not LOCOMO.exists(), reason="the real dialogues are not beside this checkout")
+@pytest.mark.skipif(not LOCOMO.exists(), reason="requires shared/data/locomo_dev.json")
 def test_real_words_have_the_stems_of_fts5() -> None:
     words = sorted(set(text_words(LOCOMO.read_text(encoding="utf-8"))))
     assert len(words) > 5_000
