@@ -133,7 +133,7 @@ def test_a_run_ends_once_and_feedback_on_it_revises_its_quality(memory: Either) 
         lambda: memory.runs.end(run.id, memory_ids=[memory.remember("Another table").id]),
         lambda: memory.runs.step(run.id, "Counted once more"),
     ):
-        with pytest.raises(RunEndedError, match="feedback revises"):
+        with pytest.raises(RunEndedError, match="revise its quality with feedback"):
             other()
     assert memory.runs.get(run.id) == ended
     report = memory.feedback(run.id, [], 0.2, "Two of the totals were wrong after all")
@@ -162,7 +162,7 @@ def test_a_run_begins_once(memory: Either) -> None:
     more = memory.runs.begin("Sort the archive", run_id="begun", session_id="s-begun", recall_ids=[found.recall_id])
     assert (more.recall_ids, more.began_at) == ((found.recall_id,), begun.began_at)
     for objective, session in (("Burn the archive", None), ("Sort the archive", "s-other")):
-        with pytest.raises(RunBegunError, match="begun was begun at"):
+        with pytest.raises(RunBegunError, match="run begun began at"):
             memory.runs.begin(objective, run_id="begun", session_id=session)
     kept = memory.runs.get("begun")
     assert kept is not None
