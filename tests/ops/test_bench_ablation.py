@@ -90,4 +90,4 @@ def test_a_folder_that_lacks_a_data_set_is_refused_before_anything_is_measured(
     shutil.rmtree(data / "beam_dev")
     with pytest.raises(SystemExit):
         ablation.main(["--data", str(data)])
-    assert "lacks beam_dev" in capsys.readouterr().err
+    assert ": beam_dev" in capsys.readouterr().err

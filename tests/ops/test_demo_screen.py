@@ -116,4 +116,4 @@ def test_one_is_no_plural_and_the_columns_are_explained_once() -> None:
     screen.answer(answer(1.0, 0.4), NOW)
     said = output.getvalue()
     assert [f"{count} in 0 ms" in said for count in ("0 memories", "1 memory", "2 memories")] == [True] * 3
-    assert said.count("relevance: how likely") == 1
+    assert said.count("relevance: the probability") == 1
