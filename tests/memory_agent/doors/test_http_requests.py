@@ -230,7 +230,7 @@ def test_a_user_in_the_query_is_refused(caller: HttpCaller) -> None:
 
 def test_a_wrong_path_method_or_media_type_gets_a_hint(caller: HttpCaller) -> None:
     assert "/docs" in refused(caller.send("GET", "/health"), 404, "protocol")["detail"]
-    assert "takes POST" in refused(caller.send("GET", "/v1/recall"), 405, "protocol")["detail"]
+    assert "accepts POST" in refused(caller.send("GET", "/v1/recall"), 405, "protocol")["detail"]
     typeless = caller.post("recall", {"query": "x"}, Content_Type="text/plain")
     assert "Content-Type: application/json" in refused(typeless, 415, "protocol")["detail"]
     lost = caller.send("GET", "/v1/blocks?rule=x")
