@@ -40,7 +40,7 @@ def test_a_model_with_another_checksum_is_refused(run: Run, tmp_path: Path, cach
     assert (fetch.exit_code, fetch.stdout) == (1, "")
     fault = json.loads(fetch.stderr)["error"]
     assert fault["code"] == "model_checksum"
-    assert "refused" in fault["message"]
+    assert "was rejected" in fault["message"]
     status = run("model", "status", "--folder", str(folder), "--json")
     assert status.exit_code == 1
     assert json.loads(status.stdout)["state"] == "refused"

@@ -159,7 +159,7 @@ def test_two_runs_are_compared_by_the_trial_and_by_the_compare_command(tmp_path:
         (("locomo", "x.json", "--conversations", "2-1"), 2, "is not a list of numbers and ranges"),
         (("locomo", "x.json", "--conversations", "one"), 2, "is not a list of numbers and ranges"),
         (("jsonl", "absent.jsonl"), 1, "absent.jsonl: cannot be read"),
-        (("beam", "absent"), 1, "absent: holds no BEAM chat"),
+        (("beam", "absent"), 1, "absent: contains no BEAM chat"),
         (("compare", "a"), 2, "Missing argument 'B'"),
     ],
 )
