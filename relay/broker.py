@@ -65,8 +65,9 @@ class Broker:
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None) -> None:
         """Open the journal and bind the endpoints.
 
-        Raises `JournalInUseError` if another relay uses the folder, and other `JournalError`s, `RelaySettingsError`,
-        `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError`, `KeyFileError`.
+        Raises `JournalInUseError` if another relay uses the folder. Also raises other `JournalError`s,
+        `RelaySettingsError`, `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError` and
+        `KeyFileError`.
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()

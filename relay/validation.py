@@ -111,7 +111,7 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
     """Return a timestamp in UTC.
 
     Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970, or in milliseconds if it is at least
-    1e11. Raises `MalformedEventError`, also for a time more than `max_future_s` after `now`.
+    1e11. Raises `MalformedEventError`, also if the time is more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)

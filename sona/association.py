@@ -155,7 +155,7 @@ class UsageAssociation:
         return Reached(self._distinct[reached], best[reached], support, self._memories, gains, self._lessons)
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
-        """Insert the uses of the lesson at `place`, ordered by memory, then lesson."""
+        """Insert the uses of the lesson that is at `place`; uses stay ordered by memory, then by lesson."""
         self._places += self._places >= place
         starts, ends = (np.searchsorted(self._memories, memories, side) for side in _SIDES)
         spots = [

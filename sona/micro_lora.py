@@ -139,7 +139,7 @@ class MicroLora:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also for a different `ndim` or version."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

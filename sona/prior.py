@@ -77,7 +77,7 @@ class MemoryPrior:
 
     @classmethod
     def from_bytes(cls, data: bytes, kappa: float = KAPPA) -> Self:
-        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
+        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         prior = cls(kappa)
         try:
             state = msgspec.msgpack.decode(data, type=_State)

@@ -72,8 +72,8 @@ def encrypt_folder(
 
     Idempotent; after a crash each store is intact, either plain or encrypted. A user whose key is missing is reported
     to `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises
-    `SettingsError` if no key folder is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`,
-    `StoreError`, `JournalError`.
+    `SettingsError` if no key folder is set. Also raises `DaemonRunningError`, `StoreOwnedElsewhereError`,
+    `StoreDamagedError`, `StoreError` and `JournalError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:

@@ -130,8 +130,8 @@ def export_user(
 ) -> Iterator[bytes]:
     """Return the decrypted lines of a user's export, without line endings; works while a daemon runs.
 
-    With a filter, only matching memories are exported. Raises `InvalidInputError` for a user without a store,
-    `StoreError`, `StoreDamagedError`, `EncryptionKeyMissingError`.
+    With a filter, only matching memories are exported. Raises `InvalidInputError` if the user has no store. Also raises
+    `StoreError`, `StoreDamagedError` and `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
     if not folder.exists():

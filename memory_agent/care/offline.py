@@ -76,8 +76,8 @@ def open_memory(
     """Open a user's memory from its files, creating it if it does not exist.
 
     Finishes an interrupted restore. Does not apply retention, so that reading erases nothing; `retention` passes the
-    rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises as `Memory.open` does, and
-    `DaemonRunningError`.
+    rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises `DaemonRunningError`, and the same errors as
+    `Memory.open`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
@@ -107,7 +107,7 @@ def open_for_reading(
 def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
     """Yield the shared items of a data folder. The first request opens their store; the first publication creates it.
 
-    Requests raise as `open_memory` does.
+    Requests raise the same exceptions as `open_memory`.
     """
 
     def open_store(embedder: Embedder | None) -> Knowledge:

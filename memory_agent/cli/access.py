@@ -1,6 +1,6 @@
 """Open a memory: through the daemon if one is running, otherwise from its files.
 
-Without a daemon, a provided key is looked up in the data folder and enforced as a daemon would enforce it. This
+Without a daemon, a provided key is looked up in the data folder and enforced in the same way as by a daemon. This
 protects nothing, since the files can be read without a key, but it keeps a command from ignoring the key and writing to
 another user's memory. A CURVE key is not verified here, because only a connection proves possession of the secret key.
 """

@@ -191,7 +191,7 @@ _OPTIONS = (
         nargs=2,
         type=click.Path(path_type=Path),
         metavar="A B",
-        help="Compare two --results files, as `eval compare` does, instead of measuring.",
+        help="Compare two --results files, like `eval compare`, instead of measuring.",
     ),
 )
 

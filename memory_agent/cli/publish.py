@@ -393,7 +393,7 @@ def _publish_all(
             interrupts.cut_short(partial(publisher.publish, line))
         except MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
-            hint = "; --user NAME sets the user of events without one" if names_no_user else ""
+            hint = "; --user NAME sets the user for events that name none" if names_no_user else ""
             summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), observer)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"

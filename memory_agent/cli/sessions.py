@@ -236,8 +236,10 @@ def _print(result: _Result) -> None:
         note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json lists them")
     click.echo(f"sessions: {_counted(found.sessions)}")
     if not found.sessions:
-        for name in result.looked_in or ["no folder; specify files or folders"]:
+        for name in result.looked_in:
             note(f"looked for sessions in {name}")
+        if not result.looked_in:
+            note("no folder was searched; specify files or folders")
     click.echo(f"taken: {_counted(found.taken)}")
     if found.left:
         click.echo(f"left out: {_counted(found.left)}")

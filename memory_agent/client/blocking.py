@@ -120,7 +120,9 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one request. The number of sockets depends on concurrent requests, not on threads."""
+        """Lend a socket to one request. The number of sockets depends on the number of concurrent requests, not of
+        threads.
+        """
         with self._guard:
             socket = self._idle.pop() if self._idle else None
         socket = socket or RequestSocket(self._address.endpoint, self._address.identity)

@@ -45,7 +45,7 @@ Notice = Callable[[str, JournalEntry], None]
 
 
 class Dispatcher:
-    """Dispatches the events of all users. Must be used in one event loop."""
+    """Dispatches the events of all users. Must be used from a single event loop."""
 
     def __init__(
         self,

@@ -104,8 +104,8 @@ class Workers:
 
     At most half of the threads serve one user. Its further requests wait in a queue, and a thread that finishes a
     request of the user takes the next one from there. Each thread receives, answers and replies itself: passing a
-    request and its reply between threads took .5 ms (measured). Rejected: one queue for all users, in which every
-    user waits behind a user with many or with long requests.
+    request and its reply between threads took 0.5 ms (measured). Rejected: one queue for all users, in which every user
+    waits behind a user with many or with long requests.
     """
 
     def __init__(self, name: str, socket: ReplySocket, threads: int, answer: Answer) -> None:

@@ -45,7 +45,7 @@ class _UserLock:
 
 
 class Hosts:
-    """The host processes and the users awake in them. Must be used in one event loop.
+    """The host processes and the users awake in them. Must be used from a single event loop.
 
     If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
     been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
@@ -184,7 +184,7 @@ class Hosts:
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user awake inside the context. Raises `DeadlineExceededError` without a seat at `deadline_s`."""
+        """Keep the user awake inside the context. Raises `DeadlineExceededError` if no seat is free by `deadline_s`."""
         if user_id in self._directory and user_id not in self._user_locks:  # awake, and not being put to sleep
             self._busy[user_id] += 1
         else:

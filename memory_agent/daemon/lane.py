@@ -87,7 +87,7 @@ class Journal(Protocol):
 
 
 class Lane:
-    """The events of one user. Must be used in one event loop."""
+    """The events of one user. Must be used from a single event loop."""
 
     def __init__(self, user_id: str, hosts: Hosts, journal: Journal, budget: Budget, settings: DaemonSettings) -> None:
         self._user_id = user_id

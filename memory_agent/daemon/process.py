@@ -155,7 +155,7 @@ class Daemon:
         place = place_of(self._settings.daemon.http)
         if place is None:
             return None
-        from memory_agent.doors.http.server import HttpDoor  # takes .1 s, which a daemon without HTTP saves
+        from memory_agent.doors.http.server import HttpDoor  # takes 0.1 s, which a daemon without HTTP saves
 
         door = HttpDoor(self._settings.daemon.http, place)
         stack.callback(door.close)

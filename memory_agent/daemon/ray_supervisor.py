@@ -3,7 +3,7 @@
 Only this file imports Ray.
 
 Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
-and batches of events use the sockets of the host (`host`): an empty call takes .16 ms there, and .84 ms through an
+and batches of events use the sockets of the host (`host`): an empty call takes 0.16 ms there, and 0.84 ms through an
 actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
 documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
 its raylet (measured), so the store's own lock and epoch guarantee one writer.
@@ -373,7 +373,8 @@ def join(address: str, token: Path, **options: Any) -> None:
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
     """Send a request to a user's host from a Ray task, actor or driver; return the encoded reply. Blocks.
 
-    Raises `HostDiedError` if the host is gone, `DeadlineExceededError`, `UnavailableError` outside the daemon's Ray.
+    Raises `HostDiedError` if the host is gone, `UnavailableError` outside the daemon's Ray, and
+    `DeadlineExceededError`.
     """
     if not ray.is_initialized():
         raise UnavailableError("this process is not in the daemon's Ray: call memory_agent.join_ray() first")

@@ -77,7 +77,7 @@ _CHANGES_SHARED = ("publish_confirm", "unpublish")
 
 
 class Service:
-    """Answers requests. Must be used in one event loop."""
+    """Answers requests. Must be used from a single event loop."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ def relay_listens(ready: Mapping[str, Any]) -> Endpoints:
 
 
 class Supervisor(Protocol):
-    """Runs the parts of one daemon. Must be used in one event loop."""
+    """Runs the parts of one daemon. Must be used from a single event loop."""
 
     capacity: Capacity
 
@@ -97,7 +97,7 @@ class Host(ABC):
     @property
     @abstractmethod
     def address(self) -> HostAddress:
-        """The address for callers within Ray. Raises `UnavailableError` without Ray."""
+        """The address for callers within Ray. Raises `UnavailableError` if Ray is not used."""
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
         """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
@@ -139,7 +139,7 @@ class Host(ABC):
 
 
 class HostConnection:
-    """A connection to one socket of a host process, for concurrent requests. Must be used in one event loop.
+    """A connection to one socket of a host process, for concurrent requests. Must be used from a single event loop.
 
     The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
     request connects to the restarted process.
@@ -155,7 +155,7 @@ class HostConnection:
         """Return the encoded reply.
 
         Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
-        `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
+        and `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
         """
         deadline_s = time.monotonic() + timeout_s
         try:

@@ -1,7 +1,7 @@
 """A minimal HTTP client for processes that a coding agent starts and waits for: hooks and `memory-agent mcp`.
 
-It uses plain sockets and raises only built-in errors, because importing `http.client` takes 7 MB and .03 s, and
-`memory_agent.errors` .02 s (measured). Each request opens an HTTP/1.0 connection, which is closed after the response.
+It uses plain sockets and raises only built-in errors, because importing `http.client` takes 7 MB and 0.03 s, and
+`memory_agent.errors` 0.02 s (measured). Each request opens an HTTP/1.0 connection, which is closed after the response.
 """
 
 from __future__ import annotations

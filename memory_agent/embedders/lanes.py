@@ -224,7 +224,7 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took over 12 times its processor time, or a text has been running for .5 s."""
+        """Return whether the last text took over 12 times its processor time, or a text has been running for 0.5 s."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -405,7 +405,7 @@ class LanedEmbedder(PassageEmbedder):
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
-            if self._tasks and not self._asked:  # otherwise the bulk threads wake for nothing: .15 ms per query
+            if self._tasks and not self._asked:  # otherwise the bulk threads wake for nothing: 0.15 ms per query
                 self._bulk_ready.notify_all()
         if outcome is not None:
             query.answer(outcome)

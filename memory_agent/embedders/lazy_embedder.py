@@ -64,8 +64,8 @@ class LazyEmbedder:
     def get(self, timeout_s: float | None = None) -> Embedder:
         """Return the embedder, waiting at most `timeout_s` while it opens.
 
-        Raises `ModelMissingError` or another `ModelError` if opening fails, `EmbedderUnavailableError` if it is not
-        ready in time.
+        Raises a `ModelError`, such as `ModelMissingError`, if opening fails, and `EmbedderUnavailableError` if the
+        model is not ready in time.
         """
         if self._embedder is not None:
             return self._embedder

@@ -237,7 +237,7 @@ def _decode(path: Path, kind: type[T]) -> T:
 def _download(cache: Path, progress: ByteProgress | None) -> None:
     """Download the default model's files into the cache, verifying each and replacing it atomically.
 
-    Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError` if a file differs.
+    Raises `ModelMissingError` if the hub or its library is not available, and `ModelChecksumError` if a file differs.
     """
     fetch = _fetcher(progress)
     folder = weights_folder(cache)

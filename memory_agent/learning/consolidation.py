@@ -130,7 +130,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write which memories a run used. A run that has changed since it was read is left to the next call."""
+        """Record which memories a run used. A run that has changed since it was read is left to the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return

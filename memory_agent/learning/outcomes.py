@@ -89,7 +89,7 @@ class _State:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return `quality` as raised by the success of a run `hop` links later."""
+    """Return `quality`, raised to credit it with the success of a run that follows `hop` links later."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 

@@ -91,10 +91,10 @@ class Pattern(NamedTuple):
 def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vectors) -> list[Pattern]:
     """Return the patterns among the newest 1,000 of `runs`, which may be in any order.
 
-    Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50), the
-    counts `runs`, `succeeded` and `failed` (the others completed but were retried or rated low), and `used`, the
-    memories that at least two successful runs used. `steps` lists the steps that successful runs share, in order, and
-    `failed_steps` those that only failed runs took; each is a `text` with its `run_ids`. Raises
+    Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50); the
+    counts `runs`, `succeeded` and `failed` (the remaining runs completed but were retried or rated low); and `used`,
+    the memories that at least two successful runs used. `steps` lists the steps that successful runs share, in order,
+    and `failed_steps` those that only failed runs took; each is a `text` with its `run_ids`. Raises
     `sona.errors.ShapeError` if vectors differ in length.
     """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]

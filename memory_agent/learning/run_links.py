@@ -62,7 +62,7 @@ def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings
 
 
 def _is_free(note: RecallNote, run_id: str) -> bool:
-    """Return whether a recall can be linked to a run that names it: an explicit link to a different run is final."""
+    """Return whether a recall can be linked to a run that names it. An explicit link to a different run is final."""
     return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 

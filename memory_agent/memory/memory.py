@@ -447,7 +447,7 @@ class Memory:
         """Recompute all vectors after a change of the model (`model_changed`); return how many.
 
         Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
-        `ModelError` without a model.
+        `ModelError` if there is no model.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed

@@ -129,7 +129,7 @@ class MemoryVectors:
     def begin_reembedding(self) -> int:
         """Drop all vectors if a different model computed them; return how many memories wait for new ones.
 
-        `fill` then computes the new vectors, even after a crash. Durable on return. Raises `ModelError` without a
+        `fill` then computes the new vectors, even after a crash. Durable on return. Raises `ModelError` if there is no
         model.
         """
         self._embedder.look_again()

@@ -45,8 +45,8 @@ _MOST_TIED = 8
 """Maximum slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the same
 words."""
 _OTHER_LANGUAGE = 3.0
-"""Logits subtracted for a query in a foreign language, because the model finds all texts in that language similar
-(decision 0015)."""
+"""Amount subtracted from the logit if the query is in a foreign language, because the model rates all texts in that
+language as similar (decision 0015)."""
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
@@ -370,7 +370,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
     """Return the positions, ascending, of the highest `limit` scores above `above`, with all ties. NaN is omitted.
 
-    A sample of every 16th score gives a bound below which scores are not sorted: .1 ms instead of .9 for 100,000
+    A sample of every 16th score gives a bound below which scores are not sorted: 0.1 ms instead of 0.9 for 100,000
     scores.
     """
     floor = _floor_of(scores, limit, above)

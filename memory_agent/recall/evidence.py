@@ -44,7 +44,7 @@ its own slope and centre, gives the same measure (`Line`). A recall's mode affec
 not their relevance.
 
 The relevance is calibrated for the bundled model, to separate the evidence for questions from the best answers of
-stores without evidence (decision 0014). With a different model, the relevance of memories with a vector is unknown
+stores without evidence (decision 0014). With any other model, the relevance of memories that have a vector is unknown
 (NaN). It is not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
 
 Shapes: q words of the query, n memories.
@@ -102,7 +102,7 @@ _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
 _FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines that give no credit and full credit; a tenth of the evidence has less than .3
-_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds .1 to .4 memories to an answer
+_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds 0.1 to 0.4 memories to an answer
 
 
 class Met(NamedTuple):

@@ -45,7 +45,7 @@ Reason = Literal[
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
-    "global_unavailable",  # shared items were requested, but their store is unavailable or late: own memories only
+    "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "deadline",  # time ran out: some or all parts were skipped
     "waking",  # daemon only: time ran out while the user's memory was being opened
 ]

@@ -58,7 +58,7 @@ from relay.log import log
 from sona import share
 
 MOST_WAITED_S = 0.25
-"""Maximum time that a recall waits for shared items after its own search. A search of 100,000 items takes .02 s."""
+"""Maximum time that a recall waits for shared items after its own search. A search of 100,000 items takes 0.02 s."""
 RESERVED_OF = 5
 """One place in this many is reserved for new shared items."""
 PROVEN_SHARE = 0.5

@@ -167,7 +167,7 @@ class SessionImport:
 
 
 def _written(path: Path) -> datetime:
-    """Return when a file was last modified; 1970 if it cannot be read."""
+    """Return the time a file was last modified, or the Unix epoch if the file cannot be read."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

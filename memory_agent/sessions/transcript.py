@@ -157,7 +157,7 @@ class DocumentTranscript(Transcript):
 
 
 class FolderTranscript(Transcript):
-    """A growing folder of JSON files, read in the order of their names."""
+    """A growing folder of JSON files, read in name order."""
 
     def __init__(self, path: Path, pattern: str, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)

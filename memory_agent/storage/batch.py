@@ -122,7 +122,7 @@ class Batch(Snapshot):
     def put_stored(
         self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
     ) -> int:
-        """Add a memory as `put` does, with encoded values from another store; return its row."""
+        """Like `put`, but add a memory whose values another store has encoded; return its row."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
         self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
@@ -185,7 +185,7 @@ class Batch(Snapshot):
         return row
 
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
-        """Add a memory as `put` does, or replace the memory with the same id; return the stored record.
+        """Like `put`, but replace any memory with the same id; return the stored record.
 
         A replaced memory keeps its event and usage. It also keeps its vector if it has one and its texts are unchanged;
         otherwise it gets `vector`, or waits for one.

@@ -159,7 +159,7 @@ class PassageView:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned. A slot that only one of the two graphs found is scanned
-        again with all its passages. Raises as `TableView.scan` does.
+        again with all its passages. Raises the same errors as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -248,7 +248,7 @@ class PassageVectors:
         return passages
 
     def append(self, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> None:
-        """Add slots as `VectorTable.append` does, with each slot's further passages."""
+        """Add slots, like `VectorTable.append`, with each slot's further passages."""
         start = len(self._ranges)
         self._first.append(vectors)
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -256,7 +256,7 @@ class PassageVectors:
         self._add(np.arange(start, start + len(counts)), counts, further or ())
 
     def set(self, slots: Slots, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> bool:
-        """Set the vectors of `slots` as `VectorTable.set` does, with each slot's further passages."""
+        """Set the vectors of `slots`, like `VectorTable.set`, with each slot's further passages."""
         if not self._first.set(slots, vectors):
             return False
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -291,7 +291,7 @@ class PassageVectors:
         return {**indexes, **self._ranges.arrays(), "owners": self._owners.view()}
 
     def graph_writer(self) -> GraphWriter:
-        """Return a function that writes both graphs, as `VectorTable.graph_writer` does."""
+        """Return a function that writes both graphs, like `VectorTable.graph_writer`."""
         writers = self._first.graph_writer(), self._further.graph_writer()
 
         def write(path: Path, cipher: Cipher | None) -> None:
@@ -301,7 +301,7 @@ class PassageVectors:
         return write
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load both graphs, as `VectorTable.load_graph` does."""
+        """Load both graphs, like `VectorTable.load_graph`."""
         for index, file in zip((self._first, self._further), graph_files(path), strict=True):
             index.load_graph(file, cipher)
 

@@ -237,7 +237,7 @@ class Snapshot:
         return None if value is None else decode_trajectory(key, value)
 
     def trajectories(self) -> Iterator[StoredTrajectory]:
-        """Yield the ended runs in the order of their first end (`number`)."""
+        """Yield the ended runs in the order in which they first ended (`number`)."""
         return self._runs_of(self.run_keys(NUMBERED))
 
     def newest_trajectories(self) -> Iterator[StoredTrajectory]:

@@ -89,7 +89,7 @@ class Store:
         """Begin a batch, which becomes durable when the block ends and is rolled back if it raises.
 
         Waits for another thread's batch. Raises `FencedError` if a newer owner took over, `StoreFullError` (the store
-        remains usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
+        remains usable, and deleting works), and `StoreError` after an I/O error (close and reopen the store).
         """
         with (
             self._writing,
@@ -203,8 +203,8 @@ class Store:
     def compact(self) -> tuple[int, int]:
         """Rewrite the file without deleted data; return its size in bytes before and after.
 
-        Reads continue; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
-        `DeadlineExceededError` if a read does not end, `FencedError`.
+        Reads continue; batches wait. Durable on return. Raises `DeadlineExceededError` if a read does not end, and
+        `StoreFullError`, `StoreDamagedError` and `FencedError`.
         """
         with self._writing:
             if self._refusal is not None:

@@ -172,7 +172,9 @@ _FOLDS = _Folds()
 
 
 class _Stemmers(threading.local):
-    """One stemmer per thread, without its cache: .22 us per word instead of .12, but no erased word stays in memory."""
+    """One stemmer per thread, without its cache: 0.22 us per word instead of 0.12, but no erased word stays in
+    memory.
+    """
 
     def __init__(self) -> None:
         self.porter = Stemmer.Stemmer("porter", 0)

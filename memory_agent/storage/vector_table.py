@@ -168,7 +168,7 @@ class TableView:
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
         """Return the exact cosines (m,) with `query`, NaN where a slot has no vector.
 
-        The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` as `scan` does.
+        The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` in the same cases as `scan`.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -181,7 +181,7 @@ class TableView:
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:
-        """Quantize one query. Raises `InvalidInputError` as `scan` does."""
+        """Quantize one query. Raises `InvalidInputError` in the same cases as `scan`."""
         vector = np.asarray(query, dtype=np.float32)
         if vector.ndim != 1 or (self.ndim and vector.size != self.ndim):
             raise InvalidInputError("vector", f"has shape {vector.shape}, expected ({self.ndim or 'd'},)")

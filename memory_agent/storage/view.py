@@ -99,7 +99,7 @@ class View:
         """Return which slots (n,) are alive and pass the filter; None if the filter excludes nothing.
 
         Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
-        (`Store.excluded_rows`). Raises `InvalidInputError` for a time without a time zone.
+        (`Store.excluded_rows`). Raises `InvalidInputError` if a time has no time zone.
         """
         passing: Mask | None = None
         for part in () if filter is None else self._conditions(filter, excluded):
@@ -133,7 +133,9 @@ class View:
         return kept
 
     def within(self, spans: Iterable[Span]) -> Mask:
-        """Return which slots (n,) are alive and within any of the spans. Raises `InvalidInputError` as `mask` does."""
+        """Return which slots (n,) are alive and within any of the spans. Raises `InvalidInputError` in the same cases
+        as `mask`.
+        """
         found = np.zeros(self.count, dtype=np.bool_)
         for since, until in spans:
             inside = self.alive.copy()
@@ -199,7 +201,7 @@ class View:
         return found
 
     def metadata_of(self, slots: Slots) -> list[set[int]]:
-        """Return the metadata of each slot (m,), as `metadata.numbers_of` does."""
+        """Return the metadata of each slot (m,), like `metadata.numbers_of`."""
         places = np.full(self.count, -1, dtype=np.int64)
         places[slots] = np.arange(len(slots))
         at = places[self._arrays["metadata_slots"]]

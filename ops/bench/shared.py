@@ -1,12 +1,13 @@
-"""Measures searches of shared items relative to recalls of as many own memories, and the cost of the shared tier.
+"""Measures searches of shared items relative to recalls of as many of the user's own memories, and the cost of the
+shared tier.
 
 A daemon's users have copies of a grown store; the shared store contains the same texts as items. The same questions are
-asked alternately of the own memories, of the items, and of both. The additional time of recalling from both tiers is
-the cost for users who request the shared tier.
+asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
+tiers is the cost for users who request the shared tier.
 
 The cost for other users is measured in two ways: own recalls alternate with those of a second daemon without shared
-items, and own recalls run while another user, in a separate process, recalls continuously from own memories or from
-both tiers.
+items, and own recalls run while another user, in a separate process, recalls continuously from that user's own memories
+or from both tiers.
 
 To run only this benchmark: `python -m ops.bench --only shared [--quick]`.
 """

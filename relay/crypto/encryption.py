@@ -67,7 +67,9 @@ class TransactionCipher:
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key. A key without its name stays plain, so it can bound a scan."""
+        """Return the stored form of a key. A key prefix that omits the name is not encrypted, so it can serve as the
+        bound of a scan.
+        """
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key

@@ -8,7 +8,7 @@ LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a trunca
 and a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages
 before LMDB reads them.
 
-Rejected: one SQLite file for everything. A commit of 1 KB takes .3 ms with LMDB, a warm read .7 us.
+Rejected: one SQLite file for everything. A commit of 1 KB takes 0.3 ms with LMDB, a warm read 0.7 us.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class OwnerLock(WriterLock):
         """Become the owner of `folder`, creating it if it does not exist.
 
         A `library` does not wait. A `host` waits for another host to release the lock, and takes over after
-        `takeover_after_s`. Raises `in_use` with the owner, and `failed` for an `OSError`.
+        `takeover_after_s`. Raises `in_use` with the owner, and `failed` if an `OSError` occurs.
         """
         with _system_errors(folder, errors):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file as `write_private` does, unless it exists. If several processes do so, the first one wins."""
+    """Write a file with `write_private`, unless it exists. If several processes do so, the first one wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):

@@ -140,7 +140,7 @@ class RequestSocket:
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if needed.
 
-        Raises `ProtocolError` for an invalid endpoint, `RelaySettingsError` if CURVE keys are missing.
+        Raises `ProtocolError` if the endpoint is invalid, and `RelaySettingsError` if CURVE keys are missing.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
@@ -181,7 +181,9 @@ class AsyncRequestSocket:
     """Sends requests to one endpoint, any number at a time, in the event loop in which it was created."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
-        """Connect as `RequestSocket` does. With `once`, the socket does not reconnect (`is_lost`)."""
+        """Connect; the arguments are those of `RequestSocket`. With `once`, the socket does not reconnect
+        (`is_lost`).
+        """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
         end = zeromq.connect_once(self._socket) if once else None

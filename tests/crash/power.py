@@ -18,7 +18,7 @@ from .world import World, wait_until
 
 @dataclass
 class Cut:
-    """The promises before the power cut, and the contents of the disk."""
+    """The number of events acknowledged before the power cut, and what the disk contains after it."""
 
     acked: int
     found: int

@@ -83,7 +83,7 @@ Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class Routes:
-    """The request handlers of one server. Must be used in one event loop."""
+    """The request handlers of one server. Must be used from a single event loop."""
 
     def __init__(
         self,

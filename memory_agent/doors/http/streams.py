@@ -193,7 +193,7 @@ class _Awaited(NamedTuple):
 
 
 class JournalWatch:
-    """Wakes the streams whose users have new journal entries. Must be used in one event loop.
+    """Wakes the streams whose users have new journal entries. Must be used from a single event loop.
 
     The relay signals each new event without naming its user. One task therefore reads the journal for all streams, with
     the data folder's token, and wakes the streams concerned, which read with their own keys. Waking 40 idle streams at

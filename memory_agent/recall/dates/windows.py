@@ -3,7 +3,7 @@
 `dateutil` parses and calculates. This module decides the width of a span, and which Monday or May is meant: the latest
 that has begun, since recall is about the past. Weeks begin on Monday, and seasons are those of the northern hemisphere.
 All methods raise `ValueError` or `OverflowError` for a date that does not exist. Rejected by measurement (decision
-0015): `dateparser`, which needs .25 s and 14 MB to load, and 1 ms per phrase.
+0015): `dateparser`, which needs 0.25 s and 14 MB to load, and 1 ms per phrase.
 """
 
 from __future__ import annotations
