@@ -213,7 +213,7 @@ class SharedProvider(Protocol):
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first.
 
-        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
         """
         ...
 

@@ -151,7 +151,7 @@ def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
     """Decode JSON or MessagePack bytes, chosen by the first byte, without validation.
 
-    Raises `MalformedEventError`, `EventTooLargeError`.
+    Raises `MalformedEventError` and `EventTooLargeError`.
     """
     if len(data) > limits.max_bytes:
         raise EventTooLargeError("event", f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")

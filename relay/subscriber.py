@@ -49,7 +49,7 @@ class Subscriber:
         """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); the relay need not be running yet.
 
         `consumer` is the name of the durable cursor that `cursor` and `commit` use. `identity` defaults to the token
-        beside the socket file. Raises `RelaySettingsError`, `RelayUnavailableError`.
+        beside the socket file. Raises `RelaySettingsError` and `RelayUnavailableError`.
         """
         shown = identity or local_identity(ingest)
         self._socket = ClientSocket(check_endpoint("ingest", ingest), shown)

@@ -105,7 +105,7 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of a lesson; remove the lesson at 0 or below.
+        """Set the weight of a lesson; a weight of 0 or less removes the lesson.
 
         Returns False, and changes nothing, for an unknown lesson or a weight that is not finite.
         """

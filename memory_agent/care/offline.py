@@ -173,7 +173,7 @@ def erase(
 
     Idempotent: after a crash, the same call or the daemon's next start finishes the erasure. For a user without a
     store, only events are erased, and no store is created. `dry_run` changes nothing and returns the receipt. Raises
-    `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalError`.
+    `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError` and `JournalError`.
     """
     Layout(data_dir).finish_restore()
     if selection.everything:
@@ -296,7 +296,7 @@ def erase_events(
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
     owners. Durable on return; the journal's file is compacted. Does nothing if there is no journal. Raises
-    `JournalError`, `StoreError`.
+    `JournalError` and `StoreError`.
     """
     with _open_owners(data_dir, settings) as owners:
         is_owned = partial(is_named if owners is None else owners.has, wanted.user_id, among=among)
@@ -380,7 +380,7 @@ def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) 
 def compact_journal(data_dir: Path, settings: Settings) -> None:
     """Compact the journal, if there is one. Durable on return.
 
-    Raises `JournalError`, `JournalInUseError`.
+    Raises `JournalError` and `JournalInUseError`.
     """
     if journal_folder(data_dir).exists():
         with _open_journal(data_dir, settings) as journal:

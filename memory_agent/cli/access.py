@@ -122,7 +122,8 @@ def principal_of(target: Target) -> Principal | None:
 def authorize(target: Target, verb: str) -> Target:
     """Check that the key, if any, permits `verb`; return the target, with the key's user if the key is for one user.
 
-    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
+    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError` and
+    `InvalidInputError`.
     """
     if target.user_id == SHARED_USER:
         from memory_agent.verbs.table import OF_ANY_STORE  # late, as below

@@ -201,7 +201,7 @@ def _print(edits: Edits, how: _How, is_connecting: bool) -> None:
     elif how.dry_run and any(file.diff for file in edits.files):
         note("nothing is written: --dry-run")
     else:
-        note(f"{title} {'is connected already' if is_connecting else 'was not connected'}")
+        note(f"{title} {'is already connected' if is_connecting else 'was not connected'}")
 
 
 def _describe(change: Change) -> Edit:

@@ -225,7 +225,7 @@ def not_kept(types: Mapping[str, int], table: SignalTable) -> dict[str, int]:
 
 
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that is not an event, or that the relay rejected. `line` is its number, 0 if unknown."""
+    """A line that is not an event, or that the relay rejected. `line` is its number, or 0 if unknown."""
 
     line: int
     field: str

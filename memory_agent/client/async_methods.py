@@ -262,7 +262,7 @@ class AsyncSharedMethods:
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first.
 
-        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
         """
         return await self._ask(
             "shared.search",

@@ -260,7 +260,7 @@ class SharedMethods:
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first.
 
-        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
         """
         return self._ask(
             "shared.search",

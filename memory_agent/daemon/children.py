@@ -131,7 +131,7 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process, 0 if it has ended."""
+    """Return the resident memory of a process, or 0 if it has ended."""
     if pid is None:
         return 0
     try:

@@ -146,7 +146,7 @@ class Dispatcher:
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     async def commit(self) -> None:
-        """Commit the low-water mark as the cursor. Durable on return. Raises `RelayError`, `StoreError`."""
+        """Commit the low-water mark as the cursor. Durable on return. Raises `RelayError` and `StoreError`."""
         low_water = self._low_water()
         if low_water > self._committed:
             self._owners.save()

@@ -59,7 +59,7 @@ _ROUND_S = 600.0
 
 
 class DaemonEraser:
-    """Erases for the users of one daemon. Must be used from a single event loop."""
+    """Carries out erasures for the users of one daemon. Must be used from a single event loop."""
 
     def __init__(
         self,

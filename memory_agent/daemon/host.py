@@ -165,7 +165,7 @@ class Workers:
             following = self._next(user_id)
 
     def _next(self, user_id: str) -> _Job | None:
-        """Return the user's next waiting job; without one, release the thread and return None."""
+        """Return the user's next waiting job. If there is none, release the thread and return None."""
         with self._guard:
             waiting = self._waiting.get(user_id)
             if waiting and not self._is_closed:

@@ -71,7 +71,7 @@ class Hosts:
     async def call(
         self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
     ) -> bytes:
-        """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
+        """Return the encoded reply of the user's memory. Raises `DeadlineExceededError` and `HostDiedError`."""
         deadline_s = time.monotonic() + deadline_ms / 1000
         request = HostRequest(user_id=user_id, method=method, rights=rights)
         self.calls_under_way += 1

@@ -291,7 +291,7 @@ class Lane:
                 await self._quarantine(readable, fault.code, str(fault))
 
     async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
-        """Deliver the batch and return None, or the permanent error that prevents it.
+        """Deliver the batch; return None, or the permanent error that prevented delivery.
 
         Sends `ahead` once. A crash with `ahead` does not count, since these events may have caused it.
         """

@@ -39,7 +39,8 @@ _LONGEST_PAUSE_S = 5.0
 class LocalSupervisor:
     """The supervisor of the light form (`supervisor.Supervisor`).
 
-    One host serves all users, one more the shared items. The settings about the numbers of hosts have no effect.
+    One host serves all users, and another serves the shared items. The settings about the numbers of hosts have no
+    effect.
     """
 
     form: Final = "light"

@@ -110,7 +110,7 @@ class Host(ABC):
 
     @abstractmethod
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
-        """Run the upkeep of awake users. Raises `HostDiedError`, `DeadlineExceededError`."""
+        """Run the upkeep of awake users. Raises `HostDiedError` and `DeadlineExceededError`."""
 
     @abstractmethod
     async def sleep(self, user_id: str, timeout_s: float) -> None:
@@ -198,7 +198,7 @@ class HostConnection:
             raise UnavailableError(f"{self._name} is not up: {error}") from error
 
     def _is_over(self) -> bool:
-        """Whether the connection was lost or could not be made."""
+        """Whether the connection was lost or could not be established."""
         task = self._connecting
         if task is None or not task.done():
             return False

@@ -72,7 +72,7 @@ def obtain(
     """Return the graph and tokenizer from the cache, or build and cache them.
 
     A damaged graph is rebuilt. Without a writable cache, every start builds the graph. Raises `ModelMissingError`,
-    `ModelChecksumError`, `ModelError`.
+    `ModelChecksumError` and `ModelError`.
     """
     choice = choose_scheme(settings.scheme)
     named = weights.named_model(Path(settings.folder).expanduser(), cache) if settings.folder else None

@@ -84,7 +84,7 @@ class MiniLM:
         return vector
 
     def embed_query(self, text: str) -> EmbeddedQuery:
-        """Return the vectors of a query and its words. Raises `InvalidInputError`, `ModelError`."""
+        """Return the vectors of a query and its words. Raises `InvalidInputError` and `ModelError`."""
         tokens = self._wordpiece.read(text[: self._query_chars])
         ids = tokens.ids[: min(tokens.first, self._room(self._query_prefix))]
         vector, states = self._run(self._query_prefix, ids)
@@ -151,7 +151,7 @@ class Reading:
         self._vectors: list[Embedding] = []
 
     def step(self) -> Embedded | None:
-        """Embed the next passage; return the result after the last one. Raises `InvalidInputError`, `ModelError`."""
+        """Embed the next passage; return the result after the last one. Raises `InvalidInputError` and `ModelError`."""
         if not self._vectors:
             self._tokens, self._passages = self._model.read(self._text)
             self._words = text_words_of(self._text, self._tokens, int(self._passages[-1, 1]))

@@ -43,7 +43,7 @@ def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased
 def remove_user(data_dir: Path, user_id: str) -> bool:
     """Remove a user's folders; return whether any existed. Durable on return.
 
-    Raises `StoreOwnedElsewhereError`, `StoreError`.
+    Raises `StoreOwnedElsewhereError` and `StoreError`.
     """
     folder = user_folder(data_dir, user_id)
     if folder.exists():

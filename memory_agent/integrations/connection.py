@@ -125,7 +125,7 @@ class Connection:
                     self._forget(change, folders[change.path])
 
     def _write(self, change: Change, folders: tuple[str, ...]) -> None:
-        """Write a file, after its backup and record."""
+        """Write a file, after writing its backup and its record."""
         path = change.path
         if change.then is None:
             _require_same(change)

@@ -59,7 +59,7 @@ QUARTERS = 4
 """A value is rounded to one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting, because privacy depends on it."""
 
 COUNTS_PER_USER = 3
-"""Maximum retrievals, and maximum uses, counted per user. Not a setting, because sums of them are stored."""
+"""Maximum number of retrievals, and of uses, counted per user. Not a setting, because sums of them are stored."""
 
 KEY_BYTES = 16
 _THOUSAND = 1_000

@@ -68,7 +68,7 @@ class Consolidation:
 
 
 MOST_RUNS = 50
-"""Maximum runs read by one call."""
+"""Maximum number of runs read by one call."""
 MOST_CHARS = 300_000
 """Characters after which a call reads no further run or earlier recall. Each takes about a microsecond."""
 _OUTPUT_CHARS = 20_000  # of a run's output after a recall, from its end backwards

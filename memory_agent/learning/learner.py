@@ -307,7 +307,7 @@ def discard_learner(folder: Path) -> None:
 
 
 def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
-    """Save a consolidated learner atomically; return its size in bytes. Raises `OSError`, `StoreError`."""
+    """Save a consolidated learner atomically; return its size in bytes. Raises `OSError` and `StoreError`."""
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
     if store.key is not None:
         data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)

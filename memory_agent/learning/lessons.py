@@ -20,10 +20,10 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, Recall
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
 RECALLS_OF_A_RUN = 64
-"""Maximum recalls per run that become lessons; later ones add little."""
+"""Maximum number of recalls per run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
-"""Maximum memories credited per lesson. This bounds the learner's state; in a longer list, each one is weak
+"""Maximum number of memories credited per lesson. This bounds the learner's state; in a longer list, each one is weak
 evidence."""
 _RESET_BLOB = "learning_reset"
 

@@ -271,7 +271,7 @@ def on_one_line(text: str, most_chars: int) -> str:
 SAME_STEP = 0.6
 """Minimum similarity of two steps that count as the same (`ops/bench/patterns.md`)."""
 MOST_COMPARED = 16
-"""Maximum runs whose steps are compared; others are ignored."""
+"""Maximum number of runs whose steps are compared; others are ignored."""
 _LEAST_SHARING = 2
 _BACKBONES = 8
 _LEAST_SHARE = 0.5  # minimum share of runs that must take a shared step

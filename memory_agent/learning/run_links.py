@@ -104,7 +104,7 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 MOST_HOPS = 3
 NEAREST = 16
-"""Maximum runs near in time that are considered, to bound the work for one event."""
+"""Maximum number of runs near in time that are considered, to bound the work for one event."""
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]

@@ -68,7 +68,7 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
 
 
 MOST_STEPS = 32
-"""Maximum steps of a run that are converted to text: the first ones and the last."""
+"""Maximum number of a run's steps that are converted to text: the first ones and the last."""
 LINE_CHARS = 160
 _MOST_RECALLED = 50
 _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee

@@ -15,7 +15,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
-"""Maximum steps stored per run, earliest first. Steps that name memories or recalls have a separate limit."""
+"""Maximum number of steps stored per run, earliest first. Steps that name memories or recalls have a separate limit."""
 
 
 class RunWriter:

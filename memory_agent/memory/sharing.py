@@ -243,7 +243,7 @@ class Shared:
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first.
 
-        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> [found.item.title for found in memory.shared.search("what does staging need?")]

@@ -6,12 +6,12 @@
 The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match.
 `words` and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side.
 `centred` is always False, `likeness` always 0 and `like` always None: queries are not centred, and likeness among
-answers does not lower a score. `quality` is the quality of the memory or its run, None if unknown, and `outcome` is
-what it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the
-memory comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the
-memory for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests
-folded into this memory. The names are part of the public interface: names may be added, but existing ones never change
-their meaning.
+answers does not lower a score. `quality` is the quality of the memory or its run, or None if unknown. `outcome` is what
+it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the memory
+comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the memory
+for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests folded into
+this memory. The names are part of the public interface: names may be added, but existing ones never change their
+meaning.
 
 `note_of` creates a recall's log entry for feedback and attribution. The entry contains ids and vectors,
 never text.
@@ -165,7 +165,8 @@ def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
 
 
 def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int, tuple[int, int]]]:
-    """Return the cosines of the nearest passages (p,), NaN without a query vector, and the passages' offsets by place.
+    """Return the cosines of the nearest passages (p,), or NaN if there is no query vector, and the passages' offsets by
+    place.
 
     Offsets (begin, end) are included only for passages other than the first of their text.
     """

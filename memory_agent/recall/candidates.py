@@ -42,8 +42,8 @@ _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
 _MOST_TIED = 8
-"""Maximum slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the same
-words."""
+"""Maximum number of slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the
+same words."""
 _OTHER_LANGUAGE = 3.0
 """Amount subtracted from the logit if the query is in a foreign language, because the model rates all texts in that
 language as similar (decision 0015)."""

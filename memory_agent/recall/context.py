@@ -57,14 +57,15 @@ _HOW: dict[Reason | None, str] = {
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
 _MOST_SHARED_CHARS = 1_000
-"""Maximum characters shown of another user's text. A generated summary is shorter, and a body has up to 16,000."""
+"""Maximum number of characters shown of another user's text. A generated summary is shorter, and a body has up to
+16,000."""
 _NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
 _MOST_CHARS_PER_TOKEN = 32
-"""Maximum characters per token of room; a longer entry is assumed not to fit. English prose averages an eighth of
-this."""
+"""Maximum number of characters per token of room; a longer entry is assumed not to fit. English prose averages an
+eighth of this."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")

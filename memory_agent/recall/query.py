@@ -30,7 +30,7 @@ from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
-"""Maximum different values of one filter field; a longer list is assumed to be a mistake."""
+"""Maximum number of different values of one filter field; a longer list is assumed to be a mistake."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")

@@ -164,7 +164,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, from 1 for the best; none if the filter selects only users' messages."""
+    """Number the former requests, from 1 for the best. If the filter selects only users' messages, none is numbered."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found

@@ -23,7 +23,7 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
     `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. The first passage is the beginning
     of the text, or the whole text if it fits the model's window. `spans` (p, 2) int32: the start and end offsets of
     each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w is 0 if
-    the embedder produces none. `length`: the tokens of the text before truncation, 0 if unknown.
+    the embedder produces none. `length`: the number of tokens in the text before truncation, or 0 if unknown.
     """
 
     vectors: npt.NDArray[np.float32]

@@ -21,7 +21,7 @@ from memory_agent.sessions.transcript import Placed, Transcript
 from relay.disk import Report
 
 MOST_NAMED = 1_000
-"""Maximum unreadable places that the report lists; the others are only counted."""
+"""Maximum number of unreadable places that the report lists; the others are only counted."""
 _OTHER_PROJECT = "from a different project"
 _TOO_OLD = "before --since"
 _ONLY_BLOCKS = "injected context"

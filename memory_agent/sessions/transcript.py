@@ -218,7 +218,7 @@ def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Fo
 
 @contextmanager
 def open_document(path: Path) -> Iterator[BinaryIO]:
-    """Open a document, or the `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile`, `KeyError`."""
+    """Open a document, or the `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile` and `KeyError`."""
     if path.suffix != ".zip":
         with path.open("rb") as stream:
             yield stream

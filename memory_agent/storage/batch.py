@@ -205,7 +205,7 @@ class Batch(Snapshot):
     def delete(self, row: int) -> bool:
         """Delete a memory; return whether it existed. Its events remain known, so a replay does not restore it.
 
-        Works on a full disk.
+        Works even if the disk is full.
         """
         record = self.record(row)
         if record is None:

@@ -38,7 +38,7 @@ AT_ONCE = 2_000
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The version of the file, and the state of its store when it was saved."""
+    """The version of the file, and the state of the store when the file was saved."""
 
     version: str
     lineage: str

@@ -51,7 +51,7 @@ def open_environment(
 ) -> Environment:
     """Open an environment with `Environment.open`.
 
-    Raises `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`,
+    Raises `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError` and
     `EncryptionKeyMissingError`.
     """
     return Environment.open(
@@ -71,12 +71,12 @@ def compact(environment: Environment) -> None:
 
 
 def own(folder: Path, role: Role, takeover_after_s: float = 5.0) -> OwnerLock:
-    """Become the owner of a user's folder (`OwnerLock.acquire`). Raises `StoreOwnedElsewhereError`, `StoreError`."""
+    """Become the owner of a user's folder (`OwnerLock.acquire`). Raises `StoreOwnedElsewhereError` and `StoreError`."""
     return OwnerLock.acquire(folder, role, STORE_ERRORS, takeover_after_s)
 
 
 def last_epoch(folder: Path) -> int:
-    """Return the epoch of the last owner of a user's folder, 0 if there was none. Raises `StoreError`."""
+    """Return the epoch of the last owner of a user's folder, or 0 if there was none. Raises `StoreError`."""
     return epoch_of_last_owner(folder, STORE_ERRORS)
 
 
@@ -164,7 +164,7 @@ def open_user_key(
 ) -> UserKey | None:
     """Return a user's key; None if the settings name no key ring (no encryption). Raises `SettingsError`.
 
-    `is_shared`: as for `open_key_ring`.
+    `is_shared` is as for `open_key_ring`.
     """
     try:
         ring = open_key_ring(settings, data_dir, is_shared=is_shared)

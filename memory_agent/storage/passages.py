@@ -327,7 +327,7 @@ _AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 quer
 
 
 class WordBitsView:
-    """The words at one moment. Immutable. `lengths` (n,) are token counts before truncation, 0 if unknown."""
+    """The words at one moment. Immutable. `lengths` (n,) are token counts before truncation, or 0 if unknown."""
 
     def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
         self.lengths = lengths
@@ -382,7 +382,7 @@ class WordBits:
         self._count = 0
 
     def append(self, words: Sequence[Words | None]) -> None:
-        """Add slots with their words, None if unknown. Raises `IndexDamagedError` for a width other than b."""
+        """Add slots with their words, or None if unknown. Raises `IndexDamagedError` for a width other than b."""
         known = [one.bits for one in words if one is not None]
         if known:
             self._add(np.concatenate(known))

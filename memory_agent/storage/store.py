@@ -67,7 +67,7 @@ class Store:
 
         A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; a new
         store creates the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
-        `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
+        `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
         settle_key(folder, key)

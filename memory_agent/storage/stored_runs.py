@@ -85,7 +85,9 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A run's start under an earlier run's id. `before_us` is the previous start under this id, None for the first."""
+    """A run's start under an earlier run's id. `before_us` is the previous start under this id, or None for the
+    first.
+    """
 
     run_id: str
     at_us: int

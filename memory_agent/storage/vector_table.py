@@ -208,7 +208,7 @@ class TableView:
         return self._planes.take_coarse(slots, self.ndim)
 
     def _filled(self, unit: _Quantized, slots: Slots) -> Scales:
-        """Return the approximate cosines (n,) of `slots`, NaN for all others."""
+        """Return the approximate cosines (n,) of `slots`, and NaN for all others."""
         values = self._unknown()
         found = products(unit.coarse, self.coarse(slots))[0]
         values[slots] = found * (self._scales[slots] * unit.scales)
@@ -281,7 +281,8 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots with `vectors` (k, d), zeros for a slot without one yet; (k, 0) adds k slots without one.
+        """Add slots with `vectors` (k, d). A row of zeros adds a slot that has no vector yet, and (k, 0) adds k of
+        them.
 
         Raises `InvalidInputError`, and adds nothing, for vectors that are not finite or have a different d.
         """

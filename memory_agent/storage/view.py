@@ -27,7 +27,7 @@ Span = tuple[datetime | None, datetime | None]
 """A time range from since (inclusive) to until (exclusive); None means unbounded."""
 
 LINKS = ("previous", "following")
-"""The columns with the slots before and after a memory in its session, -1 for none."""
+"""The columns with the slots before and after a memory in its session, or -1 for none."""
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 """The columns that contain name numbers."""
 NO_NAME = -1
@@ -86,7 +86,7 @@ class View:
         return len(self.rows)
 
     def slots(self, rows: Sequence[int] | Rows) -> Slots:
-        """Return the slot (m,) of each row, -1 for a row without a memory."""
+        """Return the slot (m,) of each row, or -1 for a row without a memory."""
         positions = np.asarray(rows, dtype=np.int64) - self._first_row
         is_known = (positions >= 0) & (positions < len(self._slot_of))
         if is_known.all():

@@ -338,7 +338,9 @@ class RunStepParams(Params, frozen=True, kw_only=True):
 
 
 class RunEndParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0..1, None if unrated."""
+    """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0 to 1, or None if
+    unrated.
+    """
 
     run_id: str
     event_id: EventId

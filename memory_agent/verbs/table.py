@@ -166,7 +166,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("get", "get", GetParams, list[MemoryRecord],
          "Return memories by their ids.", scope=Scope.RECALL, repeat="read"),
     Verb("forget", "forget", IdsParams, int,
-         "Remove memories, their vectors and words.", repeat="idempotent"),
+         "Remove memories with their vectors and words.", repeat="idempotent"),
     Verb("forget_session", "forget_session", SessionParams, int,
          "Remove the memories, runs and recalls of a session.", repeat="idempotent"),
     Verb("feedback", "feedback", FeedbackParams, FeedbackReport,

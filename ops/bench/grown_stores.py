@@ -168,7 +168,9 @@ def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """Return the text that is embedded for the event's memory, composed as by `embedded.embedded_text`."""
+    """Return the text that is embedded for the event's memory, composed in the same way as by
+    `embedded.embedded_text`.
+    """
     payload = event["payload"]
     return "\n".join(filter(None, (payload["summary"], ", ".join(payload["tags"]))))
 

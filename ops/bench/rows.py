@@ -259,8 +259,8 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
     """Yield the costs of searching shared items, of recalling both tiers, and for users without shared items."""
     for size, one in figures.items():
         for name, over, figure, target in (
-            ("items", "own", "search relative to a recall of as many own memories", "target_over_own"),
-            ("both", "own", "recall of both tiers relative to own memories", "target_local"),
+            ("items", "own", "search relative to a recall of as many of the user's own memories", "target_over_own"),
+            ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
             ("own", "unshared", "own recall with a shared store relative to without", "target_local"),
             ("beside_both", "beside_own", "own recall while another user recalls both tiers versus own", None),
         ):

@@ -5,9 +5,9 @@ A daemon's users have copies of a grown store; the shared store contains the sam
 asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
 tiers is the cost for users who request the shared tier.
 
-The cost for other users is measured in two ways: own recalls alternate with those of a second daemon without shared
-items, and own recalls run while another user, in a separate process, recalls continuously from that user's own memories
-or from both tiers.
+The cost for other users is measured in two ways: recalls of a user's own memories alternate with those of a second
+daemon without shared items, and such recalls run while another user, in a separate process, recalls continuously from
+that user's own memories or from both tiers.
 
 To run only this benchmark: `python -m ops.bench --only shared [--quick]`.
 """

@@ -75,7 +75,7 @@ class Principal(NamedTuple):
             raise ScopeMissingError(scope.value, self.key_id)
         if self.user_id is not None and user_id is None:
             raise UserNotAllowedError(
-                "user_id", f"the key {self.key_id} is for one user; this requires one for all users"
+                "user_id", f"the key {self.key_id} is for one user; this request requires a key for all users"
             )
         if self.user_id not in (None, user_id):
             raise self.not_for_user()

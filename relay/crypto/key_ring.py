@@ -67,7 +67,7 @@ class KeyRing:
         """Return a user's cipher for a purpose. With `create`, create the user's key if it is missing.
 
         Checks the key file each time (2 us), so that no process keeps using a destroyed key. Raises
-        `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
+        `EncryptionKeyMissingError`, `KeyFileError` and `MalformedEventError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> cipher.open(cipher.seal(b"Staging needs the VPN", about=b"7"), about=b"7")

@@ -310,7 +310,7 @@ class Environment:
         """Close, and replace the file with the environment in `copy` (a folder from `room_for_copy`). Durable on
         return.
 
-        Data written to the environment after it was copied is lost. Raises `failed`, `full`, `TimeoutError`.
+        Data written to the environment after it was copied is lost. Raises `failed`, `full` and `TimeoutError`.
         """
         try:
             flush_copy(copy)

@@ -86,7 +86,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`, or None.
 
     `commit` belongs to an open read transaction; None selects the newest commit and requires that no process is
-    writing. A missing or empty file has no fault. Raises `CommitGoneError`, `OSError`.
+    writing. A missing or empty file has no fault. Raises `CommitGoneError` and `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:

@@ -94,8 +94,8 @@ class Journal:
     ) -> Self:
         """Open the journal in folder `path`. A writer creates it if needed and owns it. With `keys`, it is encrypted.
 
-        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
-        `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`, `EncryptionMismatchError`
+        and `EncryptionKeyMissingError`.
 
         >>> with Journal.open(Path("journal")) as journal:
         ...     journal.append(events, now)[-1].seq

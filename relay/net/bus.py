@@ -186,7 +186,7 @@ class ClientSocket(_Client[PlainSocket]):
     """A DEALER to the relay, which need not be running yet. Only `wake` is thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity, queue: int = 1_000) -> None:
-        """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError`, `RelaySettingsError`."""
+        """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._limits = Limits(queue, queue, _REPLY_BYTES)
         self._waker = Waker()
         super().__init__(endpoint, identity)
@@ -232,7 +232,7 @@ class DoorbellSocket:
     """A SUB socket that keeps only the newest doorbell. Not thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
-        """Connect. Raises `RelayUnavailableError`, `RelaySettingsError`."""
+        """Connect. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._socket = zeromq.open_subscriber(zeromq.context(), Limits(), newest_only=True)
         zeromq.connect(self._socket, endpoint, identity, RelayUnavailableError)
 
@@ -248,7 +248,7 @@ class AsyncDoorbellSocket:
     """`DoorbellSocket` for an event loop."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
-        """Connect. Raises `RelayUnavailableError`, `RelaySettingsError`."""
+        """Connect. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._socket = zeromq.open_subscriber(zeromq.async_context(), Limits(), newest_only=True)
         zeromq.connect(self._socket, endpoint, identity, RelayUnavailableError)
 

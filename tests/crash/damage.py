@@ -116,7 +116,7 @@ class Opening:
 def inspect(
     base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
 ) -> Iterator[str]:
-    """Apply each damage to a copy of `base`, and yield what went wrong."""
+    """Inflict each damage on its own copy of `base`, and yield what went wrong."""
     opening = Opening()
     try:
         shutil.copytree(base, work)

@@ -21,7 +21,7 @@ from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 
 MOST_CHARS = 4_000
-"""Maximum characters of a query that are searched for dates, to bound the time."""
+"""Maximum number of characters of a query that are searched for dates, to bound the time."""
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
 """Matches a year."""
 _DAY = timedelta(days=1)

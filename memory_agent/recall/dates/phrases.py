@@ -79,7 +79,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the smallest and largest number that `text`, in digits or words, may mean."""
+    """Return the smallest and largest number that `text`, in digits or words, can mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -386,9 +386,9 @@ RULES = (
 
 
 REACH = 48
-"""Maximum characters of a word or modifier before a phrase."""
+"""Maximum number of characters in a word or modifier before a phrase."""
 MOST_PHRASES = 32
-"""Maximum phrases found in a query, to bound the time."""
+"""Maximum number of phrases found in a query, to bound the time."""
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip

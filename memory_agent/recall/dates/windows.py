@@ -52,9 +52,9 @@ _PARTS_OF_DAY = {
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _DAYS_OF_MONTH = 30.4
 _MOST_MONTHS_IN_DAYS = 9
-"""Maximum months of a span that is divided by days; longer spans are divided at month boundaries."""
+"""Maximum length, in months, of a span that is divided by days; longer spans are divided at month boundaries."""
 _MOST_YEARS_BACK = 8
-"""Maximum years between two leap days."""
+"""Maximum number of years between two leap days."""
 
 
 class Window(NamedTuple):
