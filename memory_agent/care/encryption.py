@@ -175,7 +175,7 @@ class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
-    """One encrypted user. `was_encrypted`: the store was already encrypted."""
+    """One encrypted user. `was_encrypted`: whether the store was already encrypted."""
 
     user_id: str
     memories: int

@@ -104,7 +104,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
 
 
 def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
-    """Return the number of memories that pass the filter, or nothing without a filter."""
+    """Return the number of memories that pass the filter, or nothing if there is no filter."""
     matching = explanation.get("matching")
     return {} if matching is None else {"memories that pass": matching}
 

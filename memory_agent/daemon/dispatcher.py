@@ -120,7 +120,7 @@ class Dispatcher:
         return frozenset(found)
 
     async def system_quarantine_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """As `system_events_of`, for quarantined events without a journal number; returns entry ids."""
+        """Like `system_events_of`, for quarantined events without a journal number; returns entry ids."""
         found: set[int] = set()
         after = 0
         while (among is None or among) and (page := await self._journal.quarantined(after, _FETCH_EVENTS)):
@@ -132,7 +132,8 @@ class Dispatcher:
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
         """Record that this user began a run through a client and owns its events under `system`.
 
-        `is_vouched`: with a key for all users. Durable with the next commit. Releases events that wait for this owner.
+        `is_vouched`: whether it was published with a key for all users. Durable with the next commit. Releases events
+        that wait for this owner.
         """
         if self._counts(is_vouched):
             self._learn(owner_keys(run_id, None), user_id)

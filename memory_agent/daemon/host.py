@@ -220,7 +220,8 @@ class MemoryHost:
             return self._fault(user_id, memory, error)
 
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """As `call`, for callers that looked up the actor earlier; a fault if the user is no longer awake here.
+        """Like `call`, for callers that looked up the actor earlier; returns a fault if the user is no longer awake
+        here.
 
         Only the daemon wakes users: waking one here could open the store of a user who has moved to another host.
         """

@@ -281,7 +281,7 @@ _BUSY_S = 30.0
 class Seat:
     """The host of an awake user, and the time of its last request (seconds, monotonic clock).
 
-    `is_apart`: the user has a fixed host, and stays awake while the daemon runs.
+    `is_apart`: whether the user has a fixed host, and stays awake while the daemon runs.
     """
 
     host: str
@@ -299,7 +299,7 @@ class Directory:
 
     The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
     waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
-    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, with
+    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing by itself, with
     which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per
     user does not scale: a Ray process uses 53 MB and, when idle, half a percent of a core (measured).
     """

@@ -265,7 +265,7 @@ class Lane:
         return ahead if is_full and is_usable else []
 
     async def _handle(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> None:
-        """Deliver the batch. If this fails permanently, bisect it until the offending event is alone."""
+        """Deliver the batch. If this fails permanently, bisect it until the offending event is isolated."""
         fault = await self._deliver(batch, ahead)
         if fault is None:
             return

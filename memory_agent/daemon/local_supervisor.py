@@ -89,7 +89,7 @@ class LocalSupervisor:
         return self._relay.status(), PartStatus(name="embedder", state="running", pid=os.getpid())
 
     async def watch(self) -> None:
-        """As `Supervisor.watch`: the relay is reopened after an error, the embedder is not."""
+        """Like `Supervisor.watch`. The relay is reopened after an error; the embedder is not."""
         while self._embedder_thread.is_alive():
             await asyncio.sleep(_CHECK_S)
         raise UnavailableError("the embedder's thread ended")

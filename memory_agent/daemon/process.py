@@ -111,7 +111,9 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work`; if a stop signal comes first, cancel it and return False. Raises the error of `work`."""
+        """Await `work`; if a stop signal comes first, cancel it and return False. Raises any error that `work`
+        raises.
+        """
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)

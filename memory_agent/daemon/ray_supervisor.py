@@ -107,13 +107,13 @@ class HostActor:
 
     @ray.method(concurrency_group="answer")
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
-        """As `MemoryHost.call_awake`, for callers within Ray. Time in Ray's queue counts towards the deadline."""
+        """Like `MemoryHost.call_awake`, for callers within Ray. Time in Ray's queue counts towards the deadline."""
         request = HostRequest(user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=sent_at_s)
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
     @ray.method(concurrency_group="upkeep")
     def keep_up(self, fill_vectors: bool) -> None:
-        """As `MemoryHost.keep_up`, at the current time."""
+        """Like `MemoryHost.keep_up`, at the current time."""
         self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
 
     @ray.method(concurrency_group="control")
@@ -243,7 +243,7 @@ class RaySupervisor:
         return self._relay.status(), self._embedder.status()
 
     async def watch(self) -> None:
-        """As `Supervisor.watch`: Ray's own processes are not restarted, and actors would continue unsupervised."""
+        """Like `Supervisor.watch`. Ray's own processes are not restarted, and actors would continue unsupervised."""
         assert self._cluster is not None
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)

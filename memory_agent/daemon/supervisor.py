@@ -61,7 +61,7 @@ class Supervisor(Protocol):
 
     @property
     def model(self) -> str | None:
-        """The stamp of the model that was loaded at start, or None without a model."""
+        """The stamp of the model that was loaded at start, or None if there is none."""
 
     def start_host(self, *, shared: bool = False) -> Host:
         """Start a host; return it before it is ready. `shared`: the host of shared items."""

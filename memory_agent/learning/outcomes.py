@@ -108,7 +108,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run succeeded, judging by its own facts and retries, and thus raises earlier runs."""
+    """Return whether the run succeeded, judged by its own facts and retries. If it did, it raises earlier runs."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 

@@ -33,7 +33,7 @@ from memory_agent.storage.view import View
 class RunHistory:
     """The newest runs: the `numbers` of all, and those that may form patterns, both as stored and as `PastRun`.
 
-    `is_whole`: every request has its vector. `rows` contains the memories of each run's steps, by run id.
+    `is_whole`: whether every request has its vector. `rows` contains the memories of each run's steps, by run id.
     """
 
     numbers: frozenset[int]
@@ -137,7 +137,7 @@ _BLOB = "patterns"
 
 
 class Vectors(Protocol):
-    """Vectors by text. Empty without a model."""
+    """Vectors by text. Empty if there is no model."""
 
     @property
     def by_text(self) -> Mapping[str, Embedded]:

@@ -421,7 +421,7 @@ class Memory:
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored without a model; return how many.
 
-        Resumes after an interruption. Returns 0 without a model, or if the model has changed.
+        Resumes after an interruption. Returns 0 if there is no model or the model has changed.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:

@@ -129,7 +129,7 @@ def _occurrences(found: Candidates, search: Search) -> list[_Occurrences]:
 
 
 def _failed(view: View, slots: Slots) -> int:
-    """Return the number of failed runs; a failed memory without a run counts as one."""
+    """Return the number of failed runs; a failed memory that belongs to no run counts as one."""
     has_failed = view.qualities_with_runs(slots) < FAILED_BELOW
     if not has_failed.any():
         return 0

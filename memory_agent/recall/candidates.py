@@ -72,7 +72,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded`
     those of the folded former requests with their copies.
 
-    `is_all`: no memory outside the candidates can answer.
+    `is_all`: whether no memory outside the candidates can answer.
     """
 
     slots: Slots

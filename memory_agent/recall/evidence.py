@@ -262,7 +262,7 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory; 1 without a vector."""
+    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory; 1 if it has no vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 

@@ -90,14 +90,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     even if no memory has one; a floor from the settings applies only if there are vectors. Memories with a relevance
     below `min_relevance` are omitted. Times in the text are relative to `reference_time`. `context_tokens` bounds the
     block for a prompt (None: no block), and `context_heading` is its first line ("": none). `by_run` and `by_session`
-    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: the recall was caused
-    by a trigger, not a caller. `stored_text` is the text as an event would store it. `present_us` is the span in which
-    echoes are omitted, in microseconds since 1970, or None. `runs` is the number of runs to add. `tiers` are the tiers
-    to search. Without `is_noted`, the recall is not logged. Without `is_explained`, its memories have no explanation
-    and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search can find
-    their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no number in
-    an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories that match
-    `without` are omitted in addition to the filter.
+    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: whether the recall
+    was caused by a trigger, not a caller. `stored_text` is the text as an event would store it. `present_us` is the
+    span in which echoes are omitted, in microseconds since 1970, or None. `runs` is the number of runs to add. `tiers`
+    are the tiers to search. Without `is_noted`, the recall is not logged. Without `is_explained`, its memories have no
+    explanation and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search
+    can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
+    number in an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories
+    that match `without` are omitted in addition to the filter.
     """
 
     text: str

@@ -84,8 +84,8 @@ class Search(msgspec.Struct, frozen=True):
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
     and memories that match `Query.without`; None if all pass. A memory that does not pass has no cosine and a `bm25`
-    (n,) of 0, as if it shared no word. `cosines` is None if no passing memory has a cosine. `is_filtered`: memories
-    other than own words and `Query.without` are excluded. `dates` contains all dates that the query names, and
+    (n,) of 0, as if it shared no word. `cosines` is None if no passing memory has a cosine. `is_filtered`: whether
+    memories other than own words and `Query.without` are excluded. `dates` contains all dates that the query names, and
     `boosting` those that raise scores.
     """
 

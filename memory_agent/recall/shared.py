@@ -127,7 +127,8 @@ def merged(
 class _Places(NamedTuple):
     """The memories of classes 1 to 3 that have a place (`above`, `proven`, `below`), and all of classes 4 and 5.
 
-    `is_full`: classes 1 to 3 would fill the answer, so items of other classes can only take reserved places.
+    `is_full`: whether classes 1 to 3 would fill the answer; if so, items of other classes can take only reserved
+    places.
     """
 
     above: list[RetrievedMemory]

@@ -80,9 +80,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: enough different users used it, and their runs succeeded more often than usual. `is_worse`: the
-    released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item` and
-    `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
+    `is_proven`: whether enough different users used it, and their runs succeeded more often than usual. `is_worse`:
+    whether the released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item`
+    and `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
     """
 
     author: str

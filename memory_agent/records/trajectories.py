@@ -76,7 +76,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of text from a run's memory. `is_whole`: the line contains nearly the whole memory."""
+    """One line of text from a run's memory. `is_whole`: whether the line contains nearly the whole memory."""
 
     text: str
     record_id: str

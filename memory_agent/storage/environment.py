@@ -133,7 +133,9 @@ class UserKey:
     """
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: a relay uses the ring too, so a key is created only if the key of `system` exists."""
+        """`is_one_of_many`: whether a relay uses the ring too; if so, a key is created only if the key of `system`
+        exists.
+        """
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many

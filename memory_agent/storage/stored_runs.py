@@ -42,10 +42,10 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
     `row` is the event's memory; `named` are the rows that the event names as used, and `named_count` is their number
-    before any was forgotten. `is_judged`: the memory has its own verdict. `said_at` and `said_chars` locate the event's
-    message in the memory's text; 0 characters mean the whole text. `is_placed`: the event identifies this run by its
-    full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are ids that the
-    event names as used and that are not this user's memories, such as shared items.
+    before any was forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars` locate the
+    event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event identifies
+    this run by its full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are
+    ids that the event names as used and that are not this user's memories, such as shared items.
     """
 
     at_us: int

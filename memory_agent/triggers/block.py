@@ -72,7 +72,7 @@ class Wanted:
     session: str | None = None
 
     def check(self, user_id: str) -> None:
-        """Raise `InvalidInputError` for `system` without a run or session."""
+        """Raise `InvalidInputError` if the user is `system` and no run or session is named."""
         if user_id == SYSTEM_USER and self.run is None and self.session is None:
             raise InvalidInputError("run", "system has no blocks of its own; specify a run, a session or a user")
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from memory_agent.records.embedded import Embedding
 
 EmbedTexts = Callable[[Sequence[str]], Embedding | None]
-"""Returns the vectors (n, d) of texts, or None without a model."""
+"""Returns the vectors (n, d) of texts, or None if there is no model."""
 Hashes = npt.NDArray[np.int64]
 
 _MOST_CHARS = 2_000_000

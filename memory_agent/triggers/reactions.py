@@ -111,7 +111,8 @@ class Triggers:
         return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
-        """Return the vectors of a document's sentences; None without a model or while another document is embedded.
+        """Return the vectors of a document's sentences, or None if there is no model or another document is being
+        embedded.
 
         A hanging embedder therefore blocks at most one of the host's threads.
         """

@@ -160,7 +160,7 @@ def _search(client: MemoryClient, question: str) -> None:
 
 
 def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
-    """Return each question's time, by way and turn. Each series uses different questions."""
+    """Return each question's latency, by way of asking and turn. Each series uses different questions."""
     names = list(ways)
     taken_ms: dict[str, Blocks] = {name: [[] for _ in range(_TURNS)] for name in names}
     for question in queries(_WARM_UP, seed=700 + series):

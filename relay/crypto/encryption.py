@@ -30,7 +30,8 @@ _LONGEST_PLACE = 9
 class Form(NamedTuple):
     """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key).
 
-    `is_sealed`: values are encrypted. `is_checked`: values have a checksum that covers their numeric key.
+    `is_sealed`: whether values are encrypted. `is_checked`: whether values have a checksum that covers their numeric
+    key.
     """
 
     plain_bytes: int | None

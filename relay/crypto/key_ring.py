@@ -236,9 +236,9 @@ class KeyRing:
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
     """Return the ring in the keys folder from the settings, or None if no keys folder is set.
 
-    `is_shared`: `data_dir` contains the data of many users, encrypted with one ring; otherwise it is the folder of one
-    memory. Raises `RelaySettingsError` if the path is relative, or if the folder is inside `data_dir`, where each copy
-    of the data would contain the keys.
+    `is_shared`: whether `data_dir` contains the data of many users, encrypted with one ring; otherwise it is the folder
+    of one memory. Raises `RelaySettingsError` if the path is relative, or if the folder is inside `data_dir`, where
+    each copy of the data would contain the keys.
 
     >>> open_key_ring(EncryptionSettings(keys_folder="/srv/keys"), Path("/srv/memory")).folder
     PosixPath('/srv/keys')

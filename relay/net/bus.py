@@ -113,7 +113,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return a message received by ROUTER `number`: 0 is plain, and the peers of 1 have proved a CURVE key."""
+    """Return a message received by ROUTER `number`: 0 is plain; peers of 1 have proved that they hold a CURVE key."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)

@@ -100,9 +100,9 @@ class Publisher:
     def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
         """Queue an event and return its `event_id`. On return it is durable only if spooled: see `flush`.
 
-        Waits while the window is full. Without queueing the event, raises `MalformedEventError` if it is invalid,
-        `RelayUnavailableError` if there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable
-        and the spool is full.
+        Waits while the window is full. Raises `MalformedEventError` if the event is invalid, `RelayUnavailableError` if
+        there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable and the spool is full; the
+        event is then not queued.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> publisher.publish(event)

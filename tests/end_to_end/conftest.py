@@ -107,7 +107,7 @@ def daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def light_daemon() -> Iterator[DaemonProcess]:
-    """As `daemon`, without Ray, for the tests of one file."""
+    """Like `daemon`, without Ray, for the tests of one file."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", light=True)
         process.start()

@@ -62,7 +62,8 @@ _ROUNDED = frozenset({"year", "month", "week"})
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time that a query names: `since` inclusive, `until` exclusive, in UTC. At most one is None (open).
+    """A span of time that a query names. `since` is inclusive and `until` is exclusive; both are in UTC. At most one is
+    None (open).
 
     `phrase` is `query[start:end]`: the words as written, including the preposition.
     """

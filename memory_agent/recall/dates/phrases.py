@@ -131,8 +131,8 @@ class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows.
 
     `prepositions` are those that make a bare phrase a time; a kind without them is always a time. `floats`: a phrase
-    without a year takes the year of the range that it begins. `is_day`: the phrase may have a time of day. `is_long`: a
-    modifier may select a part ("early March").
+    without a year takes the year of the range that it begins. `is_day`: whether the phrase may have a time of day.
+    `is_long`: whether a modifier may select a part ("early March").
     """
 
     prepositions: frozenset[str] = frozenset()

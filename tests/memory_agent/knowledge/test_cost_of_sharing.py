@@ -55,7 +55,7 @@ class Listed(PassageEmbedder):
 
 
 class ListedStore:
-    """The store, recording the searches begun."""
+    """A store that records when searches start."""
 
     def __init__(self, knowledge: Knowledge, steps: list[str]) -> None:
         self._knowledge = knowledge
