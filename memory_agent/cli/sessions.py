@@ -44,7 +44,7 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """Counts of `new`, already `known` and `rejected` events, and by reason, of `noise`, which creates no memory.
+    """Counts of `new`, already `known` and `rejected` events and, by reason, of `noise`, which creates no memory.
 
     Noise sent through the relay is dropped later and counted by `stats`. `forgotten` counts events whose memory was
     forgotten, according to the data folder's erasure history, and stays forgotten.

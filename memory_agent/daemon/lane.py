@@ -59,7 +59,7 @@ class Budget:
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Reserve bytes. The only event of a lane may exceed the limit."""
+        """Reserve bytes. An event may exceed the limit if it is the only one in the lane."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:

@@ -53,7 +53,7 @@ class Supervisor(Protocol):
         """Which of the two forms this is."""
 
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
-        """Start relay, embedder and what the hosts need; return their endpoints. Hosts are started on demand.
+        """Start the relay, the embedder and what the hosts need; return their endpoints. Hosts are started on demand.
 
         `progress` receives a description of each part before it starts. Raises `UnavailableError` and the errors of
         the relay and of the embedder; the caller then calls `stop`.
@@ -77,7 +77,7 @@ class Supervisor(Protocol):
 
 
 def host_endpoints(run_folder: Path, number: int, *, shared: bool) -> HostEndpoints:
-    """Return the sockets of the host that is started as the `number`th. The host of shared items has a fixed one."""
+    """Return the sockets of the `number`th host to be started. The host of shared items has a fixed number."""
     answer = shared_socket(run_folder) if shared else run_folder / f"host-{number}.sock"
     return HostEndpoints(answer=ipc_endpoint(answer), ingest=ipc_endpoint(run_folder / f"bulk-{number}.sock"))
 

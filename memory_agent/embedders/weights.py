@@ -117,7 +117,7 @@ def default_model() -> Model:
 def find_default(cache: Path, package: str) -> Model:
     """Find and verify the weights of the default model on this machine, without downloading.
 
-    Raises `ModelMissingError` (with the places tried), `ModelChecksumError`.
+    Raises `ModelMissingError` (with the places tried) and `ModelChecksumError`.
     """
     places: tuple[tuple[Origin, Path | None], ...] = (
         ("cache", weights_folder(cache)),

@@ -325,15 +325,15 @@ class Parts(Protocol):
     """A mapping from users to their parts in one version, such as a dictionary."""
 
     def get(self, user: bytes, /) -> Part | None:
-        """Return the part of a user."""
+        """Return a user's part."""
         ...
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Store the part of a user."""
+        """Store a user's part."""
         ...
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
-        """Remove the part of a user, and return it."""
+        """Remove a user's part, and return it."""
         ...
 
 
@@ -401,7 +401,7 @@ class Figures:
     def release(self, rules: Rules) -> bool:
         """Release the figures that are due. Return whether any figure was released or withdrawn.
 
-        Withdraws a rating with too few users left. Call this on a timer: a release right after a report would reveal
+        Withdraws a rating if too few users are left. Call this on a timer: a release right after a report would reveal
         the time of the report.
         """
         standing = self.standing

@@ -129,7 +129,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_vector(self) -> bool:
-        """Whether the answer depends on the vector of the query."""
+        """Whether the answer depends on the query vector."""
         return self.mode != "lexical" or self.floor is not None
 
 

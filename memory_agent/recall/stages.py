@@ -11,9 +11,9 @@ candidate.
 
 **Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing is less useful as
 an answer. A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE`
-(without vectors: it has the same words). And it is the start of a run with only an objective, or a user's message in
-which every content word occurs in the query or in such a start. An informative message has additional words, so no
-answer is mistaken for a question. Of several requests, the one with the best run is numbered 1 and represents the
+(or, if there are no vectors, it has the same words). And it is the start of a run with only an objective, or a user's
+message in which every content word occurs in the query or in such a start. An informative message has additional words,
+so no answer is mistaken for a question. Of several requests, the one with the best run is numbered 1 and represents the
 others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision
 0016): lowering the score, which depends on the number of requests; using only the cosine, which mistakes answers for
 questions.

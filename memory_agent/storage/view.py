@@ -34,9 +34,10 @@ NO_NAME = -1
 """The number that stands for no name."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""Maximum `among` results that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
+"""Maximum number of `among` results that a view caches, 9 n bytes each; searches of shared items use few policy
+sets."""
 _MOST_MATCHING = 1_000
-"""Maximum `matching` results that a view caches; an author of shared items needs few."""
+"""Maximum number of `matching` results that a view caches; an author of shared items needs few."""
 
 
 class View:

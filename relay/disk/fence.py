@@ -47,7 +47,7 @@ class WriterLock:
 
     @classmethod
     def take(cls, folder: Path, errors: ErrorFamily) -> Self:
-        """Lock `folder`, which must exist. Raises `in_use` (with the owner), `OSError`."""
+        """Lock `folder`, which must exist. Raises `in_use` (with the owner) and `OSError`."""
         path = folder / _LOCK_FILE
         descriptor = _try_lock(path)
         if descriptor is None:

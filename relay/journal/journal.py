@@ -127,7 +127,7 @@ class Journal:
         """Append events in order, in one transaction; return their numbers. Durable on return.
 
         `origins` holds the origin of each event, if known. The same transaction quarantines `suspects` and stores the
-        cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written),
+        cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written) and
         `JournalError`.
 
         >>> journal.append(events[:2], now)

@@ -101,7 +101,7 @@ def weekday_of(text: str) -> int:
 
 
 def which_of(text: str | None) -> str:
-    """Return what the words mean: `last`, `this` or `next`, or "" if none of these is among them."""
+    """Return what the words mean: `last`, `this` or `next`, or "" if they contain none of these."""
     word = text.lower().split()[-1] if text else ""
     return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)
 
