@@ -164,7 +164,7 @@ def destroy_user_key(
 
 
 EncryptionState = Literal["plain", "encrypted", "locked"]
-"""`locked`: encrypted with a key that is not in the key ring, or the settings name no key ring."""
+"""`locked`: the store is encrypted with a key that is not in the key ring, or the settings name no key ring."""
 
 
 class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):

@@ -279,7 +279,8 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        # A block repeats the run of its cause, but proves no ownership. Events of shared items become no memories.
+        # A block repeats the run of its cause, but proves no ownership. Events about shared items do not become
+        # memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self._read_through = entry.seq

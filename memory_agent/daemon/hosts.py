@@ -297,7 +297,7 @@ class Seat:
 class Directory:
     """The awake users and the names of their hosts. Pure.
 
-    The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
+    The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
     waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
     a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing by itself, with
     which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pending:
-    """An unhandled journal entry. `late`: its owner became known only after later events were handled."""
+    """An unhandled journal entry. `late`: whether its owner became known only after later events were handled."""
 
     seq: int
     data: bytes

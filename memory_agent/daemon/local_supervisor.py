@@ -1,8 +1,8 @@
 """The supervisor of the light form: relay, embedder and hosts are threads of the daemon's process. Does not import Ray.
 
-For one person on a small machine. All users share one interpreter, so it uses little more than one core; a crash of
-native code ends the whole daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost by
-that, as in the full form: journal and stores are complete after a kill at any moment.
+This form suits one person on a small machine. All users share one interpreter, so it uses little more than one core; a
+crash of native code ends the whole daemon, which its supervisor or the next agent starts again. Nothing acknowledged is
+lost by that, as in the full form: journal and stores are complete after a kill at any moment.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 def serve(settings: Settings, data_dir: Path) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code.
 
-    Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`,
-    `StoreEncryptedError` when the data folder is encrypted and no key folder is set, `EncryptionKeyMissingError` when
-    the key folder is missing.
+    Raises `DaemonRunningError` if another daemon serves this folder, `StoreEncryptedError` if the data folder is
+    encrypted and no key folder is set, and `EncryptionKeyMissingError` if the key folder is missing. Also raises
+    `SettingsError` and `UnavailableError`.
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)

@@ -394,7 +394,7 @@ PREFIX = "memory-ray-"
 _LOCK = "lock"
 _TITLE = "ray::"
 """Prefix of the titles of running Ray workers and agents. While they start, one of their options names the folder. A
-process that joined (`join`) has another title and is not ended."""
+process that joined (`join`) has a different title and is not ended."""
 _END_WITHIN_S = 5.0
 
 

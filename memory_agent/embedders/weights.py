@@ -50,7 +50,9 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the tokens of a run."""
+    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the number of tokens in
+    a run.
+    """
 
     name: str
     layers: int

@@ -38,7 +38,8 @@ Ids = npt.NDArray[np.int32]
 
 
 class Tokens:
-    """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are lazy.
+    """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are computed
+    lazily.
 
     `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
     """

@@ -128,7 +128,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_report(report: Report) -> None:
-    """Raise `InvalidInputError`, naming the field, for an impossible report."""
+    """Raise `InvalidInputError` (with the field) if the report is impossible."""
     if not 1 <= report.number <= _LARGEST_NUMBER:
         raise InvalidInputError("number", "must be between 1 and 2^53")
     if not 1 <= len(report.items) <= LARGEST_REPORT:

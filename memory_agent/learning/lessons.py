@@ -23,8 +23,8 @@ RECALLS_OF_A_RUN = 64
 """Maximum number of recalls per run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
-"""Maximum number of memories credited per lesson. This bounds the learner's state; in a longer list, each one is weak
-evidence."""
+"""Maximum number of memories credited per lesson. This bounds the learner's state; in a longer list, each memory is
+weak evidence."""
 _RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}

@@ -354,7 +354,9 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, `run` if it still exists."""
+    """Return the id of the run to which a mark or recall of `run` now belongs. If it is placed, that is `run` itself,
+    provided that `run` still exists.
+    """
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)

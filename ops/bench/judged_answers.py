@@ -138,7 +138,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Recall an own or another store's question; `strangers` are the ids of unrelated stores' items."""
+    """Recall a question of this store or of another; `strangers` are the ids of unrelated stores' items."""
     result = memory.recall(
         question.text,
         TOP_K,

@@ -54,7 +54,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Appended(NamedTuple):
-    """The number of an event in the journal. `duplicate`: the event was already there."""
+    """The number of an event in the journal. `duplicate`: whether the journal already contained the event."""
 
     seq: int
     duplicate: bool
@@ -458,7 +458,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Close, and release the lock. No other thread may be using the journal. Idempotent.
+        """Close, and release the lock. Must not be called while another thread is using the journal. Idempotent.
 
         >>> journal.close()
         """

@@ -216,7 +216,7 @@ class ClientSocket(_Client[PlainSocket]):
 
 
 class AsyncClientSocket(_Client[AsyncSocket]):
-    """`ClientSocket` for an event loop. Raises `RelayUnavailableError`, `RelaySettingsError` when it connects."""
+    """`ClientSocket` for an event loop. Raises `RelayUnavailableError` and `RelaySettingsError` when it connects."""
 
     async def send(self, frames: Sequence[bytes]) -> None:
         await self._socket.send_multipart([*frames, self._token.current])

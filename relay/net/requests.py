@@ -27,7 +27,7 @@ class ReplySocket:
     """Answers requests. Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
 
     Rejected: one thread that owns the socket and forwards requests and replies. Each hand-over takes a quarter of a
-    millisecond if the cores were idle (measured on two virtual cores).
+    millisecond if the cores are idle (measured on two virtual cores).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -73,7 +73,9 @@ class ReplySocket:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close; unsent replies are still sent for up to a second. No other thread may be using the socket."""
+        """Close; unsent replies are still sent for up to a second. Must not be called while another thread is using the
+        socket.
+        """
         self._socket.close(linger=_LINGER_MS)
         self._waker.close()
 
