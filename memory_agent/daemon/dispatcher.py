@@ -180,7 +180,7 @@ class Dispatcher:
         """Drop events that the journal erased; return when none of them is being ingested.
 
         Their numbers are kept until the low-water mark passes them; after a restart the journal no longer has them.
-        Waiting events are read again in any case, because a repeated erasure no longer yields the numbers.
+        Waiting events are always read again, because a repeated erasure no longer yields the numbers.
         """
         self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):

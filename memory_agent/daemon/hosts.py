@@ -180,7 +180,7 @@ class Hosts:
                 if isinstance(error, HostDiedError) and not is_repeatable:
                     raise
                 await asyncio.sleep(_RETRY_PAUSE_S)
-        raise DeadlineExceededError("its host did not come up in time")
+        raise DeadlineExceededError("its host did not start in time")
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:

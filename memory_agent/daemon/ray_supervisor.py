@@ -277,7 +277,7 @@ class RaySupervisor:
 class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
     """Keeps the daemon's working folder off the hosts' import path: `serve` may be started in any project.
 
-    Ray adds the folder unless the job has a working folder of its own. There is no public switch.
+    Ray adds the folder unless the job has its own working folder. There is no public switch.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:

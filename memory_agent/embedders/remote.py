@@ -155,7 +155,7 @@ class _SentTexts:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide texts into chunks that take one or two seconds each, whatever the texts' lengths."""
+    """Divide texts into chunks that take one or two seconds each, regardless of the texts' lengths."""
     start, chars = 0, 0
     for position, text in enumerate(texts):
         chars += len(text)

@@ -5,7 +5,7 @@ passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times
 whole text from at most 16 times as many.
 
 Words in a script that the vocabulary does not cover become single letters or one unknown token, and their vectors
-resemble each other whatever the text means. `share_read` computes how much of a text the vocabulary covers.
+resemble each other regardless of what the text means. `share_read` computes how much of a text the vocabulary covers.
 
 Shapes: t tokens.
 """

@@ -52,7 +52,7 @@ class RunHistory:
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
 
     def step_vectors(self, view: View, run: PastRun) -> Embedding:
-        """Return the vectors (n, d) of a run's steps; all zeros for a step without a vector."""
+        """Return the vectors (n, d) of a run's steps, with zeros for a step without a vector."""
         return view.vectors_of(self.rows[run.id])
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:

@@ -74,7 +74,7 @@ class PastRun:
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
-"""Returns the vectors (n, d) of a run's steps, all zeros for a step without a vector; None if no step has one."""
+"""Returns the vectors (n, d) of a run's steps, with zeros for a step without a vector; None if no step has one."""
 
 
 def no_vectors(run: PastRun) -> None:

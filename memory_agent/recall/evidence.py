@@ -15,8 +15,9 @@ has the similarity `_SAME_WORD`.
 
 The last four values contribute to the relevance. In them, the contribution of neighbours is multiplied by the memory's
 credit, 0 to 1, so that a memory in the same session about a different topic gains nothing. A memory that follows a
-question like the query, or belongs to the same run as a neighbour, continues that neighbour whatever its own words are,
-and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the word, else
+question like the query, or belongs to the same run as a neighbour, continues that neighbour regardless of its own
+words, and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the
+word, else
 0. The rarities are smoothed for stores with few memories. Words that name a time in the query are ignored, since a
 memory need not repeat its own time. The ranking counts them; otherwise the nearness of a time would have less weight
 relative to the other words (4 points of R@10 on LoCoMo's questions with a time).

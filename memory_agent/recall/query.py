@@ -254,7 +254,7 @@ def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
 def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
     different = tuple(dict.fromkeys(values))
     if len(different) > MOST_VALUES:
-        raise InvalidInputError(f"filter.{field}", f"has {len(different)} values, at most {MOST_VALUES} are allowed")
+        raise InvalidInputError(f"filter.{field}", f"has {len(different)} values; at most {MOST_VALUES} are allowed")
     return different
 
 
@@ -279,7 +279,7 @@ def _check_query(query: object, most_chars: int) -> str:
     if not query.strip():
         raise InvalidInputError("query", "is empty")
     if len(query) > most_chars:
-        raise InvalidInputError("query", f"has {len(query)} characters, at most {most_chars} are allowed")
+        raise InvalidInputError("query", f"has {len(query)} characters; at most {most_chars} are allowed")
     return query
 
 

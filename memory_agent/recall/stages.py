@@ -29,7 +29,7 @@ that used it for a request with a cosine of at least .5 (`sona/association`). `l
 runs that used the memory ended. `own` is the memory's score divided by the best score. A used memory gains only in
 proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently used
 memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that it
-moves a memory past the same number of others in any query, whatever the distances between scores, and even after a
+moves a memory past the same number of others in any query, regardless of the distances between scores, and even after a
 change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise, the
 better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises by
 more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query finds

@@ -176,7 +176,7 @@ class PassageView:
         return Cosines(first.values, max(first.error, further.error), unseen)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return the exact cosines (m,) of the best passages, NaN where a slot has no vector."""
+        """Return the exact cosines (m,) of the best passages, or NaN where a slot has no vector."""
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
@@ -199,7 +199,7 @@ class PassageView:
         return best, places
 
     def vectors(self, slots: Slots) -> Embedding:
-        """Return the vectors (m, d) of the first passages, zeros where a slot has none."""
+        """Return the vectors (m, d) of the first passages, or zeros where a slot has no vector."""
         return self._first.vectors(slots)
 
     def further(self, slot: int) -> Embedding:

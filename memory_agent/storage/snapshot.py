@@ -120,7 +120,7 @@ class Snapshot:
         return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, or all zeros for a row without a vector."""
         absent = bytes(vector_bytes(self._ndim))
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():

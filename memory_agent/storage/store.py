@@ -176,7 +176,7 @@ class Store:
         return [row for row in rows if row is not None]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, or all zeros for a row without a vector."""
         with self.snapshot() as snapshot:
             return snapshot.vectors(rows)
 

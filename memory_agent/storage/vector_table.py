@@ -166,7 +166,7 @@ class TableView:
         return Cosines(values, error, -inf)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return the exact cosines (m,) with `query`, NaN where a slot has no vector.
+        """Return the exact cosines (m,) with `query`, or NaN where a slot has no vector.
 
         The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` in the same cases as `scan`.
         """
@@ -188,7 +188,7 @@ class TableView:
         return _quantized_query(vector.tobytes())
 
     def vectors(self, slots: Slots) -> Embedding:
-        """Return the vectors (m, d) of unit length, zeros where a slot has none."""
+        """Return the vectors (m, d) of unit length, or zeros where a slot has no vector."""
         coarse, fine = self._planes.take(slots, self.ndim)
         scales = self._scales[slots]
         whole = fine.astype(np.float32)

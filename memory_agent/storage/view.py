@@ -195,7 +195,7 @@ class View:
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def vectors_of(self, rows: Sequence[int]) -> Embedding:
-        """Return the vector (m, d) of the first passage of each row, zeros for a row without one."""
+        """Return the vector (m, d) of each row's first passage, or zeros for a row that has no vector."""
         slots = self.slots(rows)
         found = np.zeros((len(slots), self.vectors.ndim), dtype=np.float32)
         found[slots >= 0] = self.vectors.vectors(slots[slots >= 0])

@@ -28,7 +28,7 @@ BOTH = ("local", "global")
 
 
 class Listed(PassageEmbedder):
-    """The model, recording the embedded queries."""
+    """The model, which records the queries that it embeds."""
 
     def __init__(self, model: Embedder, steps: list[str]) -> None:
         self._model = model
