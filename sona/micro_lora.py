@@ -62,7 +62,7 @@ class MicroLora:
 
     @property
     def spectral_norm(self) -> float:
-        """The spectral norm of AB; 0 before training."""
+        """The spectral norm of AB, or 0 before training."""
         down, up = self._matrices()
         values, vectors = np.linalg.eigh(down.T @ down)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T

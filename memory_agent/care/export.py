@@ -72,7 +72,7 @@ _MOST_NAMED = 5  # maximum number of bad lines named in one error
 
 
 class Bodies(NamedTuple):
-    """A model's stored output for a text; None for a missing part."""
+    """A model's stored output for a text, or None for a missing part."""
 
     vector: bytes | None = None
     passages: bytes | None = None

@@ -325,7 +325,7 @@ def _erase_from_journal(
 
 @contextmanager
 def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
-    """Open the daemon's map of run owners; None if no daemon has run here."""
+    """Open the daemon's map of run owners; return None if no daemon has run here."""
     path = Layout(data_dir).owners
     if not path.exists():
         yield None

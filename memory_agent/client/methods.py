@@ -513,7 +513,8 @@ class MemoryMethods:
         return self._ask("wait", through=through, timeout_s=timeout_s)
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
+        """Return the user that owns a run or a session whose events a conductor publishes as `system`, or None if
+        unknown.
 
         Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
 

@@ -159,7 +159,7 @@ class Lane:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting events; 0 while errors delay them."""
+        """The number of waiting events, or 0 while errors delay them."""
         return 0 if self._is_failing else len(self._queue) + len(self._late)
 
     async def close(self) -> None:

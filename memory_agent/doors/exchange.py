@@ -26,7 +26,7 @@ class Door(NamedTuple):
 
 
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
-    """Return the HTTP address of a data folder's daemon; None if no daemon is running or its HTTP interface is off.
+    """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
     `token` is that of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be read.
     """
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The status code; 0 if the response is not HTTP."""
+        """The status code, or 0 if the response is not HTTP."""
         words = self.first.split(maxsplit=2)
         return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 

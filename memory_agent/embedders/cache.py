@@ -142,7 +142,7 @@ def model_status(
 
 
 def advise(state: str, settings: EmbedderSettings) -> str:
-    """Return advice for a model in this state; "" if it is ready."""
+    """Return advice for a model in this state, or "" if it is ready."""
     if state == "missing" and settings.folder:
         return "put the model's files there, or omit embedder.folder (--folder) to use the default model"
     return _ADVICE.get(state, "")

@@ -177,7 +177,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _digest(query_prefix: str, passage_prefix: str) -> str:
-    """Return an identifier of the prefixes; "" if there are none."""
+    """Return an identifier of the prefixes, or "" if there are none."""
     prefixes = f"{query_prefix}\0{passage_prefix}"
     return hashlib.sha256(prefixes.encode()).hexdigest()[:8] if prefixes != "\0" else ""
 

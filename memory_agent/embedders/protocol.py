@@ -52,7 +52,7 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words_stamp(self) -> str:
-        """The identifier to store with further passages and word bits; "" if the embedder computes none.
+        """The identifier to store with further passages and word bits, or "" if the embedder computes none.
 
         Stored passages and bits with a different stamp are rebuilt or ignored; they may still be compared if the
         weights are the same.

@@ -58,7 +58,7 @@ class RetentionRules:
         return next((rule for rule in self._rules if self._fits(rule, record)), None)
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
-        """Return when a memory expires, and the name of the rule; None if the memory never expires."""
+        """Return when a memory expires, and the name of the rule, or None if the memory never expires."""
         rule = self.rule_of(record)
         if rule is None or not rule.age_s:
             return None

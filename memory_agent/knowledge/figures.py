@@ -113,7 +113,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
 
     def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
-        """Return the votes for usage, quality and rating; None if the user does not contribute."""
+        """Return the votes for usage, quality and rating, or None if the user does not contribute."""
         usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
         quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
         return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))

@@ -58,7 +58,7 @@ def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
 def used_memories(
     marks: Sequence[Mark], inferred: Iterable[tuple[int, str | None]], notes: Sequence[RecallNote]
 ) -> tuple[StoredUse, ...]:
-    """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in order of time.
+    """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in chronological order.
 
     Feedback takes precedence over the run's own events, and both over inference. Uses are not inferred for a recall
     with stated uses.
@@ -249,7 +249,7 @@ class _Scale:
         self._telling = {stem: self._rarity[stem] * share for stem, share in shares.items()}
 
     def best(self, memory: _Memory) -> Overlap:
-        """Return the overlap of `memory` with the best statement that it does not contradict; 0 if there is none."""
+        """Return the overlap of `memory` with the best statement that it does not contradict, or 0 if there is none."""
         for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
             if not memory.contradicts(self._said[-minus], self._telling):
                 return Overlap(memory.row, score, self._words(memory, self._said[-minus]))

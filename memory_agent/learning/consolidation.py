@@ -164,7 +164,7 @@ def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
 
 
 def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
-    """Return the parts of a run to compare: its latest recalls, up to `MOST_CHARS`, in order of time."""
+    """Return the parts of a run to compare: its latest recalls, up to `MOST_CHARS`, in chronological order."""
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))

@@ -69,7 +69,7 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
 
 def last_ignored(snapshot: Snapshot) -> int:
-    """Return the number of the last run before the latest reset; 0 if there was none."""
+    """Return the number of the last run before the latest reset, or 0 if there was none."""
     return int.from_bytes(snapshot.blob(_RESET_BLOB) or b"", "big")
 
 

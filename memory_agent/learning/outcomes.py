@@ -1,4 +1,4 @@
-"""Computes a run's outcome and quality by folding over its facts in order of time. Pure.
+"""Computes a run's outcome and quality by folding over its facts in chronological order. Pure.
 
     stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
     cancelled                        none: neither a success nor a failure

@@ -74,7 +74,7 @@ class PastRun:
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
-"""Returns the vectors (n, d) of a run's steps, with zeros for a step without a vector; None if no step has one."""
+"""Returns the vectors (n, d) of a run's steps, or None if no step has one. A step without a vector gets zeros."""
 
 
 def no_vectors(run: PastRun) -> None:
@@ -82,7 +82,7 @@ def no_vectors(run: PastRun) -> None:
 
 
 class Pattern(NamedTuple):
-    """A pattern as a memory, with all its runs in order of time."""
+    """A pattern as a memory, with all its runs in chronological order."""
 
     record: MemoryRecord
     runs: tuple[PastRun, ...]
@@ -105,7 +105,7 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
-    """Yield each cluster of requests: its runs in order of time, and its medoid."""
+    """Yield each cluster of requests: its runs in chronological order, and its medoid."""
     vectors = np.stack([run.vector for run in runs])
     centering = QueryCentering(vectors.shape[1])
     for vector in vectors:
@@ -201,7 +201,7 @@ def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSte
 
 
 def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
-    """Return the steps as text, each with the number of compared runs that took it; "" if there are no steps."""
+    """Return the steps as text, each with the number of compared runs that took it, or "" if there are no steps."""
     compared = min(runs, MOST_COMPARED)
     listed = "; ".join(f"{on_one_line(step.text, _STEP_CHARS)} ({len(step.runs)} of {compared})" for step in steps)
     return f"{what}: {listed}" if listed else ""
@@ -224,7 +224,7 @@ class _Learned(msgspec.Struct):
 
 
 def words_without_figures(record: MemoryRecord) -> str:
-    """Return the text of a pattern without counts, times and qualities; "" if its runs share no steps.
+    """Return the text of a pattern without counts, times and qualities, or "" if its runs share no steps.
 
     If the memory was not built from runs, returns its whole text.
     """
@@ -337,7 +337,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities between the steps of all runs, as a matrix (s, s); 0 for different steps."""
+    """The similarities between the steps of all runs, as a matrix (s, s). It is 0 for different steps."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()

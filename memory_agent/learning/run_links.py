@@ -108,7 +108,7 @@ NEAREST = 16
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]
-"""Pairs of an earlier run's id and the number of hops to it; 0 for a run that is retried."""
+"""Pairs of an earlier run's id and the number of hops to it, which is 0 for a run that is retried."""
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:

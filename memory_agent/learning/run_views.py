@@ -75,7 +75,9 @@ _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
-    """Return an ended run as text, without score and relevance; None if it has not ended or its request is missing."""
+    """Return an ended run as text, without score and relevance, or None if it has not ended or its request is
+    missing.
+    """
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.ended_us is None or run.outcome is None:
         return None
@@ -152,7 +154,7 @@ class RunRequest(NamedTuple):
 
 
 def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> RunRequest | None:
-    """Return a run's request; None if its begin event is unknown, created no memory, or was forgotten."""
+    """Return a run's request, or None if its begin event is unknown, created no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None

@@ -387,7 +387,7 @@ def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
 
 
 def _words(snapshot: Snapshot, mark: Mark) -> list[str] | None:
-    """Return the words of an event's text; None if it did not become a memory, or its memory was forgotten."""
+    """Return the words of an event's text, or None if it did not become a memory or its memory was forgotten."""
     record = None if mark.row is None else snapshot.record(mark.row)
     return None if record is None else words_of(record, mark).split()
 

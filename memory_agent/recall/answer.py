@@ -261,7 +261,9 @@ class _Presented(NamedTuple):
         }
 
     def _repeats(self, place: int) -> dict[str, object] | None:
-        """Return the explanation of the requests folded into a memory, with at most 20 ids; None if there are none."""
+        """Return the explanation of the requests folded into a memory, with at most 20 ids, or None if there are
+        none.
+        """
         folded = self.found.folded[place]
         if not folded.size:
             return None

@@ -251,7 +251,9 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return the penalty of candidates that are intermediate texts of an agent; 0 if all candidates are such texts."""
+    """Return the penalty of candidates that are intermediate texts of an agent, or 0 if all candidates are such
+    texts.
+    """
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)

@@ -92,7 +92,7 @@ def context_block(
     with_ids: bool = False,
     is_whole: bool = False,
 ) -> str:
-    """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" if none fits.
+    """Return the memories of `result`, best first, as text of at most `max_tokens` tokens, or "" if none fits.
 
     `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
     half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
@@ -175,7 +175,7 @@ class _Entries:
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part of another user's long text to show, starting at its passage; None for other texts."""
+    """Return the part of another user's long text to show, starting at its passage, or None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -203,7 +203,7 @@ def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return the origin of another user's memory; None for one of the user's own."""
+    """Return the origin of another user's memory, or None for one of the user's own."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -213,7 +213,7 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, with the number of failures if there were several; "" if unknown."""
+    """Return how the memory or its run ended, with the number of failures if there were several, or "" if unknown."""
     quality = memory.record.quality_score
     if quality is None:
         quality = memory.explanation.get("quality")
@@ -222,7 +222,7 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return, for a heading, who shared a memory or its text, the version and the metrics; "" if nobody shared it.
+    """Return, for a heading, who shared a memory or its text, the version and the metrics, or "" if nobody shared it.
 
     Author and version are another user's words. They are shortened and reduced to letters, digits and `-_.'@+`, so that
     they cannot end the quotation and continue as facts of ours. They are quoted, except for a single plain word, and
@@ -244,7 +244,9 @@ def run_text(run: SimilarRun, now: datetime) -> str:
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often a memory was seen, when it was first and last seen, and its other outcomes; "" if seen once."""
+    """Return how often a memory was seen, when it was first and last seen, and its other outcomes, or "" if seen
+    once.
+    """
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])

@@ -110,7 +110,7 @@ class Met(NamedTuple):
     """How well memories (n,) match a query's words, by their own words and by those of their neighbours.
 
     `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the query's
-    words, except words that name a time; 0 if there are no words.
+    words, except words that name a time; it is 0 if there are no words.
     """
 
     own: Scores
@@ -244,7 +244,7 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
 
 
 def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: int) -> Scores:
-    """Return each memory's evidence (n,) as a logit, ignoring other candidates; NaN if unknown.
+    """Return each memory's evidence (n,) as a logit, ignoring other candidates, or NaN if unknown.
 
     `cosines` (n,) is NaN for a memory without a vector. `lengths` (n,) contains each memory's number of words, and
     `words` is the total number of words of all memories that may answer.
@@ -263,13 +263,13 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory; 1 if it has no vector."""
+    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory, or 1 if it has no vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1; NaN without evidence. `best` is the evidence that vouches for others."""
+    """Return the relevance (n,), 0 to 1, or NaN without evidence. `best` is the evidence that vouches for others."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found

@@ -131,7 +131,7 @@ def _with_answers(found: Candidates, search: Search) -> Candidates:
 
 
 def _above_floor(scores: Scores) -> Scores:
-    """Return by how much each score (n,) exceeds the floor; 0 if it does not."""
+    """Return by how much each score (n,) exceeds the floor, or 0 if it does not."""
     place = max(scores.size - _FLOOR - 1, 0)
     floor = float(np.partition(scores, place)[place]) if scores.size else 0.0
     above: Scores = np.maximum(scores - floor, 0.0)
@@ -139,7 +139,9 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add the quality of each memory, or else of its run or of the run that a user's message began; NaN if unknown."""
+    """Add the quality of each memory, or else of its run or of the run that a user's message began; use NaN if it is
+    unknown.
+    """
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -151,7 +153,7 @@ def with_qualities(found: Candidates, search: Search) -> Candidates:
 
 
 def _begun_by(view: View, messages: Slots) -> Slots:
-    """Return the first plan (m,) after each message and before the user's next message; -1 if there is none."""
+    """Return the first plan (m,) after each message and before the user's next message, or -1 if there is none."""
     found: Slots = np.full(messages.shape, -1, dtype=np.int64)
     is_open = np.ones(messages.shape, dtype=np.bool_)
     for after in view.windows(messages, _RUN_REACH)[:, _RUN_REACH + 1 :].T:

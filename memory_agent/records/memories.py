@@ -155,8 +155,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query and the time range that it names: `since` is inclusive and `until` exclusive; None if
-    open.
+    """A phrase of the query and the time range that it names: `since` is inclusive and `until` exclusive; an open end
+    is None.
     """
 
     phrase: str

@@ -55,7 +55,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
     `tier:NAME`. `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards the author's
     quota (`shared.bytes_per_author`). `offered_by` is a lower bound on the number of users who offered the item
-    (`author` is then, for example, "5 users"); 0 if one user published it.
+    (`author` is then, for example, "5 users"), or 0 if one user published it.
     """
 
     id: str

@@ -132,7 +132,7 @@ class Fetch(SharedRequest[SharedFile], frozen=True, kw_only=True, tag=True):
 
 
 class OwnName(SharedRequest[str | None], frozen=True, kw_only=True, tag=True):
-    """Return the author name that others see on the caller's items; None if there is no store."""
+    """Return the author name that others see on the caller's items, or None if there is no store."""
 
     result: ClassVar[Any] = str | None
 

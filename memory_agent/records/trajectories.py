@@ -25,7 +25,7 @@ RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a run. `record_id` identifies its memory; None if it has none or it was forgotten."""
+    """One event of a run. `record_id` identifies its memory, or is None if it has none or it was forgotten."""
 
     event_id: str
     event_type: str
@@ -148,8 +148,8 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the learner. `mode` is the setting, and `served` counts recalls by the arm that ranked them.
 
-    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval; None before the
-    first contest. `consolidated_at` is None before the first consolidation.
+    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval, or None before
+    the first contest. `consolidated_at` is None before the first consolidation.
     """
 
     user_id: str

@@ -52,7 +52,7 @@ class Transcript(ABC):
 
     @property
     def size_bytes(self) -> int:
-        """The current size of the files; 0 if they no longer exist."""
+        """The current size of the files, or 0 if they no longer exist."""
         return _size(self.path)
 
     @property

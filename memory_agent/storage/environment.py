@@ -164,7 +164,7 @@ class UserKey:
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key; None if the settings name no key ring (no encryption). Raises `SettingsError`.
+    """Return a user's key, or None if the settings name no key ring (no encryption). Raises `SettingsError`.
 
     `is_shared` is as for `open_key_ring`.
     """

@@ -289,7 +289,7 @@ class Snapshot:
         return self._notes_between(RECALLED, index_end(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return the settled changes after change `seq`; None if the log does not reach back that far.
+        """Return the settled changes after change `seq`, or None if the log does not reach back that far.
 
         `rows` is lazy and can be read while the snapshot is open.
         """

@@ -146,7 +146,7 @@ class Store:
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the same order; None for a row without a memory."""
+        """Return the memory in each row, in the same order, or None for a row without a memory."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]

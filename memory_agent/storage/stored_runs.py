@@ -346,7 +346,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def query(self) -> Embedding | None:
-        """The query's vector, (d,) float32 of unit length; None if the query was not embedded."""
+        """The query's vector, (d,) float32 of unit length, or None if the query was not embedded."""
         if not self.vector:
             return None
         vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)

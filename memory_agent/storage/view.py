@@ -97,7 +97,7 @@ class View:
         return found
 
     def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
-        """Return which slots (n,) are alive and pass the filter; None if the filter excludes nothing.
+        """Return which slots (n,) are alive and pass the filter, or None if the filter excludes nothing.
 
         Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
         (`Store.excluded_rows`). Raises `InvalidInputError` if a time has no time zone.

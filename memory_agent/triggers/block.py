@@ -16,7 +16,7 @@ RECALLED = "memory.recalled"
 
 
 class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a block. `score` is its raw cosine; `relevance` is as in `RetrievedMemory`. None if unknown."""
+    """A memory in a block. `score` is its raw cosine, or None if unknown; `relevance` is as in `RetrievedMemory`."""
 
     id: str
     score: float | None = None

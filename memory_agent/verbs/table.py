@@ -91,10 +91,11 @@ class Verb:
     """One verb.
 
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
-    is the scope that a key needs; None for verbs that only the daemon itself calls. `repeat` defines whether a request
-    may be sent again after its answer was lost. `about` defines the users that the key must cover: the request's user,
-    each user that the parameters name, or all users. `answered_by` is the part of the daemon that handles the verb; an
-    embedded `Memory` has the methods of the verbs that a memory handles, with or without the journal.
+    is the scope that a key needs, or None for verbs that only the daemon itself calls. `repeat` defines whether a
+    request may be sent again after its answer was lost. `about` defines the users that the key must cover: the
+    request's user, each user that the parameters name, or all users. `answered_by` is the part of the daemon that
+    handles the verb; an embedded `Memory` has the methods of the verbs that a memory handles, with or without the
+    journal.
     """
 
     name: str

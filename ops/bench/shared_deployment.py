@@ -145,8 +145,8 @@ class Searched(NamedTuple):
     """The results of one search for a kind after an epoch.
 
     For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
-    `others` and `late` are the proven shares of the found items that help, do not help, or are late and help; None if
-    no such item was found.
+    `others` and `late` are the proven shares of the found items that help, do not help, or are late and help, or None
+    if no such item was found.
     """
 
     epoch: int

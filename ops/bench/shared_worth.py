@@ -160,7 +160,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the difference of each value with its interval, for one world or all; NaN if there are no kinds."""
+    """Return the difference of each value with its interval, for one world or all, or NaN if there are no kinds."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))

@@ -416,7 +416,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name; None for a database that is missing from a read-only file of an older version."""
+    """Return the handles by name, or None for a database that is missing from a read-only file of an older version."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):

@@ -227,7 +227,9 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the wanted run or session, whose blocks `system` receives; None while it is unknown."""
+        """Return the owner of the requested run or session, whose blocks `system` receives, or None while it is
+        unknown.
+        """
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",

@@ -34,7 +34,7 @@ class Place:
 
 
 def place_of(settings: HttpSettings) -> Place | None:
-    """Return the address to listen on; None if HTTP is off.
+    """Return the address to listen on, or None if HTTP is off.
 
     Raises `SettingsError` for an invalid address, for a non-loopback address without a certificate, and for a missing
     certificate or private key.

@@ -259,7 +259,7 @@ _under_way: set[asyncio.Task[bytes]] = set()
 
 
 class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports that work continues. `waiting`: the number of memories still without a vector; None for work that
+    """Reports that work continues. `waiting`: the number of memories still without a vector, or None for work that
     computes no vectors.
     """
 

@@ -247,7 +247,9 @@ class Bridge:
             self._slots.release()
 
     def _key(self, message: Message) -> str | None:
-        """Return the key of an identical earlier call of unknown outcome, or a new key; None for other messages."""
+        """Return the key of an identical earlier call of unknown outcome, or a new key; return None for other
+        messages.
+        """
         if message.method != "tools/call":
             return None
         key = self._unsure.setdefault(_call(message), os.urandom(16).hex())

@@ -441,7 +441,7 @@ class Phrase(NamedTuple):
 
     @property
     def preposition(self) -> str:
-        """The lead in lower case with single spaces; "" if there is none."""
+        """The lead in lower case with single spaces, or "" if there is none."""
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property

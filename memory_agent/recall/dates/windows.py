@@ -58,7 +58,7 @@ _MOST_YEARS_BACK = 8
 
 
 class Window(NamedTuple):
-    """A span of time. `since` is inclusive, `until` is exclusive, and both have a time zone; None if open."""
+    """A span of time. `since` is inclusive, `until` is exclusive, and both have a time zone; an open end is None."""
 
     since: datetime | None
     until: datetime | None

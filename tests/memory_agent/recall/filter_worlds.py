@@ -44,7 +44,7 @@ class World:
         return self._masks[key]
 
     def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
-        """Return the cosine of `vector` with each row's vector; NaN for a row without one."""
+        """Return the cosine of `vector` with each row's vector, or NaN for a row without one."""
         unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
         return self.vectors @ unit
 
