@@ -39,7 +39,9 @@ class MemoryPrior:
         return len(self._memories)
 
     def add(self, memory: int, kind: str, quality: float) -> None:
-        """Add the observation that a run of `kind` used `memory`. Raises `ValueError` for a quality outside 0 to 1."""
+        """Add the observation that a run of `kind` used `memory`. Raises `ValueError` if the quality is not between 0
+        and 1.
+        """
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:

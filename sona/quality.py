@@ -40,7 +40,7 @@ class Baselines:
         self._kinds = Tallies()
 
     def add(self, kind: str, quality: float) -> None:
-        """Add a run. Raises `ValueError` for a quality outside 0 to 1, like `remove` and `revise`."""
+        """Add a run. Raises `ValueError` if the quality is not between 0 and 1, like `remove` and `revise`."""
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:
@@ -76,7 +76,7 @@ class Baselines:
 
 
 def thousandths(quality: float) -> int:
-    """Return `quality` in thousandths. Raises `ValueError` outside 0 to 1."""
+    """Return `quality` in thousandths. Raises `ValueError` if it is not between 0 and 1."""
     if not 0.0 <= quality <= 1.0:
         raise ValueError(f"a quality must be between 0 and 1, not {quality}")
     return round(quality * UNIT)

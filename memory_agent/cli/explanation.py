@@ -191,7 +191,7 @@ def _place(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how many similar requests this one represents. Older daemons do not send this."""
+    """Yield the number of similar requests that this one represents. Older daemons do not send this."""
     folded = parts.get("repeats")
     if not folded:
         return

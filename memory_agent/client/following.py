@@ -47,7 +47,7 @@ class Feed(NamedTuple):
 
     @classmethod
     def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the relay at `relay`, by default that of the data folder in `address`.
+        """Return the feed of the relay at `relay` (default: the relay of the data folder in `address`).
 
         Raises `InvalidInputError` if `address` is not the data folder's endpoint and `relay` is None.
         """

@@ -55,7 +55,7 @@ class Child:
             self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """End the process for good, with SIGTERM, then SIGKILL."""
+        """End the process permanently, with SIGTERM, then SIGKILL."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()

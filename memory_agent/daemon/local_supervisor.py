@@ -85,7 +85,7 @@ class LocalSupervisor:
         return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads))
 
     def parts(self) -> tuple[PartStatus, ...]:
-        """As `Supervisor.parts`. The memory of the threads counts with that of the daemon."""
+        """As `Supervisor.parts`. The threads' memory is counted as the daemon's."""
         return self._relay.status(), PartStatus(name="embedder", state="running", pid=os.getpid())
 
     async def watch(self) -> None:

@@ -28,7 +28,8 @@ class Door(NamedTuple):
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
-    `token` is that of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be read.
+    `token` is the token of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be
+    read.
     """
     if layout.daemon_runs():  # a killed daemon leaves its address file behind, and its port may be reused
         with contextlib.suppress(FileNotFoundError):

@@ -110,7 +110,7 @@ class Erasure:
         return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
 
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:
-        """Erase expired memories, at most `limit`, if a scan is due; return how many.
+        """Erase expired memories, at most `limit`, if a scan is due; return their number.
 
         If the folder has a journal, its owner erases the events and then calls `carry_out`.
         """

@@ -107,7 +107,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_rating(self, rating: float | None) -> Contribution:
-        """Replace the rating; None removes it. Raises `InvalidInputError` for a rating outside 0 to 1."""
+        """Replace the rating; None removes it. Raises `InvalidInputError` if the rating is not between 0 and 1."""
         if rating is not None and not 0.0 <= rating <= 1.0:
             raise InvalidInputError("rating", f"must be between 0 and 1, not {rating}")
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
@@ -373,7 +373,7 @@ class Figures:
     def rate(self, user: bytes, rating: float | None) -> bool:
         """Replace the user's rating, or remove it with None. Return whether it changed.
 
-        The author's rating does not count. Raises `InvalidInputError` for a rating outside 0 to 1.
+        The author's rating does not count. Raises `InvalidInputError` if the rating is not between 0 and 1.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_rating(rating)

@@ -40,7 +40,9 @@ LEAST_LIST = 4
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named a recall's whole answer: `count` memories, of which those in `named` still exist."""
+    """Return whether a run named a recall's whole answer, which had `count` memories; `named` are those that still
+    exist.
+    """
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
@@ -51,7 +53,7 @@ def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
 
 
 def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
-    """Return the row that an answer showed for this memory: its own row or that of a duplicate."""
+    """Return the row that an answer showed for this memory: its own row or a duplicate's."""
     return next((shown for note in notes if (shown := note.shown_for(row)) is not None), row)
 
 

@@ -103,7 +103,8 @@ class UseInference:
         self._run_records = run_records
 
     def infer(self) -> int:
-        """Read at most 50 new or changed runs; return how many. Durable on return. Does not flush if there are none.
+        """Read at most 50 new or changed runs; return their number. Durable on return. Does not flush if there are
+        none.
 
         Does nothing while the columns are being rebuilt.
         """

@@ -74,7 +74,7 @@ def last_ignored(snapshot: Snapshot) -> int:
 
 
 def ignore_ended_runs(batch: Batch) -> int:
-    """Exclude all runs that have ended from lessons; return how many."""
+    """Exclude all runs that have ended from lessons; return their number."""
     numbers = [run.number or 0 for run in batch.trajectories()]
     batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
     batch.change_lessons()

@@ -65,7 +65,7 @@ NOTHING = RunHistory(frozenset(), {}, ())
 
 
 def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
-    """Return the newest runs. Runs whose numbers are in `without` form no patterns."""
+    """Return the newest runs. Runs whose numbers are in `without` do not form patterns."""
     reader = _Reader(snapshot)
     numbers: set[int] = set()
     stored: dict[int, StoredTrajectory] = {}
@@ -153,7 +153,7 @@ Embed = Callable[[Iterable[str]], Vectors]
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A stored pattern: its row, its run numbers, and whether its vector is that of an earlier text."""
+    """A stored pattern: its row, its run numbers, and whether its vector belongs to an earlier text."""
 
     row: int
     runs: tuple[int, ...]

@@ -260,13 +260,13 @@ def on_one_line(text: str, most_chars: int) -> str:
     return f"{head or line[: most_chars - 1]}{CUT}"
 
 
-# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: that of
-# their vectors, and that of their words (each Porter stem is a dimension). So paraphrases match. Without vectors, only
-# the words are compared. The run that is most similar to the others determines the order. Its steps on a longest common
-# subsequence with another run are shared with that run, so not all steps that two runs took in opposite order are
-# shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which
-# loses every step that any run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s
-# steps of all runs.
+# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: the cosine
+# of their vectors, and the cosine of their words (each Porter stem is a dimension). So paraphrases match. Without
+# vectors, only the words are compared. The run that is most similar to the others determines the order. Its steps on a
+# longest common subsequence with another run are shared with that run, so not all steps that two runs took in opposite
+# order are shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all
+# runs, which loses every step that any run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of
+# another, s steps of all runs.
 
 SAME_STEP = 0.6
 """Minimum similarity of two steps that count as the same (`ops/bench/patterns.md`)."""

@@ -282,7 +282,7 @@ class _Series(NamedTuple):
 
 
 def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[_Series]:
-    """Yield the runs that these marks may change: those with the name at the marks' times, and the run after them."""
+    """Yield the runs that these marks may change: the runs that had the name at the marks' times, and the next run."""
     first_us, last_us = min(mark.at_us for mark in marks), max(mark.at_us for mark in marks)
     known: list[StoredTrajectory] = []
     for run in writer.batch.runs_named(name):

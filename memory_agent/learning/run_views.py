@@ -116,7 +116,7 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
-    """Return the words of the event that set the run's quality, or else those of its latest end event."""
+    """Return the words of the event that set the run's quality, or else the words of its latest end event."""
     cause = run.revisions[-1].cause if run.revisions else None
     said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
     ends = [mark for mark in said if mark.role == "end"]

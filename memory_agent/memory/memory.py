@@ -419,7 +419,7 @@ class Memory:
             return self._forgetting.silent_runs(check_now(now))
 
     def fill_vectors(self, limit: int | None = None) -> int:
-        """Embed at most `limit` memories that were stored without a model; return how many.
+        """Embed at most `limit` memories that were stored without a model; return their number.
 
         Resumes after an interruption. Returns 0 if there is no model or the model has changed.
 
@@ -444,7 +444,7 @@ class Memory:
             self._vectors.fill_in_background()
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Recompute all vectors after a change of the model (`model_changed`); return how many.
+        """Recompute all vectors after the model has changed (`model_changed`); return their number.
 
         Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
         `ModelError` if there is no model.

@@ -198,7 +198,9 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is that of its best `passage`, which is None for the first passage."""
+        """Return the memory at `place`. `cosine` is the cosine of its best `passage`, which is None for the first
+        passage.
+        """
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
         passages = self._highlight(record, passage)

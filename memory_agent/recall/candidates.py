@@ -69,8 +69,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
     comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it
-    (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded`
-    those of the folded former requests with their copies.
+    (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded` the
+    slots of the folded former requests and their copies.
 
     `is_all`: whether no memory outside the candidates can answer.
     """

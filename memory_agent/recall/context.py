@@ -348,7 +348,7 @@ def _is_in_a_run(memory: RetrievedMemory, in_runs: set[str]) -> bool:
 
 
 def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories without those that repeat an earlier memory of the same run word for word."""
+    """Return the memories, omitting any that repeats an earlier memory of the same run word for word."""
     seen: set[tuple[str | None, str]] = set()
     different = []
     for memory in memories:

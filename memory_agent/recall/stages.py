@@ -25,22 +25,23 @@ questions.
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
-that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is how much better than usual the
-runs that used the memory ended. `own` is the memory's score divided by the best score. A used memory gains only in
-proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently used
-memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that it
-moves a memory past the same number of others in any query, regardless of the distances between scores, and even after a
-change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise, the
-better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises by
-more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query finds
-memories that never reach the first five (decision 0020). `learning/learner` decides whether the learner is enabled.
+that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the runs
+that used the memory ended better than usual. `own` is the memory's score divided by the best score. A used memory gains
+only in proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently
+used memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that
+it moves a memory past the same number of others in any query, regardless of the distances between scores, and even
+after a change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise,
+the better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises
+by more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query
+finds memories that never reach the first five (decision 0020). `learning/learner` decides whether the learner is
+enabled.
 
 **Outcome.** Among about equally good memories, those of successful runs come first, in either ranking:
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
-`quality` is that of the memory itself or, if unknown, of its run. So it reflects each revision, such as a retry, a
-later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
+`quality` is the quality of the memory itself or, if unknown, of its run. So it reflects each revision, such as a retry,
+a later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
 neither gains nor loses. Former requests do not count for `best`, because nothing scores as high as the query's own
 words, and all answers would be far below the best. A memory a tenth below the best gains or loses half as much, and one
 at .6 of the best a twentieth. So a success overtakes a failure that scores up to about 30 % more, and a clearly better

@@ -51,10 +51,9 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
 class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     """The vectors of a query.
 
-    `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded as by
-    `storage.terms.fold`. `word_vectors` (q, e) float16 of unit length: the vectors of these words. Both are empty if
-    the embedder produces no word vectors. `read`: the share of letters in scripts that the model supports
-    (`wordpiece`), 1 if unknown.
+    `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded by `storage.terms.fold`.
+    `word_vectors` (q, e) float16 of unit length: the vectors of these words. Both are empty if the embedder produces no
+    word vectors. `read`: the share of letters in scripts that the model supports (`wordpiece`), 1 if unknown.
     """
 
     vector: Embedding
@@ -75,7 +74,7 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
 
 def word_bytes(ndim: int) -> int:
-    """Return how many bytes the signs of a word vector take, for a model with `ndim` dimensions."""
+    """Return the size in bytes of a word vector's signs, for a model with `ndim` dimensions."""
     return -(-min(ndim, WORD_DIMENSIONS) // 8)
 
 

@@ -201,8 +201,8 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A change to an item: a version was published or rated, or removed for the readers of `access_policy`.
 
     `item` is the fingerprint of the item's id. `item_id`, `version` and `content_type` are None if the item was
-    removed. `rated` means that a new rating, from at least five users, was released. Withdrawing a rating causes no
-    event.
+    removed. `rated` means that a new rating, from at least five users, was released. Withdrawing a rating does not
+    cause an event.
     """
 
     kind: ChangeKind

@@ -112,7 +112,9 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of several runs, in one run's words (those of the memories `record_ids`), and the ids of these runs."""
+    """A step of several runs, in one run's words (the words of the memories `record_ids`), and the ids of these
+    runs.
+    """
 
     text: str
     run_ids: tuple[str, ...]

@@ -100,7 +100,7 @@ def load_columns(store: Store, settings: StoreSettings) -> Columns:
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow`, or the rebuild needed instead, is short enough to run without a background thread."""
+    """Whether `follow` (or a rebuild, if one is needed) is short enough to run without a background thread."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE

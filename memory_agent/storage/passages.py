@@ -393,7 +393,7 @@ class WordBits:
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
         """Replace the words of `slots` (m,) with `lengths` and `counts` (m,) and the `bits` (w, b) of all words.
 
-        Raises `IndexDamagedError` if b differs from that of the stored words.
+        Raises `IndexDamagedError` if b differs from the b of the stored words.
         """
         self._add(bits)
         self._count += len(slots) - self._known_among(slots)

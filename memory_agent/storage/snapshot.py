@@ -180,7 +180,7 @@ class Snapshot:
             yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that wait for a vector or for words."""
+        """Return the first `limit` rows greater than `after` that still need a vector or words."""
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
     def counts(self) -> Counts:

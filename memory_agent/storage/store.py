@@ -186,7 +186,7 @@ class Store:
             yield from snapshot.scan()
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that wait for a vector or for words."""
+        """Return the first `limit` rows greater than `after` that still need a vector or words."""
         with self.snapshot() as snapshot:
             return snapshot.pending_rows(limit, after)
 

@@ -304,7 +304,7 @@ def said(text: str) -> str:
 
 
 def fingerprint(*texts: str) -> int:
-    """Return 63 bits of XXH3 over the texts: equal if the `said_words` of each text are equal."""
+    """Return 63 bits of XXH3 over the texts, which are equal if the `said_words` of each text are equal."""
     return fingerprint_of_said(*map(said, texts))
 
 

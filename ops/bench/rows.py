@@ -189,7 +189,9 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
 
 
 def light_rows(figures: Figures) -> Iterator[Row]:
-    """Yield start, memory, recall and idle load of the daemon without Ray, beside those of the full form."""
+    """Yield the start time, memory use, recall latency and idle load of the daemon without Ray, compared with the full
+    form.
+    """
     light, full = figures["light"], figures["full"]
     yield _at_most("light: ready after its start", light["start_s"]["median"], figures["target_start_s"], "s",
                    measured=_spread(light["start_s"]), beside=f"full {_spread(full['start_s'])} s")  # fmt: skip

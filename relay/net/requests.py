@@ -26,7 +26,7 @@ _CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
 class ReplySocket:
     """Answers requests. Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
 
-    Rejected: one thread that owns the socket and forwards requests and replies. Each hand-over takes a quarter of a
+    Rejected: one thread that owns the socket and forwards requests and replies. Each handover takes a quarter of a
     millisecond if the cores are idle (measured on two virtual cores).
     """
 

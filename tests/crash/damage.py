@@ -1,7 +1,7 @@
 """Flips bits, truncates and zeroes tails in every file of a data folder, including kinds of file added later.
 
-Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are good: the same answers
-as before, one of our errors that reports the damage, or (counted separately) different answers for damage that
+Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are acceptable: the same
+answers as before, one of our errors that reports the damage, or (counted separately) different answers for damage that
 verification finds. A process that dies, a foreign error, and unreported different answers are findings.
 """
 

@@ -61,7 +61,8 @@ class LocalDoor:
     """Finds the address of a data folder's daemon, and starts a daemon if none is running."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
-        """`token` is that of the caller's own key; None means the data folder's token. `say` shows a line to the user.
+        """`token` is the token of the caller's own key; None means the data folder's token. `say` shows a line to the
+        user.
 
         `start_with` are extra arguments of `serve`, which runs in the data folder; None means that no daemon is
         started.
