@@ -268,7 +268,9 @@ class Broker:
 
 
 def open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
-    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the errors of `Broker`."""
+    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the same errors as
+    `Broker`.
+    """
     deadline_s = time.monotonic() + _FORMER_RELAY_S
     is_logged = False
     while True:

@@ -37,8 +37,8 @@ _CONNECT_TIMEOUT_S = 3.0
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
     """Open the user's memory for requests of `verb`, which the key, if provided, must permit.
 
-    Without a daemon, a store is created only for a verb that stores something. Raises the errors of `Memory.open` and
-    `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
+    Without a daemon, a store is created only for a verb that stores something. Raises the same errors as `Memory.open`
+    and `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
     """
     if uses_daemon(target):
         with open_client(target) as client:

@@ -91,11 +91,13 @@ class Hosts:
         return decode_reply(reply, IngestReport)
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Wake the user, or do nothing if it is awake. Raises the errors of `call` and of opening the memory."""
+        """Wake the user, or do nothing if it is awake. Raises the same errors as `call`, and errors from opening the
+        memory.
+        """
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
-        """Wake the user and return its actor. Raises the errors of `call`."""
+        """Wake the user and return its actor. Raises the same errors as `call`."""
         await self.wake(user_id, deadline_ms)
         return self._host_of(user_id).address
 

@@ -122,7 +122,7 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
-        """Open the journal, bind the sockets and serve in the thread. Raises the errors of `Broker`."""
+        """Open the journal, bind the sockets and serve in the thread. Raises the same errors as `Broker`."""
         self._broker = open_after_former(self._data_dir, self._settings)
         self.listening = self._broker.listening
         self._thread.start()

@@ -164,7 +164,7 @@ class Daemon:
         return door
 
     def _all_endpoints(self, listens: Endpoints, http: HttpDoor | None) -> Endpoints:
-        """Return where the daemon's parts listen; write the address of the HTTP server into its file."""
+        """Return the endpoints of the daemon's parts; write the address of the HTTP server into its file."""
         gateway, *listen = self._components.endpoints
         endpoints: Endpoints = {"gateway": gateway, "listen": listen, **listens}
         if http is not None:

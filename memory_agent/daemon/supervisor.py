@@ -102,7 +102,7 @@ class Host(ABC):
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
         """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
 
-        Sets the time of sending and the deadline. Raises the errors of `HostConnection.request`.
+        Sets the time of sending and the deadline. Raises the same errors as `HostConnection.request`.
         """
         connection = self._answers if request.method else self._batches
         sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
@@ -114,11 +114,11 @@ class Host(ABC):
 
     @abstractmethod
     async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises the errors of `keep_up`."""
+        """Close the memory of `user_id`. Raises the same errors as `keep_up`."""
 
     @abstractmethod
     async def pid(self, timeout_s: float) -> int:
-        """Return the process id. Raises the errors of `keep_up`."""
+        """Return the process id. Raises the same errors as `keep_up`."""
 
     def end(self) -> None:
         """End the host. Its memories should be asleep; if not, nothing committed is lost."""

@@ -94,7 +94,7 @@ def fetch_model(
 ) -> ModelStatus:
     """Find or download the weights, verify them, build the graph into the cache, and report the result.
 
-    `progress` is called with (file, bytes done, total bytes) during a download. Raises the errors of `obtain`, and
+    `progress` is called with (file, bytes done, total bytes) during a download. Raises the same errors as `obtain`, and
     `ModelError` if the cache is not writable.
     """
     cache = cache or weights.cache_folder()

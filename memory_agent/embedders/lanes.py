@@ -173,7 +173,7 @@ class _Queued(Generic[Result]):
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> Result:
-        """Return the result as read-only arrays; same errors as `Pending.result`."""
+        """Return the result as read-only arrays. Raises the same errors as `Pending.result`."""
         remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
         try:
             return self._future.result(remaining_s)
@@ -193,7 +193,7 @@ class _QueuedTexts:
         future.call_when_done(lambda _: steps.put(None))
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `Pending.result`, and errors of the progress function."""
+        """Return the results. Raises the same errors as `Pending.result`, and errors of the progress function."""
         try:
             for done in iter(self._steps.get, None):
                 self._progress(done, self._total)
@@ -277,13 +277,15 @@ class LanedEmbedder(PassageEmbedder):
         return self._model.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Queue a query, ahead of all bulk work; same errors as `Embedder.begin_query`."""
+        """Queue a query, ahead of all bulk work. Raises the same errors as `Embedder.begin_query`."""
         return _Queued(self.submit_query(text, timeout_s), timeout_s)
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
+        """Queue a bulk call or, with `timeout_s`, awaited texts. Raises the same errors as
+        `Embedder.begin_passages`.
+        """
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:

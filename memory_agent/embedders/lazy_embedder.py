@@ -205,7 +205,7 @@ class _QueryOnceOpen:
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> EmbeddedQuery:
-        """Open the embedder and embed; same errors as `LazyEmbedder.get` and `PendingVector.result`."""
+        """Open the embedder and embed. Raises the same errors as `LazyEmbedder.get` and `PendingVector.result`."""
         return self._embedder.get(self._remaining_s()).embed_query_words(self._text, self._remaining_s())
 
     def _remaining_s(self) -> float | None:

@@ -47,7 +47,7 @@ _LEAST_ROOM = 4
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
-    """Load the model that the settings name. Raises the errors of `cache.obtain`."""
+    """Load the model that the settings name. Raises the same errors as `cache.obtain`."""
     artifacts = obtain(settings, cache, package)
     prefixes = prefixes_of(artifacts.model.shape.name, settings)
     return MiniLM(artifacts, settings.max_tokens, *prefixes)

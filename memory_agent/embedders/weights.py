@@ -141,7 +141,7 @@ def find_model(
 ) -> Model:
     """Find the model's weights in the named folder, the cache, the package, or, if the settings allow it, the hub.
 
-    Raises the errors of `named_model` and `find_default`.
+    Raises the same errors as `named_model` and `find_default`.
     """
     if settings.folder:
         return named_model(Path(settings.folder).expanduser(), cache)

@@ -123,7 +123,7 @@ class WordPiece:
         return read / letters if letters else 1.0
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of the whole text, without special tokens; same errors as `encode`."""
+        """Return the number of tokens of the whole text, without special tokens. Raises the same errors as `encode`."""
         return len(self._ids(text))
 
     def _ids(self, text: str) -> list[int]:

@@ -177,7 +177,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Quality(msgspec.Struct, frozen=True, array_like=True):
-    """The released quality: the shrunk score, uses and users (rounded), and the boost, 0 unless proven."""
+    """The released quality: the shrunk score, uses and users (rounded), and the boost, which is 0 unless proven."""
 
     score: float
     used: int

@@ -280,7 +280,9 @@ Likeness = npt.NDArray[np.float32]
 
 
 class RunSteps(NamedTuple):
-    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero, or None."""
+    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero; None if there are no
+    vectors.
+    """
 
     id: str
     steps: tuple[str, ...]

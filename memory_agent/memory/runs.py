@@ -313,7 +313,7 @@ class Runs:
         moment: datetime,
         event_id: str | None,
     ) -> bool:
-        """Whether the run exists with all of these values. Raises the errors of `begin`."""
+        """Whether the run exists with all of these values. Raises the same errors as `begin`."""
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             run = _run_at(snapshot, name, moment)
             begin = None if run is None else next((mark for mark in run.marks if mark.role == "begin"), None)

@@ -273,7 +273,7 @@ class PastUse(NamedTuple):
 
 
 def scale_of(totals: Scores) -> float:
-    """Return what a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
+    """Return the score that a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
     If all scores are equal, the result is a tenth of the best, so that past use decides between them.
     """

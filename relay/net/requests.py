@@ -150,7 +150,7 @@ class RequestSocket:
         self._correlations = itertools.count(1)
 
     def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises the errors of `send` and `receive`."""
+        """Send `body` and return the frames of its reply. Raises the same errors as `send` and `receive`."""
         return self.receive(self.send(body), timeout_s)
 
     def send(self, body: bytes | Sequence[bytes]) -> bytes:
@@ -199,7 +199,7 @@ class AsyncRequestSocket:
         self._end_watch = None if end is None else zeromq.Watch(end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises the errors of `RequestSocket.request`.
+        """Send `body` and return the frames of its reply. Raises the same errors as `RequestSocket.request`.
 
         Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
         """

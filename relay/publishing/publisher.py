@@ -483,7 +483,7 @@ class AsyncPublisher:
         self._order = asyncio.Lock()
 
     async def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event, in the order of the calls; return its `event_id`. Raises the errors of
+        """Queue an event, in the order of the calls; return its `event_id`. Raises the same errors as
         `Publisher.publish`.
         """
         async with self._order:
