@@ -199,7 +199,9 @@ class Layout:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock until the file is closed; False if a daemon holds the lock. Retries: clients' checks hold it briefly."""
+    """Lock until the file is closed; return False if a daemon holds the lock. Retries: clients' checks hold it
+    briefly.
+    """
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

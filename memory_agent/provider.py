@@ -153,11 +153,11 @@ class SharedProvider(Protocol):
         `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
         the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
         passed. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
-        `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
-        `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
-        `access_policy` is then required, and `replaces` is the previous version. With `offer`, the preview is for
-        `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains their steps without counts and
-        dates. Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
+        `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key. To
+        publish the next `version` of one of this user's items, pass its `item_id`. The new version inherits nothing, so
+        `access_policy` is required; `replaces` is the previous version. With `offer`, the preview is for `offer`
+        instead of `confirm`: it is a pattern and, if learned from runs, contains their steps without counts and dates.
+        Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
         """
         ...
 
@@ -213,7 +213,7 @@ class SharedProvider(Protocol):
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first.
 
-        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
         """
         ...
 
@@ -255,7 +255,7 @@ class CareProvider(Protocol):
         With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
         vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
-        Raises `ModelError` without a model, `InvalidInputError`.
+        Raises `ModelError` if there is no model, and `InvalidInputError`.
         """
         ...
 
@@ -281,7 +281,7 @@ class ErasureProvider(Protocol):
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
         Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
-        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
+        columns (0.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
         completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
         journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
         states. Raises `InvalidInputError`.

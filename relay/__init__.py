@@ -2,7 +2,7 @@
 
 An event passes through `publishing.publisher`, `broker`, `intake.group_commit`, `journal.journal`, `answers` and
 `subscriber`; read them in this order. Names are imported on first use, so a client of the broker does not load the
-journal (.13 s instead of .24 s).
+journal (0.13 s instead of 0.24 s).
 """
 
 from importlib import import_module

@@ -134,8 +134,8 @@ def _require(request: wire.Request, principal: Principal) -> None:
     """Check the scope: reading a user's events requires `recall` for that user; everything else requires `admin` for
     all users.
 
-    Every user may read events about shared items that are addressed to the user's audiences. Raises
-    `ScopeMissingError`, `UserNotAllowedError`.
+    Every user may read events about shared items that are addressed to the user's audiences. Raises `ScopeMissingError`
+    and `UserNotAllowedError`.
     """
     if isinstance(request, wire.Ping):
         return

@@ -65,8 +65,9 @@ class Broker:
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None) -> None:
         """Open the journal and bind the endpoints.
 
-        Raises `JournalInUseError` if another relay uses the folder, and other `JournalError`s, `RelaySettingsError`,
-        `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError`, `KeyFileError`.
+        Raises `JournalInUseError` if another relay uses the folder. Also raises other `JournalError`s,
+        `RelaySettingsError`, `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError` and
+        `KeyFileError`.
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()
@@ -267,7 +268,9 @@ class Broker:
 
 
 def open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
-    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the errors of `Broker`."""
+    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the same errors as
+    `Broker`.
+    """
     deadline_s = time.monotonic() + _FORMER_RELAY_S
     is_logged = False
     while True:

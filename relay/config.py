@@ -166,7 +166,7 @@ def journal_folder(data_dir: Path) -> Path:
 
 
 def load_settings(file: Path) -> RelaySettings:
-    """Read the settings from a TOML file. Raises `RelaySettingsError` naming the setting."""
+    """Read the settings from a TOML file. Raises `RelaySettingsError` (with the setting's name)."""
     tree = read_toml(file, RelaySettingsError)
     try:
         return msgspec.convert(tree, RelaySettings)

@@ -96,7 +96,7 @@ def audience_of(data: bytes) -> str | None:
 def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
     """Decode and validate an event in JSON or MessagePack bytes.
 
-    Raises only `MalformedEventError` (with the field's name) and `EventTooLargeError`, whatever the bytes.
+    Raises only `MalformedEventError` (with the field's name) and `EventTooLargeError`, for any bytes.
 
     >>> data = b'{"event_id": "e-1", "event_type": "user_input", "user_id": "alice"}'
     >>> decode_event(data, EventLimits(), now).event_id
@@ -109,7 +109,7 @@ def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
 
 
 def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
-    """Validate a mapping and return its event. Raises the errors of `decode_event`, but does not check the size.
+    """Validate a mapping and return its event. Raises the same errors as `decode_event`, but does not check the size.
 
     A missing timestamp becomes `now`. A missing id is derived from the fields as sent, so a repeat gets the same id.
     Two events with equal fields and no ids are therefore the same event.
@@ -137,7 +137,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
 
 
 def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event, bytes]:
-    """Validate a mapping and return its event and the bytes to publish. Raises the errors of `decode_event`."""
+    """Validate a mapping and return its event and the bytes to publish. Raises the same errors as `decode_event`."""
     event = event_from_mapping(mapping, limits, now)
     try:
         data = encode_event(event)
@@ -151,7 +151,7 @@ def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
     """Decode JSON or MessagePack bytes, chosen by the first byte, without validation.
 
-    Raises `MalformedEventError`, `EventTooLargeError`.
+    Raises `MalformedEventError` and `EventTooLargeError`.
     """
     if len(data) > limits.max_bytes:
         raise EventTooLargeError("event", f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")

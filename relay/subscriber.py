@@ -49,7 +49,7 @@ class Subscriber:
         """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); the relay need not be running yet.
 
         `consumer` is the name of the durable cursor that `cursor` and `commit` use. `identity` defaults to the token
-        beside the socket file. Raises `RelaySettingsError`, `RelayUnavailableError`.
+        beside the socket file. Raises `RelaySettingsError` and `RelayUnavailableError`.
         """
         shown = identity or local_identity(ingest)
         self._socket = ClientSocket(check_endpoint("ingest", ingest), shown)
@@ -187,7 +187,7 @@ class Subscriber:
     def retry_quarantined(self, entry_id: int) -> bool:
         """Decode malformed bytes again; if they are now a valid event, journal it and return True. Durable on return.
 
-        Raises `QuarantineEntryError`, also for an event of the journal, which its consumer must retry.
+        Raises `QuarantineEntryError`, also if the event is in the journal, because its consumer must retry it.
 
         >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
         >>> subscriber.retry_quarantined(entry_id)
@@ -290,7 +290,7 @@ class AsyncSubscriber:
         *,
         identity: Identity | None = None,
     ) -> None:
-        """Connect as `Subscriber` does. Without a `feed`, `wait` is unavailable."""
+        """Connect; the arguments are those of `Subscriber`. Without a `feed`, `wait` is unavailable."""
         shown = identity or local_identity(ingest)
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = None if feed is None else AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
@@ -353,11 +353,11 @@ class AsyncSubscriber:
         await self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     async def retry_quarantined(self, entry_id: int) -> bool:
-        """Decode malformed bytes again, as `Subscriber.retry_quarantined` does."""
+        """Decode malformed bytes again, like `Subscriber.retry_quarantined`."""
         return await self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     async def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events, as `Subscriber.erase` does."""
+        """Erase events, like `Subscriber.erase`."""
         seqs: list[int] = []
         while True:
             request = wire.Erase(wanted=wanted, dry_run=dry_run)

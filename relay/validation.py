@@ -69,7 +69,7 @@ def validate_owner(field: str, user_id: object) -> str:
 def validate_group_name(field: str, name: object) -> str:
     """Return `name` if it may name an organisation or a tier: 1 to 64 ASCII letters, digits and `._-`.
 
-    Raises `MalformedEventError` naming `field`.
+    Raises `MalformedEventError` (with `field`).
     """
     if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
         raise MalformedEventError(field, f"must be 1 to 64 ASCII letters, digits or ._-, not {_shown(name)}")
@@ -94,7 +94,7 @@ def validate_event_type(event_type: object) -> str:
 
 
 def validate_id(field: str, value: object, max_bytes: int) -> str | None:
-    """Return an optional id, or None if it is empty. Raises `MalformedEventError` naming `field`."""
+    """Return an optional id, or None if it is empty. Raises `MalformedEventError` (with `field`)."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
@@ -111,7 +111,7 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
     """Return a timestamp in UTC.
 
     Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970, or in milliseconds if it is at least
-    1e11. Raises `MalformedEventError`, also for a time more than `max_future_s` after `now`.
+    1e11. Raises `MalformedEventError`, also if the time is more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)

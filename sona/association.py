@@ -105,7 +105,7 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of a lesson; remove the lesson at 0 or below.
+        """Set the weight of a lesson; a weight of 0 or less removes the lesson.
 
         Returns False, and changes nothing, for an unknown lesson or a weight that is not finite.
         """
@@ -155,7 +155,7 @@ class UsageAssociation:
         return Reached(self._distinct[reached], best[reached], support, self._memories, gains, self._lessons)
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
-        """Insert the uses of the lesson at `place`, ordered by memory, then lesson."""
+        """Insert the uses of the lesson that is at `place`; uses stay ordered by memory, then by lesson."""
         self._places += self._places >= place
         starts, ends = (np.searchsorted(self._memories, memories, side) for side in _SIDES)
         spots = [

@@ -52,7 +52,7 @@ class QueryCentering:
         return (self._mean if warm else np.zeros_like(self._mean)).astype(np.float32)
 
     def observe(self, query: Vector) -> None:
-        """Add `query`, (d,) of unit length, to the mean; skip it if it is not finite. Raises `ShapeError`."""
+        """Add `query`, a unit vector (d,), to the mean; skip it if it is not finite. Raises `ShapeError`."""
         self._check(query)
         if not np.isfinite(query).all():
             return
@@ -82,7 +82,7 @@ class QueryCentering:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also for a different `ndim` or version."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

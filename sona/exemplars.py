@@ -48,8 +48,8 @@ def worth(quality: float) -> float:
     """Return the weight, 0 to 1, of a memory's use by a run of this quality.
 
     It is 0 up to a quality of .5, and 1 from .8 on, the quality of a completed run that was not retried. Unlike the
-    bank's weight, it is not relative to a baseline. If it were, it would be 0 when all runs end alike, although the
-    memories were used.
+    bank's weight, it is not relative to a baseline. If it were, it would be 0 whenever all runs have the same outcome,
+    even though the memories were used.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 

@@ -198,7 +198,7 @@ class Gate:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
+        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         gate = cls()
         try:
             gate._state = msgspec.msgpack.decode(data, type=_State)

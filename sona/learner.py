@@ -50,8 +50,8 @@ class Adaptation(msgspec.Struct, frozen=True):
     """The effect of the learner on the ranking of one query.
 
     `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
-    with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons
-    `numbers`, which ascend.
+    with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons in
+    `numbers`, which are ascending.
     """
 
     reached: Reached

@@ -62,7 +62,7 @@ class MicroLora:
 
     @property
     def spectral_norm(self) -> float:
-        """The spectral norm of AB; 0 before training."""
+        """The spectral norm of AB, or 0 before training."""
         down, up = self._matrices()
         values, vectors = np.linalg.eigh(down.T @ down)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
@@ -139,7 +139,7 @@ class MicroLora:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also for a different `ndim` or version."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -39,7 +39,9 @@ class MemoryPrior:
         return len(self._memories)
 
     def add(self, memory: int, kind: str, quality: float) -> None:
-        """Add the observation that a run of `kind` used `memory`. Raises `ValueError` for a quality outside 0 to 1."""
+        """Add the observation that a run of `kind` used `memory`. Raises `ValueError` if the quality is not between 0
+        and 1.
+        """
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
@@ -56,7 +58,7 @@ class MemoryPrior:
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
-        """Return the expected quality of a run of `kind` that uses `memory`, whatever the number of observations.
+        """Return the expected quality of a run of `kind` that uses `memory`, regardless of the number of observations.
 
         It is between 0 and 1 if only runs of this kind used the memory.
         """
@@ -77,7 +79,7 @@ class MemoryPrior:
 
     @classmethod
     def from_bytes(cls, data: bytes, kappa: float = KAPPA) -> Self:
-        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
+        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         prior = cls(kappa)
         try:
             state = msgspec.msgpack.decode(data, type=_State)

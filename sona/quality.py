@@ -40,7 +40,7 @@ class Baselines:
         self._kinds = Tallies()
 
     def add(self, kind: str, quality: float) -> None:
-        """Add a run. Raises `ValueError` for a quality outside 0 to 1, as `remove` and `revise` do."""
+        """Add a run. Raises `ValueError` if the quality is not between 0 and 1, like `remove` and `revise`."""
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:
@@ -62,7 +62,7 @@ class Baselines:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also for a different version."""
+        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         baselines = cls()
         try:
             state = msgspec.msgpack.decode(data, type=_State)
@@ -76,7 +76,7 @@ class Baselines:
 
 
 def thousandths(quality: float) -> int:
-    """Return `quality` in thousandths. Raises `ValueError` outside 0 to 1."""
+    """Return `quality` in thousandths. Raises `ValueError` if it is not between 0 and 1."""
     if not 0.0 <= quality <= 1.0:
         raise ValueError(f"a quality must be between 0 and 1, not {quality}")
     return round(quality * UNIT)
@@ -96,7 +96,9 @@ class Tallies:
         return len(self._groups)
 
     def move(self, group: str, count: int, thousandths: int) -> None:
-        """Change the count and sum of a group. Raises `ValueError`, changing nothing, for an impossible result."""
+        """Change the count and sum of a group. Raises `ValueError`, and changes nothing, if the result is
+        impossible.
+        """
         before = self._groups.get(group, (0, 0))
         after = (before[0] + count, before[1] + thousandths)
         if not 0 <= after[1] <= after[0] * UNIT:

@@ -63,7 +63,7 @@ class ReasoningBank:
         """Return the bank of these exemplars, x (n, d) and y (n, d), with distinct numbers in any order.
 
         The same input gives a bit-identical bank. Leaves out exemplars that `add` would reject. Raises `ShapeError`,
-        also for more exemplars than `reserve`.
+        also if there are more exemplars than `reserve`.
         """
         bank = cls(x.shape[-1], bandwidth, ridge, reserve)
         if x.ndim != 2 or y.shape != x.shape or not len(numbers) == len(weights) == len(x):
@@ -116,7 +116,7 @@ class ReasoningBank:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of an exemplar; remove the exemplar below `LEAST_WEIGHT`. O(n^2 + n d).
+        """Set the weight of an exemplar; a weight below `LEAST_WEIGHT` removes the exemplar. O(n^2 + n d).
 
         Returns False, and changes nothing, for an unknown exemplar or a weight that is not finite.
         """
@@ -237,7 +237,9 @@ def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray
 
 
 def _inverse_of_lower(lower: Array) -> Array:
-    """Return the inverse of a lower triangular matrix, by halves: five times as fast as `solve` (measured)."""
+    """Return the inverse of a lower triangular matrix by recursive halving: five times as fast as `solve`
+    (measured).
+    """
     size = len(lower)
     if size <= _BY_HALVES:
         return np.asarray(np.linalg.solve(lower, np.eye(size)), dtype=np.float64)

@@ -56,8 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
     """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
 
-    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and `StoreEncryptedError` if `settings` name no
-    keys for an encrypted folder. A failed backup leaves no files.
+    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and, if `settings` name no keys for an
+    encrypted folder, `StoreEncryptedError`. A failed backup leaves no files.
     """
     if not settings.encryption.keys_folder:
         require_plain(data_dir)
@@ -198,7 +198,7 @@ def read_manifest(folder: Path) -> Manifest:
 def verify_manifest(backup: Path, report: Report) -> tuple[PartReport, Manifest | None]:
     """Check the files of a backup against its manifest; return the findings, and the manifest if there are none.
 
-    Raises `BackupDamagedError` for a folder without a manifest.
+    Raises `BackupDamagedError` if the folder contains no manifest.
     """
     report(MANIFEST_FILE, 0, 1)
     try:

@@ -108,9 +108,9 @@ def verify_folder(
 ) -> Iterator[PartReport]:
     """Check each store of a data folder or of its `backup`, or only one user's store.
 
-    May run while a daemon runs. A user whose key is missing is reported to `on_missing_key` and skipped; without that
-    callback, `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises
-    `StoreError`, `JournalError`.
+    May run while a daemon runs. A user whose key is missing is reported to `on_missing_key` and skipped; if it is None,
+    `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises `StoreError`
+    and `JournalError`.
     """
     root = backup or data_dir
     users = [user_id] if user_id is not None else list(known_users(root))

@@ -71,9 +71,9 @@ def encrypt_folder(
     """Encrypt a data folder, or one user in it. Stores that are already encrypted do not change. Durable on return.
 
     Idempotent; after a crash each store is intact, either plain or encrypted. A user whose key is missing is reported
-    to `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises
-    `SettingsError` if no key folder is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`,
-    `StoreError`, `JournalError`.
+    to `on_missing_key` and skipped; if it is None, `EncryptionKeyMissingError` is raised. Raises `SettingsError` if no
+    key folder is set. Also raises `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`
+    and `JournalError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -143,7 +143,7 @@ def destroy_user_key(
 
     Events that conductors published as `system` about the user's runs are encrypted with the key of `system`, so they
     are erased too, unless a daemon serves the folder (`is_served`) and holds the journal. Raises
-    `EncryptionKeyMissingError`, `SettingsError`, `KeyFileError`, `JournalError`, `StoreError`.
+    `EncryptionKeyMissingError`, `SettingsError`, `KeyFileError`, `JournalError` and `StoreError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -164,7 +164,7 @@ def destroy_user_key(
 
 
 EncryptionState = Literal["plain", "encrypted", "locked"]
-"""`locked`: encrypted with a key that is not in the key ring, or the settings name no key ring."""
+"""`locked`: the store is encrypted with a key that is not in the key ring, or the settings name no key ring."""
 
 
 class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
-    """One encrypted user. `was_encrypted`: the store was already encrypted."""
+    """One encrypted user. `was_encrypted`: whether the store was already encrypted."""
 
     user_id: str
     memories: int
@@ -189,7 +189,7 @@ def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Re
 
     If the process is killed, the records are intact, either plain or encrypted, and the next call continues. Requires
     disk space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`,
-    `StoreError`, `EncryptionKeyMissingError`.
+    `StoreError` and `EncryptionKeyMissingError`.
     """
     was_encrypted = False
     with ExitStack() as stack:
@@ -235,7 +235,7 @@ def _size(folder: Path) -> int:
 
 
 def store_encryptions(data_dir: Path, settings: Settings, keys: KeyRing | None) -> Iterator[StoreEncryption]:
-    """Yield the encryption of each store that is not empty. Raises `StoreError`, `JournalError`, `KeyFileError`."""
+    """Yield the encryption of each store that is not empty. Raises `StoreError`, `JournalError` and `KeyFileError`."""
     layout = Layout(data_dir)
     for user_id in known_users(data_dir):
         folder = user_folder(data_dir, user_id)

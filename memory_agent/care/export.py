@@ -72,7 +72,7 @@ _MOST_NAMED = 5  # maximum number of bad lines named in one error
 
 
 class Bodies(NamedTuple):
-    """A model's stored output for a text; None for a missing part."""
+    """A model's stored output for a text, or None for a missing part."""
 
     vector: bytes | None = None
     passages: bytes | None = None
@@ -96,7 +96,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A memory with its events. Without a record: events of a deleted memory, which remain known."""
+    """A memory with its events. If `record` is None, the memory was deleted, and its events remain known."""
 
     record: MemoryRecord | None = None
     vector: str | None = None
@@ -130,8 +130,8 @@ def export_user(
 ) -> Iterator[bytes]:
     """Return the decrypted lines of a user's export, without line endings; works while a daemon runs.
 
-    With a filter, only matching memories are exported. Raises `InvalidInputError` for a user without a store,
-    `StoreError`, `StoreDamagedError`, `EncryptionKeyMissingError`.
+    With a filter, only matching memories are exported. Raises `InvalidInputError` if the user has no store. Also raises
+    `StoreError`, `StoreDamagedError` and `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
     if not folder.exists():
@@ -145,8 +145,8 @@ def import_user(
 ) -> Imported:
     """Import a seekable export file for a user, atomically. Durable on return.
 
-    A later restore does not erase imported memories, even if they were erased before. Raises `DaemonRunningError`,
-    `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
+    A later restore does not erase imported memories, even if they were erased before. Raises `InvalidInputError` with
+    the bad lines, and `DaemonRunningError`, `StoreOwnedElsewhereError` and `StoreError`.
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # checked before anything is created
     if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):
@@ -194,7 +194,7 @@ def export_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of the store in `folder`, without line endings, decrypted with `key`.
 
-    Raises `StoreError`, `StoreDamagedError`.
+    Raises `StoreError` and `StoreDamagedError`.
     """
     environment = open_records(folder, settings, key)
     try:
@@ -377,7 +377,7 @@ def decode_head(data: bytes) -> Head:
 
 
 def decode_line(number: int, data: bytes, head: Head) -> Arrival:
-    """Decode a line; its events become stored keys. Raises `InvalidInputError` naming the line."""
+    """Decode a line; its events become stored keys. Raises `InvalidInputError` (with the line number)."""
     try:
         line = _lines.decode(data)
         record = line.record if line.metadata_msgpack is None else _with_metadata(line)

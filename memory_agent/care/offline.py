@@ -76,8 +76,8 @@ def open_memory(
     """Open a user's memory from its files, creating it if it does not exist.
 
     Finishes an interrupted restore. Does not apply retention, so that reading erases nothing; `retention` passes the
-    rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises as `Memory.open` does, and
-    `DaemonRunningError`.
+    rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises `DaemonRunningError`, and the same errors as
+    `Memory.open`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
@@ -107,7 +107,7 @@ def open_for_reading(
 def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
     """Yield the shared items of a data folder. The first request opens their store; the first publication creates it.
 
-    Requests raise as `open_memory` does.
+    Requests raise the same exceptions as `open_memory`.
     """
 
     def open_store(embedder: Embedder | None) -> Knowledge:
@@ -173,7 +173,7 @@ def erase(
 
     Idempotent: after a crash, the same call or the daemon's next start finishes the erasure. For a user without a
     store, only events are erased, and no store is created. `dry_run` changes nothing and returns the receipt. Raises
-    `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalError`.
+    `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError` and `JournalError`.
     """
     Layout(data_dir).finish_restore()
     if selection.everything:
@@ -296,7 +296,7 @@ def erase_events(
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
     owners. Durable on return; the journal's file is compacted. Does nothing if there is no journal. Raises
-    `JournalError`, `StoreError`.
+    `JournalError` and `StoreError`.
     """
     with _open_owners(data_dir, settings) as owners:
         is_owned = partial(is_named if owners is None else owners.has, wanted.user_id, among=among)
@@ -325,7 +325,7 @@ def _erase_from_journal(
 
 @contextmanager
 def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
-    """Open the daemon's map of run owners; None if no daemon has run here."""
+    """Open the daemon's map of run owners; return None if no daemon has run here."""
     path = Layout(data_dir).owners
     if not path.exists():
         yield None
@@ -380,7 +380,7 @@ def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) 
 def compact_journal(data_dir: Path, settings: Settings) -> None:
     """Compact the journal, if there is one. Durable on return.
 
-    Raises `JournalError`, `JournalInUseError`.
+    Raises `JournalError` and `JournalInUseError`.
     """
     if journal_folder(data_dir).exists():
         with _open_journal(data_dir, settings) as journal:

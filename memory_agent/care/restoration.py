@@ -61,10 +61,11 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves existing files aside; without it, they are an error. Durable on return.
+    """Restore everything. `replace` moves existing files aside; without it, existing files raise an error. Durable on
+    return.
 
-    Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` if keys are
-    missing, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
+    Raises `StoreEncryptedError` or `EncryptionKeyMissingError` if keys are missing. Also raises `BackupDamagedError`,
+    `InvalidInputError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError` and `OSError`.
     """
     manifest = read_manifest(backup)
     require_keys(settings.encryption, data_dir)
@@ -93,7 +94,8 @@ def restore_user(
 ) -> Restored:
     """Restore one user's store; the daemon's next start delivers the journal's later events. Durable on return.
 
-    Raises as `restore_all` does, and `InvalidInputError` for a user who is not in the backup or was erased since.
+    Raises the same errors as `restore_all`, and `InvalidInputError` if the user is not in the backup or was erased
+    since.
     """
     manifest = read_manifest(backup)
     parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
@@ -130,7 +132,7 @@ def replay_user(
     """Move one user's store aside, so that the daemon builds a new store from the journal at its next start.
 
     Data that is not in the journal (`NOT_IN_JOURNAL`) exists only in the store that was moved aside. Durable on return.
-    Raises as `restore_all` does.
+    Raises the same errors as `restore_all`.
     """
     folder = user_folder(data_dir, user_id)
     if user_id == SHARED_USER:

@@ -1,6 +1,6 @@
 """Open a memory: through the daemon if one is running, otherwise from its files.
 
-Without a daemon, a provided key is looked up in the data folder and enforced as a daemon would enforce it. This
+Without a daemon, a provided key is looked up in the data folder and enforced in the same way as by a daemon. This
 protects nothing, since the files can be read without a key, but it keeps a command from ignoring the key and writing to
 another user's memory. A CURVE key is not verified here, because only a connection proves possession of the secret key.
 """
@@ -37,8 +37,8 @@ _CONNECT_TIMEOUT_S = 3.0
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
     """Open the user's memory for requests of `verb`, which the key, if provided, must permit.
 
-    Without a daemon, a store is created only for a verb that stores something. Raises the errors of `Memory.open` and
-    `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
+    Without a daemon, a store is created only for a verb that stores something. Raises the same errors as `Memory.open`
+    and `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
     """
     if uses_daemon(target):
         with open_client(target) as client:
@@ -122,7 +122,8 @@ def principal_of(target: Target) -> Principal | None:
 def authorize(target: Target, verb: str) -> Target:
     """Check that the key, if any, permits `verb`; return the target, with the key's user if the key is for one user.
 
-    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
+    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError` and
+    `InvalidInputError`.
     """
     if target.user_id == SHARED_USER:
         from memory_agent.verbs.table import OF_ANY_STORE  # late, as below

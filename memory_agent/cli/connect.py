@@ -201,7 +201,7 @@ def _print(edits: Edits, how: _How, is_connecting: bool) -> None:
     elif how.dry_run and any(file.diff for file in edits.files):
         note("nothing is written: --dry-run")
     else:
-        note(f"{title} {'is connected already' if is_connecting else 'was not connected'}")
+        note(f"{title} {'is already connected' if is_connecting else 'was not connected'}")
 
 
 def _describe(change: Change) -> Edit:
@@ -227,7 +227,7 @@ def _shown(now: str, then: str) -> Iterator[str]:
 
 
 def _without_common(gone: str, come: str) -> tuple[str, str]:
-    """Return both texts with each common part replaced by an ellipsis; "" for a text that has only common parts."""
+    """Return both texts with each common part replaced by an ellipsis, or "" for a text that has only common parts."""
     old, new = _TOKEN.findall(gone), _TOKEN.findall(come)
     before = _common(old, new)
     after = _common(old[before:][::-1], new[before:][::-1])

@@ -246,7 +246,7 @@ def check_sockets(settings: Settings, layout: Layout) -> Finding:
 def check_handles(_settings: Settings, _layout: Layout) -> Finding:
     """Check the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = f"ulimit -n {hard if hard > 0 else 65536} before starting the daemon (or LimitNOFILE= in its unit)"
+    advice = f"run ulimit -n {hard if hard > 0 else 65536} before starting the daemon (or set LimitNOFILE= in its unit)"
     if soft < _HANDLES_LEAST:
         return Finding("failed", f"{soft} open files allowed", advice)
     return Finding(

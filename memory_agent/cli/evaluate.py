@@ -191,13 +191,13 @@ _OPTIONS = (
         nargs=2,
         type=click.Path(path_type=Path),
         metavar="A B",
-        help="Compare two --results files, as `eval compare` does, instead of measuring.",
+        help="Compare two --results files, like `eval compare`, instead of measuring.",
     ),
 )
 
 
 def _trial_options(command: Verb) -> Verb:
-    """Add the common options and those of a measurement, passed as `trial`, a `_Trial`."""
+    """Add the common options and the measurement options, which are passed as `trial`, a `_Trial`."""
     return with_options(common_options(as_struct("trial", _Trial)(command)), _OPTIONS)
 
 
@@ -284,8 +284,8 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
       cause    what a run found to be the cause: where other runs of the issue say it;
                the memories of the asking run are left out
 
-    The metrics are those of `eval locomo`, with memories instead of turns and runs instead of sessions. `eval compare
-    --by conversation` resamples whole issues.
+    The metrics are the same as for `eval locomo`, with memories instead of turns and runs instead of sessions. `eval
+    compare --by conversation` resamples whole issues.
 
     \b
     Examples:
@@ -499,7 +499,7 @@ def _comparison_figures(comparison: Comparison) -> dict[str, object]:
 
 
 def _without_equal(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """Return the metrics, except those of shown records that equal the same metric of all records."""
+    """Return the metrics, omitting each metric of shown records that equals the corresponding metric of all records."""
     facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN != NaN
     return [
         metric

@@ -104,7 +104,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
 
 
 def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
-    """Return the number of memories that pass the filter, or nothing without a filter."""
+    """Return the number of memories that pass the filter, or nothing if there is no filter."""
     matching = explanation.get("matching")
     return {} if matching is None else {"memories that pass": matching}
 
@@ -191,7 +191,7 @@ def _place(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how many similar requests this one represents. Older daemons do not send this."""
+    """Yield the number of similar requests that this one represents. Older daemons do not send this."""
     folded = parts.get("repeats")
     if not folded:
         return

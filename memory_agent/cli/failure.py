@@ -40,7 +40,7 @@ class Misuse(Failure):
 
 
 def note(message: str) -> None:
-    """Print a note, one line on standard error."""
+    """Print a one-line note to standard error."""
     click.echo(f"note: {message}", err=True)
 
 

@@ -1,6 +1,6 @@
 """Build options from a parameter struct's fields, with each field's name, help, type, bounds and default.
 
-Fields without documentation get no option. `filter_options` adds the options of a `MemoryFilter`.
+Undocumented fields get no option. `filter_options` adds the options of a `MemoryFilter`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class _Chosen(NamedTuple):
 @click.option("--session", "session_id", help="Everything in this session: memories, runs, recalls, events.")
 @selection_options
 @click.option("--expired", is_flag=True, help="Everything that has expired under the rules in retention.rules.")
-@click.option("--user-all", is_flag=True, help="All data of the user given with --user.")
+@click.option("--user-all", is_flag=True, help="All data of the user named by --user.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
@@ -69,7 +69,7 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     """
     if unnamed := click.get_current_context().args:
         ids_named = " ".join(f"--id {plain(word)}" for word in unnamed)
-        raise click.UsageError(f"memory ids must be given with --id: forget {ids_named}")
+        raise click.UsageError(f"memory ids must be passed with --id: forget {ids_named}")
     selection = chosen.selection(target)
     if not uses_daemon(target):
         target = authorize(target, "erase")

@@ -171,5 +171,5 @@ def cli() -> None:
       memory-agent recall "why does the deploy hang?"
 
     Every verb takes --user, --data-dir, --config, --set and --json. Flags override MEMORY_AGENT_… variables, which
-    override the TOML file given with --config.
+    override the TOML file passed with --config.
     """

@@ -40,7 +40,9 @@ Verb = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Target:
-    """The values of the shared options. `user_named` and `settings_named`: given on the command line."""
+    """The values of the shared options. `user_named` and `settings_named`: whether they were passed on the command
+    line.
+    """
 
     user_id: str
     user_named: bool

@@ -261,7 +261,7 @@ def _refuse_other_file(out: Path | None) -> None:
 
 
 def _author(memory: MemoryClient | Memory) -> str | None:
-    """Return the author as other users would see it; None if it is unavailable or not readable with this key."""
+    """Return the author as other users would see it, or None if it is unavailable or not readable with this key."""
     try:
         name = memory.shared.name()
     except (ScopeMissingError, UnavailableError):

@@ -225,7 +225,7 @@ def not_kept(types: Mapping[str, int], table: SignalTable) -> dict[str, int]:
 
 
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that is not an event, or that the relay rejected. `line` is its number, 0 if unknown."""
+    """A line that is not an event, or that the relay rejected. `line` is its number, or 0 if unknown."""
 
     line: int
     field: str
@@ -393,7 +393,7 @@ def _publish_all(
             interrupts.cut_short(partial(publisher.publish, line))
         except MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
-            hint = "; --user NAME sets the user of events without one" if names_no_user else ""
+            hint = "; --user NAME sets the user for events that name none" if names_no_user else ""
             summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), observer)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"

@@ -119,7 +119,7 @@ def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, i
 
 
 def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str]:
-    """Yield how to read the rest of a partly shown text, and the item's reference and attachment."""
+    """Yield instructions for reading the rest of a partly shown text, and the item's reference and attachment."""
     if shown_part is not None:
         yield f"{shown_part.length}; full text: memory-agent shared show {memory.record.id}"
     if memory.shared is not None:

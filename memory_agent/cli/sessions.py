@@ -44,7 +44,7 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """Counts of `new`, already `known` and `rejected` events, and by reason, of `noise`, which creates no memory.
+    """Counts of `new`, already `known` and `rejected` events and, by reason, of `noise`, which creates no memory.
 
     Noise sent through the relay is dropped later and counted by `stats`. `forgotten` counts events whose memory was
     forgotten, according to the data folder's erasure history, and stays forgotten.
@@ -236,8 +236,10 @@ def _print(result: _Result) -> None:
         note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json lists them")
     click.echo(f"sessions: {_counted(found.sessions)}")
     if not found.sessions:
-        for name in result.looked_in or ["no folder; specify files or folders"]:
+        for name in result.looked_in:
             note(f"looked for sessions in {name}")
+        if not result.looked_in:
+            note("no folder was searched; specify files or folders")
     click.echo(f"taken: {_counted(found.taken)}")
     if found.left:
         click.echo(f"left out: {_counted(found.left)}")

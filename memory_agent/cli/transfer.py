@@ -96,8 +96,8 @@ def import_memories(target: Target, file: Path) -> None:
     lines is invalid, the line numbers are reported and nothing is imported. Vectors from a different model are
     recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
     arguments of `remember`. Invalid memories are reported, and the others are imported (exit code 1). A Markdown
-    document (.md) is imported as by `memory-agent index`. Existing memories are not changed, so importing is
-    idempotent.
+    document (.md) is imported in the same way as by `memory-agent index`. Existing memories are not changed, so
+    importing is idempotent.
 
     \b
     Examples:

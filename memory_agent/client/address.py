@@ -16,7 +16,9 @@ GRACE_S = 0.5
 
 @dataclass(frozen=True)
 class Address:
-    """A daemon's address. `is_local`: it is `layout`'s socket file. `named_token` overrides the token of `layout`."""
+    """A daemon's address. `is_local`: whether it is `layout`'s socket file. `named_token` overrides the token of
+    `layout`.
+    """
 
     endpoint: str
     layout: Layout

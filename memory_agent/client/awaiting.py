@@ -20,7 +20,7 @@ from relay.net import AsyncRequestSocket
 class AsyncMemoryClient(AsyncMemoryMethods):
     """One user's memory, accessed through the daemon with asyncio. Any number of requests may run concurrently.
 
-    Each method raises the same errors as in `MemoryClient`.
+    Each method raises the same errors as its counterpart in `MemoryClient`.
     """
 
     def __init__(

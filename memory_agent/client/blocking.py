@@ -75,7 +75,7 @@ class MemoryClient(MemoryMethods):
 
         `role`, `run` and `session` select blocks. The user `system` follows the owner of the run or session. `relay`:
         the endpoints of the daemon's relay, required if the client was created with `endpoint`. Use the result in one
-        thread, and close it. Raises `UnavailableError`, `InvalidInputError`.
+        thread, and close it. Raises `UnavailableError` and `InvalidInputError`.
 
         >>> with memory.blocks(role="conductor") as blocks:
         ...     text = {"text": "Staging needs the VPN"}
@@ -92,7 +92,7 @@ class MemoryClient(MemoryMethods):
         """Follow changes to the shared items that the key may see, from this call on or after the journal number
         `after`.
 
-        The result's `seq` is the journal number of the last change. Everything else is as for `blocks`.
+        The result's `seq` is the journal number of the last change. Everything else is the same as for `blocks`.
 
         >>> with memory.shared_changes() as changes:
         ...     item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
@@ -120,7 +120,9 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one request. The number of sockets depends on concurrent requests, not on threads."""
+        """Lend a socket to one request. The number of sockets depends on the number of concurrent requests, not of
+        threads.
+        """
         with self._guard:
             socket = self._idle.pop() if self._idle else None
         socket = socket or RequestSocket(self._address.endpoint, self._address.identity)

@@ -48,7 +48,8 @@ class DaemonMethods(Protocol):
         ...
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
+        """Return the user that owns a run or a session whose events a conductor publishes as `system`, or None if
+        unknown.
 
         Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
 

@@ -47,7 +47,7 @@ class Feed(NamedTuple):
 
     @classmethod
     def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the relay at `relay`, by default that of the data folder in `address`.
+        """Return the feed of the relay at `relay` (default: the relay of the data folder in `address`).
 
         Raises `InvalidInputError` if `address` is not the data folder's endpoint and `relay` is None.
         """
@@ -225,7 +225,7 @@ class Blocks(Following[Block]):
     """The blocks that the daemon publishes for one user from now on."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], str | None]) -> None:
-        """Follow from the journal's end. Raises `UnavailableError`, `InvalidInputError`."""
+        """Follow from the journal's end. Raises `UnavailableError` and `InvalidInputError`."""
         wanted.check(user_id)
         super().__init__(feed, user_id, wanted.block_in, owner)
 

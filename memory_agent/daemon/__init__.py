@@ -8,4 +8,4 @@ first. Import modules, not this package: Ray takes a second to import.
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take 0.1 s with 1 thread, 0.4 with 2

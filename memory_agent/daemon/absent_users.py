@@ -33,7 +33,7 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers reads for users without a folder. Must be used in one event loop.
+    """Answers reads for users without a folder. Must be used from a single event loop.
 
     Recalls are recorded. They use a separate empty memory, so that other answers do not show them.
     """
@@ -63,9 +63,9 @@ class AbsentUsers:
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer.
 
-        Answers reads, steps and ends of runs (which do not exist), and feedback without memories on a recall answered
-        here. A recall within a run is left to the user's memory, which must record it. Raises `InvalidInputError`,
-        `RunUnknownError`.
+        Answers reads, and accepts feedback that names no memories for a recall answered here. Steps and ends of runs
+        raise `RunUnknownError`, because no runs exist. A recall within a run is left to the user's memory, which must
+        record it. Raises `InvalidInputError`.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))

@@ -24,7 +24,7 @@ _CALLER = Caller(user_id=SHARED_USER)
 
 
 class Announcer:
-    """Publishes the log of one store. Must be used in one event loop."""
+    """Publishes the log of one store. Must be used from a single event loop."""
 
     def __init__(self, store: SharedStore, journal: AsyncSubscriber, ingest: str, limits: EventLimits) -> None:
         """The caller closes `store` and `journal`. `ingest` is the ingest endpoint of the relay."""

@@ -55,7 +55,7 @@ class Child:
             self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """End the process for good, with SIGTERM, then SIGKILL."""
+        """End the process permanently, with SIGTERM, then SIGKILL."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()
@@ -131,7 +131,7 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process, 0 if it has ended."""
+    """Return the resident memory of a process, or 0 if it has ended."""
     if pid is None:
         return 0
     try:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """The connected components of one daemon. They must be used in one event loop."""
+    """The connected components of one daemon. They must be used from a single event loop."""
 
     layout: Layout
     settings: Settings

@@ -45,7 +45,7 @@ Notice = Callable[[str, JournalEntry], None]
 
 
 class Dispatcher:
-    """Dispatches the events of all users. Must be used in one event loop."""
+    """Dispatches the events of all users. Must be used from a single event loop."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Dispatcher:
         return frozenset(found)
 
     async def system_quarantine_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """As `system_events_of`, for quarantined events without a journal number; returns entry ids."""
+        """Like `system_events_of`, for quarantined events without a journal number; returns entry ids."""
         found: set[int] = set()
         after = 0
         while (among is None or among) and (page := await self._journal.quarantined(after, _FETCH_EVENTS)):
@@ -132,7 +132,8 @@ class Dispatcher:
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
         """Record that this user began a run through a client and owns its events under `system`.
 
-        `is_vouched`: with a key for all users. Durable with the next commit. Releases events that wait for this owner.
+        `is_vouched`: whether it was published with a key for all users. Durable with the next commit. Releases events
+        that wait for this owner.
         """
         if self._counts(is_vouched):
             self._learn(owner_keys(run_id, None), user_id)
@@ -146,7 +147,7 @@ class Dispatcher:
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     async def commit(self) -> None:
-        """Commit the low-water mark as the cursor. Durable on return. Raises `RelayError`, `StoreError`."""
+        """Commit the low-water mark as the cursor. Durable on return. Raises `RelayError` and `StoreError`."""
         low_water = self._low_water()
         if low_water > self._committed:
             self._owners.save()
@@ -179,7 +180,7 @@ class Dispatcher:
         """Drop events that the journal erased; return when none of them is being ingested.
 
         Their numbers are kept until the low-water mark passes them; after a restart the journal no longer has them.
-        Waiting events are read again in any case, because a repeated erasure no longer yields the numbers.
+        Waiting events are always read again, because a repeated erasure no longer yields the numbers.
         """
         self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):
@@ -278,7 +279,8 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        # A block repeats the run of its cause, but proves no ownership. Events of shared items become no memories.
+        # A block repeats the run of its cause, but proves no ownership. Events about shared items do not become
+        # memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self._read_through = entry.seq

@@ -59,7 +59,7 @@ _ROUND_S = 600.0
 
 
 class DaemonEraser:
-    """Erases for the users of one daemon. Must be used in one event loop."""
+    """Carries out erasures for the users of one daemon. Must be used from a single event loop."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ def _dry(user_id: str, intent: Intent) -> ErasureReceipt:
 
 
 class RetentionRounds:
-    """Erases expired memories of sleeping users. Must be used in one event loop."""
+    """Erases expired memories of sleeping users. Must be used from a single event loop."""
 
     def __init__(
         self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable

@@ -104,8 +104,8 @@ class Workers:
 
     At most half of the threads serve one user. Its further requests wait in a queue, and a thread that finishes a
     request of the user takes the next one from there. Each thread receives, answers and replies itself: passing a
-    request and its reply between threads took .5 ms (measured). Rejected: one queue for all users, in which every
-    user waits behind a user with many or with long requests.
+    request and its reply between threads took 0.5 ms (measured). Rejected: one queue for all users, in which every user
+    waits behind a user with many or with long requests.
     """
 
     def __init__(self, name: str, socket: ReplySocket, threads: int, answer: Answer) -> None:
@@ -165,7 +165,7 @@ class Workers:
             following = self._next(user_id)
 
     def _next(self, user_id: str) -> _Job | None:
-        """Return the user's next waiting job; without one, release the thread and return None."""
+        """Return the user's next waiting job. If there is none, release the thread and return None."""
         with self._guard:
             waiting = self._waiting.get(user_id)
             if waiting and not self._is_closed:
@@ -220,7 +220,8 @@ class MemoryHost:
             return self._fault(user_id, memory, error)
 
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """As `call`, for callers that looked up the actor earlier; a fault if the user is no longer awake here.
+        """Like `call`, for callers that looked up the actor earlier; returns a fault if the user is no longer awake
+        here.
 
         Only the daemon wakes users: waking one here could open the store of a user who has moved to another host.
         """

@@ -45,7 +45,7 @@ class _UserLock:
 
 
 class Hosts:
-    """The host processes and the users awake in them. Must be used in one event loop.
+    """The host processes and the users awake in them. Must be used from a single event loop.
 
     If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
     been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
@@ -71,7 +71,7 @@ class Hosts:
     async def call(
         self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
     ) -> bytes:
-        """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
+        """Return the encoded reply of the user's memory. Raises `DeadlineExceededError` and `HostDiedError`."""
         deadline_s = time.monotonic() + deadline_ms / 1000
         request = HostRequest(user_id=user_id, method=method, rights=rights)
         self.calls_under_way += 1
@@ -91,11 +91,13 @@ class Hosts:
         return decode_reply(reply, IngestReport)
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Wake the user, or do nothing if it is awake. Raises the errors of `call` and of opening the memory."""
+        """Wake the user, or do nothing if it is awake. Raises the same errors as `call`, and errors from opening the
+        memory.
+        """
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
-        """Wake the user and return its actor. Raises the errors of `call`."""
+        """Wake the user and return its actor. Raises the same errors as `call`."""
         await self.wake(user_id, deadline_ms)
         return self._host_of(user_id).address
 
@@ -180,11 +182,11 @@ class Hosts:
                 if isinstance(error, HostDiedError) and not is_repeatable:
                     raise
                 await asyncio.sleep(_RETRY_PAUSE_S)
-        raise DeadlineExceededError("its host did not come up in time")
+        raise DeadlineExceededError("its host did not start in time")
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user awake inside the context. Raises `DeadlineExceededError` without a seat at `deadline_s`."""
+        """Keep the user awake inside the context. Raises `DeadlineExceededError` if no seat is free by `deadline_s`."""
         if user_id in self._directory and user_id not in self._user_locks:  # awake, and not being put to sleep
             self._busy[user_id] += 1
         else:
@@ -281,7 +283,7 @@ _BUSY_S = 30.0
 class Seat:
     """The host of an awake user, and the time of its last request (seconds, monotonic clock).
 
-    `is_apart`: the user has a fixed host, and stays awake while the daemon runs.
+    `is_apart`: whether the user has a fixed host, and stays awake while the daemon runs.
     """
 
     host: str
@@ -297,9 +299,9 @@ class Seat:
 class Directory:
     """The awake users and the names of their hosts. Pure.
 
-    The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
+    The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
     waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
-    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, with
+    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing by itself, with
     which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per
     user does not scale: a Ray process uses 53 MB and, when idle, half a percent of a core (measured).
     """

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pending:
-    """An unhandled journal entry. `late`: its owner became known only after later events were handled."""
+    """An unhandled journal entry. `late`: whether its owner became known only after later events were handled."""
 
     seq: int
     data: bytes
@@ -59,7 +59,7 @@ class Budget:
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Reserve bytes. The only event of a lane may exceed the limit."""
+        """Reserve bytes. An event may exceed the limit if it is the only one in the lane."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
@@ -87,7 +87,7 @@ class Journal(Protocol):
 
 
 class Lane:
-    """The events of one user. Must be used in one event loop."""
+    """The events of one user. Must be used from a single event loop."""
 
     def __init__(self, user_id: str, hosts: Hosts, journal: Journal, budget: Budget, settings: DaemonSettings) -> None:
         self._user_id = user_id
@@ -159,7 +159,7 @@ class Lane:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting events; 0 while errors delay them."""
+        """The number of waiting events, or 0 while errors delay them."""
         return 0 if self._is_failing else len(self._queue) + len(self._late)
 
     async def close(self) -> None:
@@ -265,7 +265,7 @@ class Lane:
         return ahead if is_full and is_usable else []
 
     async def _handle(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> None:
-        """Deliver the batch. If this fails permanently, bisect it until the offending event is alone."""
+        """Deliver the batch. If this fails permanently, bisect it until the offending event is isolated."""
         fault = await self._deliver(batch, ahead)
         if fault is None:
             return
@@ -291,7 +291,7 @@ class Lane:
                 await self._quarantine(readable, fault.code, str(fault))
 
     async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
-        """Deliver the batch and return None, or the permanent error that prevents it.
+        """Deliver the batch; return None, or the permanent error that prevented delivery.
 
         Sends `ahead` once. A crash with `ahead` does not count, since these events may have caused it.
         """

@@ -1,8 +1,8 @@
 """The supervisor of the light form: relay, embedder and hosts are threads of the daemon's process. Does not import Ray.
 
-For one person on a small machine. All users share one interpreter, so it uses little more than one core; a crash of
-native code ends the whole daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost by
-that, as in the full form: journal and stores are complete after a kill at any moment.
+This form suits one person on a small machine. All users share one interpreter, so it uses little more than one core; a
+crash of native code ends the whole daemon, which its supervisor or the next agent starts again. Nothing acknowledged is
+lost by that, as in the full form: journal and stores are complete after a kill at any moment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _LONGEST_PAUSE_S = 5.0
 class LocalSupervisor:
     """The supervisor of the light form (`supervisor.Supervisor`).
 
-    One host serves all users, one more the shared items. The settings about the numbers of hosts have no effect.
+    One host serves all users, and another serves the shared items. The settings about the numbers of hosts have no
+    effect.
     """
 
     form: Final = "light"
@@ -84,11 +85,11 @@ class LocalSupervisor:
         return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads))
 
     def parts(self) -> tuple[PartStatus, ...]:
-        """As `Supervisor.parts`. The memory of the threads counts with that of the daemon."""
+        """As `Supervisor.parts`. The threads' memory is counted as the daemon's."""
         return self._relay.status(), PartStatus(name="embedder", state="running", pid=os.getpid())
 
     async def watch(self) -> None:
-        """As `Supervisor.watch`: the relay is reopened after an error, the embedder is not."""
+        """Like `Supervisor.watch`. The relay is reopened after an error; the embedder is not."""
         while self._embedder_thread.is_alive():
             await asyncio.sleep(_CHECK_S)
         raise UnavailableError("the embedder's thread ended")
@@ -121,7 +122,7 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
-        """Open the journal, bind the sockets and serve in the thread. Raises the errors of `Broker`."""
+        """Open the journal, bind the sockets and serve in the thread. Raises the same errors as `Broker`."""
         self._broker = open_after_former(self._data_dir, self._settings)
         self.listening = self._broker.listening
         self._thread.start()

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 def serve(settings: Settings, data_dir: Path) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code.
 
-    Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`,
-    `StoreEncryptedError` when the data folder is encrypted and no key folder is set, `EncryptionKeyMissingError` when
-    the key folder is missing.
+    Raises `DaemonRunningError` if another daemon serves this folder, `StoreEncryptedError` if the data folder is
+    encrypted and no key folder is set, and `EncryptionKeyMissingError` if the key folder is missing. Also raises
+    `SettingsError` and `UnavailableError`.
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
@@ -111,7 +111,9 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work`; if a stop signal comes first, cancel it and return False. Raises the error of `work`."""
+        """Await `work`; if a stop signal comes first, cancel it and return False. Raises any error that `work`
+        raises.
+        """
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -155,14 +157,14 @@ class Daemon:
         place = place_of(self._settings.daemon.http)
         if place is None:
             return None
-        from memory_agent.doors.http.server import HttpDoor  # takes .1 s, which a daemon without HTTP saves
+        from memory_agent.doors.http.server import HttpDoor  # takes 0.1 s, which a daemon without HTTP saves
 
         door = HttpDoor(self._settings.daemon.http, place)
         stack.callback(door.close)
         return door
 
     def _all_endpoints(self, listens: Endpoints, http: HttpDoor | None) -> Endpoints:
-        """Return where the daemon's parts listen; write the address of the HTTP server into its file."""
+        """Return the endpoints of the daemon's parts; write the address of the HTTP server into its file."""
         gateway, *listen = self._components.endpoints
         endpoints: Endpoints = {"gateway": gateway, "listen": listen, **listens}
         if http is not None:

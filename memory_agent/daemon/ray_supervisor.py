@@ -3,7 +3,7 @@
 Only this file imports Ray.
 
 Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
-and batches of events use the sockets of the host (`host`): an empty call takes .16 ms there, and .84 ms through an
+and batches of events use the sockets of the host (`host`): an empty call takes 0.16 ms there, and 0.84 ms through an
 actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
 documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
 its raylet (measured), so the store's own lock and epoch guarantee one writer.
@@ -107,13 +107,13 @@ class HostActor:
 
     @ray.method(concurrency_group="answer")
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
-        """As `MemoryHost.call_awake`, for callers within Ray. Time in Ray's queue counts towards the deadline."""
+        """Like `MemoryHost.call_awake`, for callers within Ray. Time in Ray's queue counts towards the deadline."""
         request = HostRequest(user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=sent_at_s)
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
     @ray.method(concurrency_group="upkeep")
     def keep_up(self, fill_vectors: bool) -> None:
-        """As `MemoryHost.keep_up`, at the current time."""
+        """Like `MemoryHost.keep_up`, at the current time."""
         self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
 
     @ray.method(concurrency_group="control")
@@ -243,7 +243,7 @@ class RaySupervisor:
         return self._relay.status(), self._embedder.status()
 
     async def watch(self) -> None:
-        """As `Supervisor.watch`: Ray's own processes are not restarted, and actors would continue unsupervised."""
+        """Like `Supervisor.watch`. Ray's own processes are not restarted, and actors would continue unsupervised."""
         assert self._cluster is not None
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)
@@ -277,7 +277,7 @@ class RaySupervisor:
 class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
     """Keeps the daemon's working folder off the hosts' import path: `serve` may be started in any project.
 
-    Ray adds the folder unless the job has a working folder of its own. There is no public switch.
+    Ray adds the folder unless the job has its own working folder. There is no public switch.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -373,7 +373,8 @@ def join(address: str, token: Path, **options: Any) -> None:
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
     """Send a request to a user's host from a Ray task, actor or driver; return the encoded reply. Blocks.
 
-    Raises `HostDiedError` if the host is gone, `DeadlineExceededError`, `UnavailableError` outside the daemon's Ray.
+    Raises `HostDiedError` if the host is gone, `UnavailableError` outside the daemon's Ray, and
+    `DeadlineExceededError`.
     """
     if not ray.is_initialized():
         raise UnavailableError("this process is not in the daemon's Ray: call memory_agent.join_ray() first")
@@ -393,7 +394,7 @@ PREFIX = "memory-ray-"
 _LOCK = "lock"
 _TITLE = "ray::"
 """Prefix of the titles of running Ray workers and agents. While they start, one of their options names the folder. A
-process that joined (`join`) has another title and is not ended."""
+process that joined (`join`) has a different title and is not ended."""
 _END_WITHIN_S = 5.0
 
 

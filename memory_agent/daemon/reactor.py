@@ -35,7 +35,7 @@ _FLUSH_S = 10.0
 
 
 class Reactor:
-    """Reacts to the events of all users. Must be used in one event loop."""
+    """Reacts to the events of all users. Must be used from a single event loop."""
 
     def __init__(
         self,

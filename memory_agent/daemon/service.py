@@ -77,7 +77,7 @@ _CHANGES_SHARED = ("publish_confirm", "unpublish")
 
 
 class Service:
-    """Answers requests. Must be used in one event loop."""
+    """Answers requests. Must be used from a single event loop."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Service:
         return await self._hosts.call(user_id, verb.name, bytes(request.params), left_ms, rights)
 
     async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
-        """Return the answer of the user's memory or, after the deadline, an empty answer, because recall is advisory.
+        """Return the memory's answer or, after the deadline, an empty answer, because recall is advisory.
 
         If the user was asleep, `degraded` also contains `waking`; the user is awake by the next recall.
         """

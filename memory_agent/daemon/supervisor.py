@@ -44,7 +44,7 @@ def relay_listens(ready: Mapping[str, Any]) -> Endpoints:
 
 
 class Supervisor(Protocol):
-    """Runs the parts of one daemon. Must be used in one event loop."""
+    """Runs the parts of one daemon. Must be used from a single event loop."""
 
     capacity: Capacity
 
@@ -53,7 +53,7 @@ class Supervisor(Protocol):
         """Which of the two forms this is."""
 
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
-        """Start relay, embedder and what the hosts need; return their endpoints. Hosts are started on demand.
+        """Start the relay, the embedder and what the hosts need; return their endpoints. Hosts are started on demand.
 
         `progress` receives a description of each part before it starts. Raises `UnavailableError` and the errors of
         the relay and of the embedder; the caller then calls `stop`.
@@ -61,7 +61,7 @@ class Supervisor(Protocol):
 
     @property
     def model(self) -> str | None:
-        """The stamp of the model that was loaded at start, or None without a model."""
+        """The stamp of the model that was loaded at start, or None if there is none."""
 
     def start_host(self, *, shared: bool = False) -> Host:
         """Start a host; return it before it is ready. `shared`: the host of shared items."""
@@ -77,7 +77,7 @@ class Supervisor(Protocol):
 
 
 def host_endpoints(run_folder: Path, number: int, *, shared: bool) -> HostEndpoints:
-    """Return the sockets of the host that is started as the `number`th. The host of shared items has a fixed one."""
+    """Return the sockets of the `number`th host to be started. The host of shared items has a fixed number."""
     answer = shared_socket(run_folder) if shared else run_folder / f"host-{number}.sock"
     return HostEndpoints(answer=ipc_endpoint(answer), ingest=ipc_endpoint(run_folder / f"bulk-{number}.sock"))
 
@@ -97,12 +97,12 @@ class Host(ABC):
     @property
     @abstractmethod
     def address(self) -> HostAddress:
-        """The address for callers within Ray. Raises `UnavailableError` without Ray."""
+        """The address for callers within Ray. Raises `UnavailableError` if Ray is not used."""
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
         """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
 
-        Sets the time of sending and the deadline. Raises the errors of `HostConnection.request`.
+        Sets the time of sending and the deadline. Raises the same errors as `HostConnection.request`.
         """
         connection = self._answers if request.method else self._batches
         sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
@@ -110,15 +110,15 @@ class Host(ABC):
 
     @abstractmethod
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
-        """Run the upkeep of awake users. Raises `HostDiedError`, `DeadlineExceededError`."""
+        """Run the upkeep of awake users. Raises `HostDiedError` and `DeadlineExceededError`."""
 
     @abstractmethod
     async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises the errors of `keep_up`."""
+        """Close the memory of `user_id`. Raises the same errors as `keep_up`."""
 
     @abstractmethod
     async def pid(self, timeout_s: float) -> int:
-        """Return the process id. Raises the errors of `keep_up`."""
+        """Return the process id. Raises the same errors as `keep_up`."""
 
     def end(self) -> None:
         """End the host. Its memories should be asleep; if not, nothing committed is lost."""
@@ -139,7 +139,7 @@ class Host(ABC):
 
 
 class HostConnection:
-    """A connection to one socket of a host process, for concurrent requests. Must be used in one event loop.
+    """A connection to one socket of a host process, for concurrent requests. Must be used from a single event loop.
 
     The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
     request connects to the restarted process.
@@ -155,7 +155,7 @@ class HostConnection:
         """Return the encoded reply.
 
         Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
-        `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
+        and `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -198,7 +198,7 @@ class HostConnection:
             raise UnavailableError(f"{self._name} is not up: {error}") from error
 
     def _is_over(self) -> bool:
-        """Whether the connection was lost or could not be made."""
+        """Whether the connection was lost or could not be established."""
         task = self._connecting
         if task is None or not task.done():
             return False

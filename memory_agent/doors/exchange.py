@@ -1,7 +1,7 @@
 """A minimal HTTP client for processes that a coding agent starts and waits for: hooks and `memory-agent mcp`.
 
-It uses plain sockets and raises only built-in errors, because importing `http.client` takes 7 MB and .03 s, and
-`memory_agent.errors` .02 s (measured). Each request opens an HTTP/1.0 connection, which is closed after the response.
+It uses plain sockets and raises only built-in errors, because importing `http.client` takes 7 MB and 0.03 s, and
+`memory_agent.errors` 0.02 s (measured). Each request opens an HTTP/1.0 connection, which is closed after the response.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Door(NamedTuple):
 
 
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
-    """Return the HTTP address of a data folder's daemon; None if no daemon is running or its HTTP interface is off.
+    """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
-    `token` is that of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be read.
+    `token` is the token of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be
+    read.
     """
     if layout.daemon_runs():  # a killed daemon leaves its address file behind, and its port may be reused
         with contextlib.suppress(FileNotFoundError):
@@ -45,7 +46,7 @@ class Answer(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The status code; 0 if the response is not HTTP."""
+        """The status code, or 0 if the response is not HTTP."""
         words = self.first.split(maxsplit=2)
         return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 

@@ -36,7 +36,7 @@ class Credential:
 
 
 class Reception:
-    """Admits requests to one service, for any number of doors. Must be used in one event loop."""
+    """Admits requests to one service, for any number of doors. Must be used from a single event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
         """Run at most `limit` requests at a time, of which a single user may have a quarter (at least 8)."""

@@ -18,7 +18,7 @@ _SMALLEST_SHARE = 8
 
 
 class RequestQuota:
-    """The running requests, counted by principal. Must be used in one event loop."""
+    """The running requests, counted by principal. Must be used from a single event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` slots; a user gets a quarter of them, but at least 8."""
@@ -57,7 +57,9 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """The bytes buffered for requests, counted by user (keys for all users as one). For use in one event loop."""
+    """Counts the bytes buffered for each user's requests (keys for all users count as one). Must be used from a single
+    event loop.
+    """
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""

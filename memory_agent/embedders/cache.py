@@ -72,7 +72,7 @@ def obtain(
     """Return the graph and tokenizer from the cache, or build and cache them.
 
     A damaged graph is rebuilt. Without a writable cache, every start builds the graph. Raises `ModelMissingError`,
-    `ModelChecksumError`, `ModelError`.
+    `ModelChecksumError` and `ModelError`.
     """
     choice = choose_scheme(settings.scheme)
     named = weights.named_model(Path(settings.folder).expanduser(), cache) if settings.folder else None
@@ -94,7 +94,7 @@ def fetch_model(
 ) -> ModelStatus:
     """Find or download the weights, verify them, build the graph into the cache, and report the result.
 
-    `progress` is called with (file, bytes done, total bytes) during a download. Raises the errors of `obtain`, and
+    `progress` is called with (file, bytes done, total bytes) during a download. Raises the same errors as `obtain`, and
     `ModelError` if the cache is not writable.
     """
     cache = cache or weights.cache_folder()
@@ -142,7 +142,7 @@ def model_status(
 
 
 def advise(state: str, settings: EmbedderSettings) -> str:
-    """Return advice for a model in this state; "" if it is ready."""
+    """Return advice for a model in this state, or "" if it is ready."""
     if state == "missing" and settings.folder:
         return "put the model's files there, or omit embedder.folder (--folder) to use the default model"
     return _ADVICE.get(state, "")

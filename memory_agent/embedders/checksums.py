@@ -63,7 +63,7 @@ class VerifiedFiles:
         self._path = path
 
     def verify(self, path: Path, expected_sha256: str) -> None:
-        """Verify `path`, hashing it only if it changed since the last call. Raises the errors of `verify_file`."""
+        """Verify `path`, hashing it only if it changed since the last call. Raises the same errors as `verify_file`."""
         identity = _identity(path)
         known = self._load()
         entry: list[str | int] = [expected_sha256, *identity]

@@ -173,7 +173,7 @@ class _Queued(Generic[Result]):
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> Result:
-        """Return the result as read-only arrays; same errors as `Pending.result`."""
+        """Return the result as read-only arrays. Raises the same errors as `Pending.result`."""
         remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
         try:
             return self._future.result(remaining_s)
@@ -193,7 +193,7 @@ class _QueuedTexts:
         future.call_when_done(lambda _: steps.put(None))
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `Pending.result`, and errors of the progress function."""
+        """Return the results. Raises the same errors as `Pending.result`, and errors of the progress function."""
         try:
             for done in iter(self._steps.get, None):
                 self._progress(done, self._total)
@@ -224,7 +224,7 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took over 12 times its processor time, or a text has been running for .5 s."""
+        """Return whether the last text took over 12 times its processor time, or a text has been running for 0.5 s."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -277,13 +277,15 @@ class LanedEmbedder(PassageEmbedder):
         return self._model.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Queue a query, ahead of all bulk work; same errors as `Embedder.begin_query`."""
+        """Queue a query, ahead of all bulk work. Raises the same errors as `Embedder.begin_query`."""
         return _Queued(self.submit_query(text, timeout_s), timeout_s)
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
+        """Queue a bulk call or, with `timeout_s`, awaited texts. Raises the same errors as
+        `Embedder.begin_passages`.
+        """
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
@@ -405,7 +407,7 @@ class LanedEmbedder(PassageEmbedder):
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
-            if self._tasks and not self._asked:  # otherwise the bulk threads wake for nothing: .15 ms per query
+            if self._tasks and not self._asked:  # otherwise the bulk threads wake for nothing: 0.15 ms per query
                 self._bulk_ready.notify_all()
         if outcome is not None:
             query.answer(outcome)

@@ -64,8 +64,8 @@ class LazyEmbedder:
     def get(self, timeout_s: float | None = None) -> Embedder:
         """Return the embedder, waiting at most `timeout_s` while it opens.
 
-        Raises `ModelMissingError` or another `ModelError` if opening fails, `EmbedderUnavailableError` if it is not
-        ready in time.
+        Raises a `ModelError`, such as `ModelMissingError`, if opening fails, and `EmbedderUnavailableError` if the
+        model is not ready in time.
         """
         if self._embedder is not None:
             return self._embedder
@@ -205,7 +205,7 @@ class _QueryOnceOpen:
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> EmbeddedQuery:
-        """Open the embedder and embed; same errors as `LazyEmbedder.get` and `PendingVector.result`."""
+        """Open the embedder and embed. Raises the same errors as `LazyEmbedder.get` and `PendingVector.result`."""
         return self._embedder.get(self._remaining_s()).embed_query_words(self._text, self._remaining_s())
 
     def _remaining_s(self) -> float | None:

@@ -47,7 +47,7 @@ _LEAST_ROOM = 4
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
-    """Load the model that the settings name. Raises the errors of `cache.obtain`."""
+    """Load the model that the settings name. Raises the same errors as `cache.obtain`."""
     artifacts = obtain(settings, cache, package)
     prefixes = prefixes_of(artifacts.model.shape.name, settings)
     return MiniLM(artifacts, settings.max_tokens, *prefixes)
@@ -84,7 +84,7 @@ class MiniLM:
         return vector
 
     def embed_query(self, text: str) -> EmbeddedQuery:
-        """Return the vectors of a query and its words. Raises `InvalidInputError`, `ModelError`."""
+        """Return the vectors of a query and its words. Raises `InvalidInputError` and `ModelError`."""
         tokens = self._wordpiece.read(text[: self._query_chars])
         ids = tokens.ids[: min(tokens.first, self._room(self._query_prefix))]
         vector, states = self._run(self._query_prefix, ids)
@@ -151,7 +151,7 @@ class Reading:
         self._vectors: list[Embedding] = []
 
     def step(self) -> Embedded | None:
-        """Embed the next passage; return the result after the last one. Raises `InvalidInputError`, `ModelError`."""
+        """Embed the next passage; return the result after the last one. Raises `InvalidInputError` and `ModelError`."""
         if not self._vectors:
             self._tokens, self._passages = self._model.read(self._text)
             self._words = text_words_of(self._text, self._tokens, int(self._passages[-1, 1]))
@@ -177,7 +177,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _digest(query_prefix: str, passage_prefix: str) -> str:
-    """Return an identifier of the prefixes; "" if there are none."""
+    """Return an identifier of the prefixes, or "" if there are none."""
     prefixes = f"{query_prefix}\0{passage_prefix}"
     return hashlib.sha256(prefixes.encode()).hexdigest()[:8] if prefixes != "\0" else ""
 

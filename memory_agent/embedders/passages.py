@@ -29,7 +29,8 @@ MOST_PASSAGES = 16
 OVERLAP = 32
 """Tokens that a passage shares with the previous one."""
 MOST_TEXT_WORDS = 40
-"""Maximum words stored per memory. 32 would lose 1.4 points of R@10 on long reports, and gain 2 on messages."""
+"""Maximum number of words stored per memory. 32 would lose 1.4 points of R@10 on long reports, and gain 2 on
+messages."""
 MOST_QUERY_WORDS = 64
 _LETTERS = 12
 """The word length above which further letters no longer count when words are selected."""

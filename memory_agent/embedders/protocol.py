@@ -52,7 +52,7 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words_stamp(self) -> str:
-        """The identifier to store with further passages and word bits; "" if the embedder computes none.
+        """The identifier to store with further passages and word bits, or "" if the embedder computes none.
 
         Stored passages and bits with a different stamp are rebuilt or ignored; they may still be compared if the
         weights are the same.
@@ -111,7 +111,7 @@ class Derived(Generic[From, T]):
         self._derive = derive
 
     def result(self) -> T:
-        """Wait, and return the function's value; same errors as `Pending.result`."""
+        """Wait, and return the function's value. Raises the same errors as `Pending.result`."""
         return self._derive(self._pending.result())
 
 
@@ -139,7 +139,7 @@ class All(Generic[T]):
         self._pending = pending
 
     def result(self) -> list[T]:
-        """Wait for all results and return them in order; same errors as `Pending.result`."""
+        """Wait for all results and return them in order. Raises the same errors as `Pending.result`."""
         return [each.result() for each in self._pending]
 
 
@@ -189,7 +189,7 @@ class Embedder(Protocol):
         return Derived(self.begin_query(text, timeout_s), query_of_vector)
 
     def embed_query_words(self, text: str, timeout_s: float | None = None) -> EmbeddedQuery:
-        """Return the vectors of `text` and of its words; same errors as `embed_query`."""
+        """Return the vectors of `text` and of its words. Raises the same errors as `embed_query`."""
         return self.begin_query_words(text, timeout_s).result()
 
     def begin_passages(

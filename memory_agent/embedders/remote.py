@@ -43,7 +43,7 @@ class RemoteEmbedder(PassageEmbedder):
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors, from the last answer or a new request. Raises the errors of `embed_query`."""
+        """The origin of the vectors, from the last answer or a new request. Raises the same errors as `embed_query`."""
         if self._info is None:
             self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).result()).info
         if self._info is None:
@@ -51,14 +51,16 @@ class RemoteEmbedder(PassageEmbedder):
         return self._info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Send a query and return without waiting for its vectors; same errors as `Embedder.begin_query`."""
+        """Send a query and return without waiting for its vectors. Raises the same errors as `Embedder.begin_query`."""
         check_text("text", text)
         return self._send_before_bulk(text, timeout_s, wire.decode_query)
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send the first chunks or, with `timeout_s`, single texts; same errors as `Embedder.begin_passages`."""
+        """Send the first chunks or, with `timeout_s`, single texts. Raises the same errors as
+        `Embedder.begin_passages`.
+        """
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         if timeout_s is not None:
@@ -66,7 +68,7 @@ class RemoteEmbedder(PassageEmbedder):
         return _SentTexts(texts, self._send_chunk, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
+        """Return the number of tokens of `text`. Raises the same errors as `Embedder.count_tokens`."""
         check_text("text", text)
         request = self._begin(wire.TokensQuestion(), (text,), self._patience_s(timeout_s))
         return wire.decode_answer(request.result()).tokens
@@ -140,7 +142,9 @@ class _SentTexts:
         self._send_next()
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `PendingVectors.result`, and errors of the progress function."""
+        """Return the results. Raises the same errors as `PendingVectors.result`, and errors of the progress
+        function.
+        """
         done: list[Embedded] = []
         while self._sent:
             done += self._sent.popleft().result()
@@ -155,7 +159,7 @@ class _SentTexts:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide texts into chunks that take one or two seconds each, whatever the texts' lengths."""
+    """Divide texts into chunks that take one or two seconds each, regardless of the texts' lengths."""
     start, chars = 0, 0
     for position, text in enumerate(texts):
         chars += len(text)

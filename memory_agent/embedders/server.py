@@ -164,7 +164,7 @@ def open_server(
 ) -> EmbedderServer:
     """Bind the endpoint and load the model; if it is missing and the settings permit it, start to download it.
 
-    Raises `UnavailableError` if the endpoint is in use, `SettingsError` for an unknown scheme.
+    Raises `UnavailableError` if the endpoint is in use, and `SettingsError` if the scheme is unknown.
     """
     cache = cache or cache_folder()
     server = EmbedderServer(endpoint, ModelKeeper(settings, cache, package))

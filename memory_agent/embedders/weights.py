@@ -50,7 +50,9 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the tokens of a run."""
+    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the number of tokens in
+    a run.
+    """
 
     name: str
     layers: int
@@ -117,7 +119,7 @@ def default_model() -> Model:
 def find_default(cache: Path, package: str) -> Model:
     """Find and verify the weights of the default model on this machine, without downloading.
 
-    Raises `ModelMissingError` (with the places tried), `ModelChecksumError`.
+    Raises `ModelMissingError` (with the places tried) and `ModelChecksumError`.
     """
     places: tuple[tuple[Origin, Path | None], ...] = (
         ("cache", weights_folder(cache)),
@@ -139,7 +141,7 @@ def find_model(
 ) -> Model:
     """Find the model's weights in the named folder, the cache, the package, or, if the settings allow it, the hub.
 
-    Raises the errors of `named_model` and `find_default`.
+    Raises the same errors as `named_model` and `find_default`.
     """
     if settings.folder:
         return named_model(Path(settings.folder).expanduser(), cache)
@@ -237,7 +239,7 @@ def _decode(path: Path, kind: type[T]) -> T:
 def _download(cache: Path, progress: ByteProgress | None) -> None:
     """Download the default model's files into the cache, verifying each and replacing it atomically.
 
-    Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError` if a file differs.
+    Raises `ModelMissingError` if the hub or its library is not available, and `ModelChecksumError` if a file differs.
     """
     fetch = _fetcher(progress)
     folder = weights_folder(cache)

@@ -136,7 +136,7 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
 
 
 def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list[Embedded]]:
-    """Return the origin and the embedded texts. Raises the errors of `decode_answer`."""
+    """Return the origin and the embedded texts. Raises the same errors as `decode_answer`."""
     answer = decode_answer(frames)
     if answer.info is None or answer.rows != rows or len(frames) != (5 if rows else 2):
         raise ProtocolError(f"expected {rows} texts")
@@ -156,7 +156,7 @@ def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list
 
 
 def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
-    """Return the origin and the embedded query. Raises the errors of `decode_answer`."""
+    """Return the origin and the embedded query. Raises the same errors as `decode_answer`."""
     answer = decode_answer(frames)
     if answer.info is None or len(frames) != 3:
         raise ProtocolError("expected a query")

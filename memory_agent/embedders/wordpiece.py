@@ -5,7 +5,7 @@ passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times
 whole text from at most 16 times as many.
 
 Words in a script that the vocabulary does not cover become single letters or one unknown token, and their vectors
-resemble each other whatever the text means. `share_read` computes how much of a text the vocabulary covers.
+resemble each other regardless of what the text means. `share_read` computes how much of a text the vocabulary covers.
 
 Shapes: t tokens.
 """
@@ -38,7 +38,8 @@ Ids = npt.NDArray[np.int32]
 
 
 class Tokens:
-    """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are lazy.
+    """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are computed
+    lazily.
 
     `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
     """
@@ -122,7 +123,7 @@ class WordPiece:
         return read / letters if letters else 1.0
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of the whole text, without special tokens; same errors as `encode`."""
+        """Return the number of tokens of the whole text, without special tokens. Raises the same errors as `encode`."""
         return len(self._ids(text))
 
     def _ids(self, text: str) -> list[int]:

@@ -85,7 +85,7 @@ class Erasure:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
         Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
-        columns (.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
+        columns (0.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
         completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
         journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
         states. Raises `InvalidInputError`.
@@ -110,7 +110,7 @@ class Erasure:
         return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
 
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:
-        """Erase expired memories, at most `limit`, if a scan is due; return how many.
+        """Erase expired memories, at most `limit`, if a scan is due; return their number.
 
         If the folder has a journal, its owner erases the events and then calls `carry_out`.
         """
@@ -120,8 +120,8 @@ class Erasure:
     def age_at_opening(self, now: datetime, role: Role) -> int:
         """Like `age`, but suppress errors, so that the memory always opens.
 
-        Callers wait while a host opens a memory, so a host scans at most 20,000 memories (.3 s) and erases at most
-        1,000 (.3 s). It erases the rest during upkeep.
+        Callers wait while a host opens a memory, so a host scans at most 20,000 memories (0.3 s) and erases at most
+        1,000 (0.3 s). It erases the rest during upkeep.
         """
         with suppress(MemoryAgentError), self._in_use():
             if role == "library":

@@ -227,7 +227,7 @@ def read_history(folder: Path, user_id: str) -> History:
 
 
 def history_bytes(folder: Path, user_id: str) -> int:
-    """Return the size of a user's history, which changes with every entry; 0 if it is empty. Raises `StoreError`."""
+    """Return the size of a user's history, which changes with every entry, or 0 if it is empty. Raises `StoreError`."""
     file = _history_file(folder, user_id)
     try:
         return file.stat().st_size

@@ -288,7 +288,7 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
 
 
 def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
-    """Return a whole user's receipt with the counts of items, offers and ratings added."""
+    """Add the counts of items, offers and ratings to the receipt for a whole user."""
     return msgspec.structs.replace(
         receipt,
         unpublished=part.items,

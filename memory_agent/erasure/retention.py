@@ -58,7 +58,7 @@ class RetentionRules:
         return next((rule for rule in self._rules if self._fits(rule, record)), None)
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
-        """Return when a memory expires, and the name of the rule; None if the memory never expires."""
+        """Return when a memory expires, and the name of the rule, or None if the memory never expires."""
         rule = self.rule_of(record)
         if rule is None or not rule.age_s:
             return None
@@ -103,7 +103,8 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of expired memories by rule, found by a scan up to row `through`.
 
-    `next_at` is when the next of the remaining memories expires. `has_more`: a limit left out some expired memories.
+    `next_at` is when the next of the remaining memories expires. `has_more`: whether a limit left out some expired
+    memories.
     """
 
     by_rule: dict[str, tuple[str, ...]]

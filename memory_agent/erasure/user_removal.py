@@ -28,7 +28,7 @@ _DOOMED = ".erased-"
 def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
     """Add a user's erasure to the history, and remove the user's folders. Durable on return. Idempotent.
 
-    Raises the errors of `remove_user`.
+    Raises the same errors as `remove_user`.
     """
     note_user_erased(user_folder(data_dir, user_id), user_id, now)
     remove_user(data_dir, user_id)
@@ -43,7 +43,7 @@ def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased
 def remove_user(data_dir: Path, user_id: str) -> bool:
     """Remove a user's folders; return whether any existed. Durable on return.
 
-    Raises `StoreOwnedElsewhereError`, `StoreError`.
+    Raises `StoreOwnedElsewhereError` and `StoreError`.
     """
     folder = user_folder(data_dir, user_id)
     if folder.exists():

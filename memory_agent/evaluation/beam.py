@@ -8,9 +8,9 @@ messages. Chats of ten million tokens group batches into plans, `{"plan-1": [bat
 accepted. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
 
 An item is a message of the user or the assistant, without the locator at its end (such as `->-> 1,2`). A session is a
-batch. An item's time is the day of the last anchor before it (`March-15-2024`); a question's time is that of the chat's
-last anchor. The evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in the
-question. Questions without ids, such as abstention questions, are omitted. An id that does not match exactly one
+batch. An item's time is the day of the last anchor before it (`March-15-2024`); a question's time is the time of the
+chat's last anchor. The evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in
+the question. Questions without ids, such as abstention questions, are omitted. An id that does not match exactly one
 message is ignored and counted.
 
 Not verified, because no such file was available: whether message ids are unique in chats of ten million tokens, and
@@ -130,7 +130,7 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
 
 
 def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
-    """Yield each message's day: that of the latest anchor or, before any anchor, of the first one."""
+    """Yield the day of each message: the latest anchor's day or, before any anchor, the first anchor's."""
     anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
     day = next(filter(None, map(_day, anchors)), None)
     for batch in batches:

@@ -1,7 +1,7 @@
 """Reads LoCoMo (Maharana et al. 2024): long conversations in dated sessions, questions, and the turns that answer them.
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
-[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file. Each turn is an
+[{question, evidence, category}]}`. Each conversation is a user, named after its position in the file. Each turn is an
 item. Both speakers are people, so every item has the role `user`. All questions are asked at the time of the last
 session.
 """

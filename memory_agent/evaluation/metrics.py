@@ -36,7 +36,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
 
 
 def reciprocal_rank(ranked: Sequence[Place], relevant: Collection[str]) -> float:
-    """Return 1 / r, where r is the first rank with a relevant id, counted from 1; 0 if there is none."""
+    """Return 1 / r, where r is the first rank (from 1) with a relevant id, or 0 if there is none."""
     return next((1 / number for number, place in enumerate(ranked, 1) if not set(relevant).isdisjoint(place)), 0.0)
 
 

@@ -85,8 +85,8 @@ class Prepared:
         """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
         Recalls are recorded and may affect later ones, so runs on the same folder are not comparable. The plan must
-        equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. Latencies are too low for
-        queries of an earlier run, because the embedder caches queries.
+        equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. Latencies of queries from an
+        earlier run are too low, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():

@@ -191,8 +191,8 @@ class _Hook:
 
 
 def _receiver(url: str | None, token: str | None) -> str:
-    """Return an id of the daemon and key that events are stored for, because the key determines their user; "" for the
-    data folder's own.
+    """Return an id of the daemon and key that events are stored for, because the key determines their user; return ""
+    for the data folder's own.
     """
     if url is None and token is None:
         return ""

@@ -25,7 +25,7 @@ _LONGEST_WRITE_S = 60
 
 
 class Batch(NamedTuple):
-    """Events to send together, each a JSON object, and their files. `is_last`: no further files exist."""
+    """Events to send together, each a JSON object, and their files. `is_last`: whether no further files exist."""
 
     events: tuple[bytes, ...]
     files: tuple[Path, ...] = ()

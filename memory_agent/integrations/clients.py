@@ -45,8 +45,8 @@ class Command(NamedTuple):
 
 
 def this_program() -> str:
-    """Return the absolute path of this program as it was called. Links are not resolved, as an upgrade may move the
-    target.
+    """Return the absolute path of this program as it was called. Links are not resolved, because an upgrade may move
+    the target.
 
     Raises `UnavailableError` if the program is not installed.
     """
@@ -283,7 +283,7 @@ CLIENTS: Mapping[str, Client] = {
 
 
 class Scope(NamedTuple):
-    """Which of a client's sessions: all of the user's, or only those in the folder `project`."""
+    """Which of a client's sessions to connect: all of the user's, or only those in the folder `project`."""
 
     client: str
     project: Path | None

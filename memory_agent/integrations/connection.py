@@ -125,7 +125,7 @@ class Connection:
                     self._forget(change, folders[change.path])
 
     def _write(self, change: Change, folders: tuple[str, ...]) -> None:
-        """Write a file, after its backup and record."""
+        """Write a file, after writing its backup and its record."""
         path = change.path
         if change.then is None:
             _require_same(change)
@@ -170,7 +170,7 @@ def _container(one: Found) -> KeyPath:
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries and the containers that this leaves empty; None if there is no file."""
+    """Return the file without our entries and the containers that this leaves empty, or None if there is no file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)

@@ -59,7 +59,7 @@ QUARTERS = 4
 """A value is rounded to one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting, because privacy depends on it."""
 
 COUNTS_PER_USER = 3
-"""Maximum retrievals, and maximum uses, counted per user. Not a setting, because sums of them are stored."""
+"""Maximum number of retrievals, and of uses, counted per user. Not a setting, because sums of them are stored."""
 
 KEY_BYTES = 16
 _THOUSAND = 1_000
@@ -107,13 +107,13 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_rating(self, rating: float | None) -> Contribution:
-        """Replace the rating; None removes it. Raises `InvalidInputError` for a rating outside 0 to 1."""
+        """Replace the rating; None removes it. Raises `InvalidInputError` if the rating is not between 0 and 1."""
         if rating is not None and not 0.0 <= rating <= 1.0:
             raise InvalidInputError("rating", f"must be between 0 and 1, not {rating}")
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
 
     def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
-        """Return the votes for usage, quality and rating; None if the user does not contribute."""
+        """Return the votes for usage, quality and rating, or None if the user does not contribute."""
         usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
         quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
         return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
@@ -128,7 +128,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_report(report: Report) -> None:
-    """Raise `InvalidInputError`, naming the field, for an impossible report."""
+    """Raise `InvalidInputError` (with the field) if the report is impossible."""
     if not 1 <= report.number <= _LARGEST_NUMBER:
         raise InvalidInputError("number", "must be between 1 and 2^53")
     if not 1 <= len(report.items) <= LARGEST_REPORT:
@@ -177,7 +177,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Quality(msgspec.Struct, frozen=True, array_like=True):
-    """The released quality: the shrunk score, uses and users (rounded), and the boost, 0 unless proven."""
+    """The released quality: the shrunk score, uses and users (rounded), and the boost, which is 0 unless proven."""
 
     score: float
     used: int
@@ -325,15 +325,15 @@ class Parts(Protocol):
     """A mapping from users to their parts in one version, such as a dictionary."""
 
     def get(self, user: bytes, /) -> Part | None:
-        """Return the part of a user."""
+        """Return a user's part."""
         ...
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Store the part of a user."""
+        """Store a user's part."""
         ...
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
-        """Remove the part of a user, and return it."""
+        """Remove a user's part, and return it."""
         ...
 
 
@@ -373,7 +373,7 @@ class Figures:
     def rate(self, user: bytes, rating: float | None) -> bool:
         """Replace the user's rating, or remove it with None. Return whether it changed.
 
-        The author's rating does not count. Raises `InvalidInputError` for a rating outside 0 to 1.
+        The author's rating does not count. Raises `InvalidInputError` if the rating is not between 0 and 1.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_rating(rating)
@@ -401,7 +401,7 @@ class Figures:
     def release(self, rules: Rules) -> bool:
         """Release the figures that are due. Return whether any figure was released or withdrawn.
 
-        Withdraws a rating with too few users left. Call this on a timer: a release right after a report would reveal
+        Withdraws a rating if too few users are left. Call this on a timer: a release right after a report would reveal
         the time of the report.
         """
         standing = self.standing

@@ -45,7 +45,7 @@ def part_of(key: bytes, place: str, user: bytes) -> str:
 
 
 def secret_in(snapshot: Snapshot) -> bytes:
-    """Return the secret of a store; empty if nothing has been stored yet."""
+    """Return a store's secret, which is empty if nothing has been stored yet."""
     known = snapshot.kept.get(SECRET) or snapshot.blob(SECRET)
     if known:
         snapshot.kept[SECRET] = known
@@ -53,7 +53,7 @@ def secret_in(snapshot: Snapshot) -> bytes:
 
 
 def ensured_secret(batch: Batch) -> bytes:
-    """Return the secret of a store, creating it if there is none."""
+    """Return a store's secret, creating it if there is none."""
     known = batch.blob(SECRET)
     if known is None:
         known = secrets.token_bytes(32)

@@ -176,7 +176,7 @@ class Knowledge(Memory):
             self.removal.apply(read_history(archive.store.folder, user_id))
 
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float = 10.0) -> Any:
-        """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
+        """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError` and `StoreError`.
 
         Raises `DeadlineExceededError` for a write after its deadline: the caller may have been erased since.
         """
@@ -480,7 +480,7 @@ class Knowledge(Memory):
         )
 
     def _own_items(self, caller: Caller) -> MemoryFilter | None:
-        """Return a filter for the items that the caller published or offered; None if there are none."""
+        """Return a filter for the items that the caller published or offered, or None if there are none."""
         own = self._authors.pseudonym(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             authors = [about_of(record).author for record in items_offered_by(snapshot, own).values()]
@@ -504,7 +504,7 @@ class Knowledge(Memory):
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:
-        """Return a visible item. Raises `InvalidInputError`, the same for hidden and missing items."""
+        """Return a visible item. Raises the same `InvalidInputError` for hidden and missing items."""
         if record is not None:
             about = about_of(record)
             if about.policy in caller.rights.policies or about.author == self._authors.pseudonym(caller.user_id):

@@ -48,7 +48,7 @@ _former = msgspec.msgpack.Decoder(dict[str, _FormerFigures])
 
 
 class StoredParts:
-    """The stored parts of the users of one version. Satisfies `Parts`."""
+    """The stored parts of one version's users. Satisfies `Parts`."""
 
     def __init__(self, batch: Batch, place: str, version: str) -> None:
         self._batch = batch
@@ -56,15 +56,15 @@ class StoredParts:
         self._version = version
 
     def get(self, user: bytes, /) -> Part | None:
-        """Return the part of a user."""
+        """Return a user's part."""
         return _parts_of_user(self._batch, self._place, user).get(self._version)
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Store the part of a user."""
+        """Store a user's part."""
         self._set(user, _parts_of_user(self._batch, self._place, user) | {self._version: part})
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
-        """Remove the part of a user, and return it."""
+        """Remove a user's part, and return it."""
         parts = _parts_of_user(self._batch, self._place, user)
         part = parts.pop(self._version, default)
         self._set(user, parts)

@@ -40,7 +40,9 @@ LEAST_LIST = 4
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named a recall's whole answer: `count` memories, of which those in `named` still exist."""
+    """Return whether a run named a recall's whole answer, which had `count` memories; `named` are those that still
+    exist.
+    """
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
@@ -51,14 +53,14 @@ def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
 
 
 def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
-    """Return the row that an answer showed for this memory: its own row or that of a duplicate."""
+    """Return the row that an answer showed for this memory: its own row or a duplicate's."""
     return next((shown for note in notes if (shown := note.shown_for(row)) is not None), row)
 
 
 def used_memories(
     marks: Sequence[Mark], inferred: Iterable[tuple[int, str | None]], notes: Sequence[RecallNote]
 ) -> tuple[StoredUse, ...]:
-    """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in order of time.
+    """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in chronological order.
 
     Feedback takes precedence over the run's own events, and both over inference. Uses are not inferred for a recall
     with stated uses.
@@ -249,7 +251,7 @@ class _Scale:
         self._telling = {stem: self._rarity[stem] * share for stem, share in shares.items()}
 
     def best(self, memory: _Memory) -> Overlap:
-        """Return the overlap of `memory` with the best statement that it does not contradict; 0 if there is none."""
+        """Return the overlap of `memory` with the best statement that it does not contradict, or 0 if there is none."""
         for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
             if not memory.contradicts(self._said[-minus], self._telling):
                 return Overlap(memory.row, score, self._words(memory, self._said[-minus]))

@@ -68,7 +68,7 @@ class Consolidation:
 
 
 MOST_RUNS = 50
-"""Maximum runs read by one call."""
+"""Maximum number of runs read by one call."""
 MOST_CHARS = 300_000
 """Characters after which a call reads no further run or earlier recall. Each takes about a microsecond."""
 _OUTPUT_CHARS = 20_000  # of a run's output after a recall, from its end backwards
@@ -103,7 +103,8 @@ class UseInference:
         self._run_records = run_records
 
     def infer(self) -> int:
-        """Read at most 50 new or changed runs; return how many. Durable on return. Does not flush if there are none.
+        """Read at most 50 new or changed runs; return their number. Durable on return. Does not flush if there are
+        none.
 
         Does nothing while the columns are being rebuilt.
         """
@@ -130,7 +131,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write which memories a run used. A run that has changed since it was read is left to the next call."""
+        """Record which memories a run used. A run that has changed since it was read is left to the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return
@@ -164,7 +165,7 @@ def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
 
 
 def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
-    """Return the parts of a run to compare: its latest recalls, up to `MOST_CHARS`, in order of time."""
+    """Return the parts of a run to compare: its latest recalls, up to `MOST_CHARS`, in chronological order."""
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))

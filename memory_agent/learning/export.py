@@ -74,7 +74,7 @@ def _is_sound_note(note: RecallNote) -> bool:
 
 
 def import_runs(batch: Batch, data: bytes) -> int:
-    """Add the exported runs that this store does not contain, in the order in which they ended; return how many.
+    """Add the exported runs that this store does not contain, in the order in which they ended; return their number.
 
     Raises `InvalidInputError` before anything is written.
     """

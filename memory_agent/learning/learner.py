@@ -307,7 +307,7 @@ def discard_learner(folder: Path) -> None:
 
 
 def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
-    """Save a consolidated learner atomically; return its size in bytes. Raises `OSError`, `StoreError`."""
+    """Save a consolidated learner atomically; return its size in bytes. Raises `OSError` and `StoreError`."""
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
     if store.key is not None:
         data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)
@@ -316,7 +316,7 @@ def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
 
 
 def saved_bytes(folder: Path) -> int:
-    """Return the size of the saved learner in bytes; 0 if none is saved."""
+    """Return the size of the saved learner in bytes, or 0 if none is saved."""
     with suppress(OSError):
         return (folder / LEARNER_FILE).stat().st_size
     return 0

@@ -20,11 +20,11 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, Recall
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
 RECALLS_OF_A_RUN = 64
-"""Maximum recalls per run that become lessons; later ones add little."""
+"""Maximum number of recalls per run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
-"""Maximum memories credited per lesson. This bounds the learner's state; in a longer list, each one is weak
-evidence."""
+"""Maximum number of memories credited per lesson. This bounds the learner's state; in a longer list, each memory is
+weak evidence."""
 _RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
@@ -69,12 +69,12 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
 
 def last_ignored(snapshot: Snapshot) -> int:
-    """Return the number of the last run before the latest reset; 0 if there was none."""
+    """Return the number of the last run before the latest reset, or 0 if there was none."""
     return int.from_bytes(snapshot.blob(_RESET_BLOB) or b"", "big")
 
 
 def ignore_ended_runs(batch: Batch) -> int:
-    """Exclude all runs that have ended from lessons; return how many."""
+    """Exclude all runs that have ended from lessons; return their number."""
     numbers = [run.number or 0 for run in batch.trajectories()]
     batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
     batch.change_lessons()

@@ -1,4 +1,4 @@
-"""Computes a run's outcome and quality by folding over its facts in order of time. Pure.
+"""Computes a run's outcome and quality by folding over its facts in chronological order. Pure.
 
     stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
     cancelled                        none: neither a success nor a failure
@@ -89,7 +89,7 @@ class _State:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return `quality` as raised by the success of a run `hop` links later."""
+    """Return `quality`, raised to credit it with the success of a run that follows `hop` links later."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 
@@ -108,7 +108,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run succeeded, judging by its own facts and retries, and thus raises earlier runs."""
+    """Return whether the run succeeded, judged by its own facts and retries. If it did, it raises earlier runs."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 

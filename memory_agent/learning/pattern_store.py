@@ -33,7 +33,7 @@ from memory_agent.storage.view import View
 class RunHistory:
     """The newest runs: the `numbers` of all, and those that may form patterns, both as stored and as `PastRun`.
 
-    `is_whole`: every request has its vector. `rows` contains the memories of each run's steps, by run id.
+    `is_whole`: whether every request has its vector. `rows` contains the memories of each run's steps, by run id.
     """
 
     numbers: frozenset[int]
@@ -52,7 +52,7 @@ class RunHistory:
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
 
     def step_vectors(self, view: View, run: PastRun) -> Embedding:
-        """Return the vectors (n, d) of a run's steps; all zeros for a step without a vector."""
+        """Return the vectors (n, d) of a run's steps, with zeros for a step without a vector."""
         return view.vectors_of(self.rows[run.id])
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
@@ -65,7 +65,7 @@ NOTHING = RunHistory(frozenset(), {}, ())
 
 
 def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
-    """Return the newest runs. Runs whose numbers are in `without` form no patterns."""
+    """Return the newest runs. Runs whose numbers are in `without` do not form patterns."""
     reader = _Reader(snapshot)
     numbers: set[int] = set()
     stored: dict[int, StoredTrajectory] = {}
@@ -137,7 +137,7 @@ _BLOB = "patterns"
 
 
 class Vectors(Protocol):
-    """Vectors by text. Empty without a model."""
+    """Vectors by text. Empty if there is no model."""
 
     @property
     def by_text(self) -> Mapping[str, Embedded]:
@@ -153,7 +153,7 @@ Embed = Callable[[Iterable[str]], Vectors]
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A stored pattern: its row, its run numbers, and whether its vector is that of an earlier text."""
+    """A stored pattern: its row, its run numbers, and whether its vector belongs to an earlier text."""
 
     row: int
     runs: tuple[int, ...]

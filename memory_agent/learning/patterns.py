@@ -74,7 +74,7 @@ class PastRun:
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
-"""Returns the vectors (n, d) of a run's steps, all zeros for a step without a vector; None if no step has one."""
+"""Returns the vectors (n, d) of a run's steps, or None if no step has one. A step without a vector gets zeros."""
 
 
 def no_vectors(run: PastRun) -> None:
@@ -82,7 +82,7 @@ def no_vectors(run: PastRun) -> None:
 
 
 class Pattern(NamedTuple):
-    """A pattern as a memory, with all its runs in order of time."""
+    """A pattern as a memory, with all its runs in chronological order."""
 
     record: MemoryRecord
     runs: tuple[PastRun, ...]
@@ -91,10 +91,10 @@ class Pattern(NamedTuple):
 def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vectors) -> list[Pattern]:
     """Return the patterns among the newest 1,000 of `runs`, which may be in any order.
 
-    Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50), the
-    counts `runs`, `succeeded` and `failed` (the others completed but were retried or rated low), and `used`, the
-    memories that at least two successful runs used. `steps` lists the steps that successful runs share, in order, and
-    `failed_steps` those that only failed runs took; each is a `text` with its `run_ids`. Raises
+    Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50); the
+    counts `runs`, `succeeded` and `failed` (the remaining runs completed but were retried or rated low); and `used`,
+    the memories that at least two successful runs used. `steps` lists the steps that successful runs share, in order,
+    and `failed_steps` those that only failed runs took; each is a `text` with its `run_ids`. Raises
     `sona.errors.ShapeError` if vectors differ in length.
     """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
@@ -105,7 +105,7 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
-    """Yield each cluster of requests: its runs in order of time, and its medoid."""
+    """Yield each cluster of requests: its runs in chronological order, and its medoid."""
     vectors = np.stack([run.vector for run in runs])
     centering = QueryCentering(vectors.shape[1])
     for vector in vectors:
@@ -201,7 +201,7 @@ def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSte
 
 
 def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
-    """Return the steps as text, each with the number of compared runs that took it; "" if there are no steps."""
+    """Return the steps as text, each with the number of compared runs that took it, or "" if there are no steps."""
     compared = min(runs, MOST_COMPARED)
     listed = "; ".join(f"{on_one_line(step.text, _STEP_CHARS)} ({len(step.runs)} of {compared})" for step in steps)
     return f"{what}: {listed}" if listed else ""
@@ -224,7 +224,7 @@ class _Learned(msgspec.Struct):
 
 
 def words_without_figures(record: MemoryRecord) -> str:
-    """Return the text of a pattern without counts, times and qualities; "" if its runs share no steps.
+    """Return the text of a pattern without counts, times and qualities, or "" if its runs share no steps.
 
     If the memory was not built from runs, returns its whole text.
     """
@@ -260,18 +260,18 @@ def on_one_line(text: str, most_chars: int) -> str:
     return f"{head or line[: most_chars - 1]}{CUT}"
 
 
-# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: that of
-# their vectors, and that of their words (each Porter stem is a dimension). So paraphrases match. Without vectors, only
-# the words are compared. The run that is most similar to the others determines the order. Its steps on a longest common
-# subsequence with another run are shared with that run, so not all steps that two runs took in opposite order are
-# shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which
-# loses every step that any run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s
-# steps of all runs.
+# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: the cosine
+# of their vectors, and the cosine of their words (each Porter stem is a dimension). So paraphrases match. Without
+# vectors, only the words are compared. The run that is most similar to the others determines the order. Its steps on a
+# longest common subsequence with another run are shared with that run, so not all steps that two runs took in opposite
+# order are shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all
+# runs, which loses every step that any run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of
+# another, s steps of all runs.
 
 SAME_STEP = 0.6
 """Minimum similarity of two steps that count as the same (`ops/bench/patterns.md`)."""
 MOST_COMPARED = 16
-"""Maximum runs whose steps are compared; others are ignored."""
+"""Maximum number of runs whose steps are compared; others are ignored."""
 _LEAST_SHARING = 2
 _BACKBONES = 8
 _LEAST_SHARE = 0.5  # minimum share of runs that must take a shared step
@@ -280,7 +280,9 @@ Likeness = npt.NDArray[np.float32]
 
 
 class RunSteps(NamedTuple):
-    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero, or None."""
+    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero; None if there are no
+    vectors.
+    """
 
     id: str
     steps: tuple[str, ...]
@@ -337,7 +339,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities between the steps of all runs, as a matrix (s, s); 0 for different steps."""
+    """The similarities between the steps of all runs, as a matrix (s, s). It is 0 for different steps."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()

@@ -62,7 +62,7 @@ def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings
 
 
 def _is_free(note: RecallNote, run_id: str) -> bool:
-    """Return whether a recall can be linked to a run that names it: an explicit link to a different run is final."""
+    """Return whether a recall can be linked to a run that names it. An explicit link to a different run is final."""
     return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 
@@ -104,11 +104,11 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 MOST_HOPS = 3
 NEAREST = 16
-"""Maximum runs near in time that are considered, to bound the work for one event."""
+"""Maximum number of runs near in time that are considered, to bound the work for one event."""
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]
-"""Pairs of an earlier run's id and the number of hops to it; 0 for a run that is retried."""
+"""Pairs of an earlier run's id and the number of hops to it, which is 0 for a run that is retried."""
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:

@@ -282,7 +282,7 @@ class _Series(NamedTuple):
 
 
 def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[_Series]:
-    """Yield the runs that these marks may change: those with the name at the marks' times, and the run after them."""
+    """Yield the runs that these marks may change: the runs that had the name at the marks' times, and the next run."""
     first_us, last_us = min(mark.at_us for mark in marks), max(mark.at_us for mark in marks)
     known: list[StoredTrajectory] = []
     for run in writer.batch.runs_named(name):
@@ -354,7 +354,9 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, `run` if it still exists."""
+    """Return the id of the run to which a mark or recall of `run` now belongs. If it is placed, that is `run` itself,
+    provided that `run` still exists.
+    """
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)

@@ -68,14 +68,16 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
 
 
 MOST_STEPS = 32
-"""Maximum steps of a run that are converted to text: the first ones and the last."""
+"""Maximum number of a run's steps that are converted to text: the first ones and the last."""
 LINE_CHARS = 160
 _MOST_RECALLED = 50
 _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
-    """Return an ended run as text, without score and relevance; None if it has not ended or its request is missing."""
+    """Return an ended run as text, without score and relevance, or None if it has not ended or its request is
+    missing.
+    """
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.ended_us is None or run.outcome is None:
         return None
@@ -114,7 +116,7 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
-    """Return the words of the event that set the run's quality, or else those of its latest end event."""
+    """Return the words of the event that set the run's quality, or else the words of its latest end event."""
     cause = run.revisions[-1].cause if run.revisions else None
     said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
     ends = [mark for mark in said if mark.role == "end"]
@@ -152,7 +154,7 @@ class RunRequest(NamedTuple):
 
 
 def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> RunRequest | None:
-    """Return a run's request; None if its begin event is unknown, created no memory, or was forgotten."""
+    """Return a run's request, or None if its begin event is unknown, created no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None

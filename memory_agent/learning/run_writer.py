@@ -15,7 +15,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
-"""Maximum steps stored per run, earliest first. Steps that name memories or recalls have a separate limit."""
+"""Maximum number of steps stored per run, earliest first. Steps that name memories or recalls have a separate limit."""
 
 
 class RunWriter:
@@ -83,7 +83,7 @@ class RunWriter:
             self.batch.update(msgspec.structs.replace(record, run_id=name))
 
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
-        """Return a run's known recalls in order of time."""
+        """Return a run's known recalls in chronological order."""
         notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 
@@ -154,7 +154,7 @@ def _takes_quality(mark: Mark) -> bool:
 
 
 def _bounded(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """Return the marks in order of time, without steps beyond `MOST_STEPS`."""
+    """Return the marks in chronological order, without steps beyond `MOST_STEPS`."""
     ordered = sorted(marks, key=lambda mark: (mark.at_us, mark.event_id))
     steps = [mark for mark in ordered if mark.role == "step"]
     telling = [mark.event_id for mark in steps if mark.named or mark.recalls]

@@ -29,7 +29,7 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""Maximum history that upkeep rereads instead of storing that there was nothing to report.
+"""Maximum length of history that upkeep rereads instead of storing that there was nothing to report.
 
 Also the maximum by which the period covered may be ahead of the clock.
 """

@@ -419,9 +419,9 @@ class Memory:
             return self._forgetting.silent_runs(check_now(now))
 
     def fill_vectors(self, limit: int | None = None) -> int:
-        """Embed at most `limit` memories that were stored without a model; return how many.
+        """Embed at most `limit` memories that were stored without a model; return their number.
 
-        Resumes after an interruption. Returns 0 without a model, or if the model has changed.
+        Resumes after an interruption. Returns 0 if there is no model or the model has changed.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:
@@ -444,10 +444,10 @@ class Memory:
             self._vectors.fill_in_background()
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Recompute all vectors after a change of the model (`model_changed`); return how many.
+        """Recompute all vectors after the model has changed (`model_changed`); return their number.
 
         Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
-        `ModelError` without a model.
+        `ModelError` if there is no model.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed

@@ -136,7 +136,7 @@ class Care:
         With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
         vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
-        Raises `ModelError` without a model, `InvalidInputError`.
+        Raises `ModelError` if there is no model, and `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed

@@ -313,7 +313,7 @@ class Runs:
         moment: datetime,
         event_id: str | None,
     ) -> bool:
-        """Whether the run exists with all of these values. Raises the errors of `begin`."""
+        """Whether the run exists with all of these values. Raises the same errors as `begin`."""
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             run = _run_at(snapshot, name, moment)
             begin = None if run is None else next((mark for mark in run.marks if mark.role == "begin"), None)
@@ -387,7 +387,7 @@ def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
 
 
 def _words(snapshot: Snapshot, mark: Mark) -> list[str] | None:
-    """Return the words of an event's text; None if it did not become a memory, or its memory was forgotten."""
+    """Return the words of an event's text, or None if it did not become a memory or its memory was forgotten."""
     record = None if mark.row is None else snapshot.record(mark.row)
     return None if record is None else words_of(record, mark).split()
 

@@ -122,11 +122,11 @@ class Shared:
         `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
         the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
         passed. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
-        `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
-        `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
-        `access_policy` is then required, and `replaces` is the previous version. With `offer`, the preview is for
-        `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains their steps without counts and
-        dates. Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
+        `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key. To
+        publish the next `version` of one of this user's items, pass its `item_id`. The new version inherits nothing, so
+        `access_policy` is required; `replaces` is the previous version. With `offer`, the preview is for `offer`
+        instead of `confirm`: it is a pattern and, if learned from runs, contains their steps without counts and dates.
+        Raises `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -243,7 +243,7 @@ class Shared:
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first.
 
-        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> [found.item.title for found in memory.shared.search("what does staging need?")]

@@ -40,7 +40,7 @@ class Vectors(msgspec.Struct, frozen=True):
         """Return `by_text` if the store has the same model or none yet, else an empty dict.
 
         If the model computes word vectors in a new way, this sets the store's words stamp, so that all memories wait
-        for new word vectors. Unusable vectors are omitted; their memories are stored and wait for new vectors.
+        for new word vectors. Unusable vectors are omitted; their memories are stored and get vectors later.
         """
         if self.info is None:
             return {}
@@ -111,7 +111,7 @@ class MemoryVectors:
         return self.begin(texts, is_awaited=is_awaited).result()
 
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Embed at most `limit` memories without a vector or word vectors; return how many.
+        """Embed at most `limit` memories without a vector or word vectors; return their number.
 
         Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model, if
         it differs from the store's, or while another thread fills in vectors.
@@ -127,9 +127,9 @@ class MemoryVectors:
             self._fill_thread.start()
 
     def begin_reembedding(self) -> int:
-        """Drop all vectors if a different model computed them; return how many memories wait for new ones.
+        """Drop all vectors if a different model computed them; return the number of memories that need new ones.
 
-        `fill` then computes the new vectors, even after a crash. Durable on return. Raises `ModelError` without a
+        `fill` then computes the new vectors, even after a crash. Durable on return. Raises `ModelError` if there is no
         model.
         """
         self._embedder.look_again()

@@ -6,12 +6,12 @@
 The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match.
 `words` and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side.
 `centred` is always False, `likeness` always 0 and `like` always None: queries are not centred, and likeness among
-answers does not lower a score. `quality` is the quality of the memory or its run, None if unknown, and `outcome` is
-what it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the
-memory comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the
-memory for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests
-folded into this memory. The names are part of the public interface: names may be added, but existing ones never change
-their meaning.
+answers does not lower a score. `quality` is the quality of the memory or its run, or None if unknown. `outcome` is what
+it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the memory
+comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the memory
+for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests folded into
+this memory. The names are part of the public interface: names may be added, but existing ones never change their
+meaning.
 
 `note_of` creates a recall's log entry for feedback and attribution. The entry contains ids and vectors,
 never text.
@@ -129,7 +129,7 @@ def _occurrences(found: Candidates, search: Search) -> list[_Occurrences]:
 
 
 def _failed(view: View, slots: Slots) -> int:
-    """Return the number of failed runs; a failed memory without a run counts as one."""
+    """Return the number of failed runs; a failed memory that belongs to no run counts as one."""
     has_failed = view.qualities_with_runs(slots) < FAILED_BELOW
     if not has_failed.any():
         return 0
@@ -165,7 +165,8 @@ def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
 
 
 def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int, tuple[int, int]]]:
-    """Return the cosines of the nearest passages (p,), NaN without a query vector, and the passages' offsets by place.
+    """Return the cosines of the nearest passages (p,), or NaN if there is no query vector, and the passages' offsets by
+    place.
 
     Offsets (begin, end) are included only for passages other than the first of their text.
     """
@@ -197,7 +198,9 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is that of its best `passage`, which is None for the first passage."""
+        """Return the memory at `place`. `cosine` is the cosine of its best `passage`, which is None for the first
+        passage.
+        """
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
         passages = self._highlight(record, passage)
@@ -260,7 +263,9 @@ class _Presented(NamedTuple):
         }
 
     def _repeats(self, place: int) -> dict[str, object] | None:
-        """Return the explanation of the requests folded into a memory, with at most 20 ids; None if there are none."""
+        """Return the explanation of the requests folded into a memory, with at most 20 ids, or None if there are
+        none.
+        """
         folded = self.found.folded[place]
         if not folded.size:
             return None

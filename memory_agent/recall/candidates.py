@@ -42,11 +42,11 @@ _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
 _MOST_TIED = 8
-"""Maximum slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the same
-words."""
+"""Maximum number of slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the
+same words."""
 _OTHER_LANGUAGE = 3.0
-"""Logits subtracted for a query in a foreign language, because the model finds all texts in that language similar
-(decision 0015)."""
+"""Amount subtracted from the logit if the query is in a foreign language, because the model rates all texts in that
+language as similar (decision 0015)."""
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
@@ -69,10 +69,10 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
     comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it
-    (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded`
-    those of the folded former requests with their copies.
+    (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded` the
+    slots of the folded former requests and their copies.
 
-    `is_all`: no memory outside the candidates can answer.
+    `is_all`: whether no memory outside the candidates can answer.
     """
 
     slots: Slots
@@ -251,7 +251,9 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return the penalty of candidates that are intermediate texts of an agent; 0 if all candidates are such texts."""
+    """Return the penalty of candidates that are intermediate texts of an agent, or 0 if all candidates are such
+    texts.
+    """
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)
@@ -370,7 +372,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
     """Return the positions, ascending, of the highest `limit` scores above `above`, with all ties. NaN is omitted.
 
-    A sample of every 16th score gives a bound below which scores are not sorted: .1 ms instead of .9 for 100,000
+    A sample of every 16th score gives a bound below which scores are not sorted: 0.1 ms instead of 0.9 for 100,000
     scores.
     """
     floor = _floor_of(scores, limit, above)

@@ -57,14 +57,15 @@ _HOW: dict[Reason | None, str] = {
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
 _MOST_SHARED_CHARS = 1_000
-"""Maximum characters shown of another user's text. A generated summary is shorter, and a body has up to 16,000."""
+"""Maximum number of characters shown of another user's text. A generated summary is shorter, and a body has up to
+16,000."""
 _NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
 _MOST_CHARS_PER_TOKEN = 32
-"""Maximum characters per token of room; a longer entry is assumed not to fit. English prose averages an eighth of
-this."""
+"""Maximum number of characters per token of room; a longer entry is assumed not to fit. English prose averages an
+eighth of this."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
@@ -91,7 +92,7 @@ def context_block(
     with_ids: bool = False,
     is_whole: bool = False,
 ) -> str:
-    """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" if none fits.
+    """Return the memories of `result`, best first, as text of at most `max_tokens` tokens, or "" if none fits.
 
     `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
     half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
@@ -174,7 +175,7 @@ class _Entries:
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part of another user's long text to show, starting at its passage; None for other texts."""
+    """Return the part of another user's long text to show, starting at its passage, or None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -202,7 +203,7 @@ def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return the origin of another user's memory; None for one of the user's own."""
+    """Return the origin of another user's memory, or None for one of the user's own."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -212,7 +213,7 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, with the number of failures if there were several; "" if unknown."""
+    """Return how the memory or its run ended, with the number of failures if there were several, or "" if unknown."""
     quality = memory.record.quality_score
     if quality is None:
         quality = memory.explanation.get("quality")
@@ -221,7 +222,7 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return, for a heading, who shared a memory or its text, the version and the metrics; "" if nobody shared it.
+    """Return, for a heading, who shared a memory or its text, the version and the metrics, or "" if nobody shared it.
 
     Author and version are another user's words. They are shortened and reduced to letters, digits and `-_.'@+`, so that
     they cannot end the quotation and continue as facts of ours. They are quoted, except for a single plain word, and
@@ -243,7 +244,9 @@ def run_text(run: SimilarRun, now: datetime) -> str:
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often a memory was seen, when it was first and last seen, and its other outcomes; "" if seen once."""
+    """Return how often a memory was seen, when it was first and last seen, and its other outcomes, or "" if seen
+    once.
+    """
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
@@ -345,7 +348,7 @@ def _is_in_a_run(memory: RetrievedMemory, in_runs: set[str]) -> bool:
 
 
 def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories without those that repeat an earlier memory of the same run word for word."""
+    """Return the memories, omitting any that repeats an earlier memory of the same run word for word."""
     seen: set[tuple[str | None, str]] = set()
     different = []
     for memory in memories:

@@ -15,8 +15,9 @@ has the similarity `_SAME_WORD`.
 
 The last four values contribute to the relevance. In them, the contribution of neighbours is multiplied by the memory's
 credit, 0 to 1, so that a memory in the same session about a different topic gains nothing. A memory that follows a
-question like the query, or belongs to the same run as a neighbour, continues that neighbour whatever its own words are,
-and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the word, else
+question like the query, or belongs to the same run as a neighbour, continues that neighbour regardless of its own
+words, and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the
+word, else
 0. The rarities are smoothed for stores with few memories. Words that name a time in the query are ignored, since a
 memory need not repeat its own time. The ranking counts them; otherwise the nearness of a time would have less weight
 relative to the other words (4 points of R@10 on LoCoMo's questions with a time).
@@ -44,7 +45,7 @@ its own slope and centre, gives the same measure (`Line`). A recall's mode affec
 not their relevance.
 
 The relevance is calibrated for the bundled model, to separate the evidence for questions from the best answers of
-stores without evidence (decision 0014). With a different model, the relevance of memories with a vector is unknown
+stores without evidence (decision 0014). With any other model, the relevance of memories that have a vector is unknown
 (NaN). It is not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
 
 Shapes: q words of the query, n memories.
@@ -102,14 +103,14 @@ _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
 _FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines that give no credit and full credit; a tenth of the evidence has less than .3
-_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds .1 to .4 memories to an answer
+_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds 0.1 to 0.4 memories to an answer
 
 
 class Met(NamedTuple):
     """How well memories (n,) match a query's words, by their own words and by those of their neighbours.
 
     `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the query's
-    words, except words that name a time; 0 if there are no words.
+    words, except words that name a time; it is 0 if there are no words.
     """
 
     own: Scores
@@ -243,7 +244,7 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
 
 
 def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: int) -> Scores:
-    """Return each memory's evidence (n,) as a logit, ignoring other candidates; NaN if unknown.
+    """Return each memory's evidence (n,) as a logit, ignoring other candidates, or NaN if unknown.
 
     `cosines` (n,) is NaN for a memory without a vector. `lengths` (n,) contains each memory's number of words, and
     `words` is the total number of words of all memories that may answer.
@@ -262,13 +263,13 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory; 1 without a vector."""
+    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory, or 1 if it has no vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1; NaN without evidence. `best` is the evidence that vouches for others."""
+    """Return the relevance (n,), 0 to 1, or NaN without evidence. `best` is the evidence that vouches for others."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found

@@ -85,7 +85,7 @@ def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
 
 
 def beginning(text: str) -> Highlight | None:
-    """Return the first 24 words of `text`, between ellipses; None if there is no word."""
+    """Return the first 24 words of `text`, between ellipses, or None if there is no word."""
     split = pieces(text)
     words = split[1 : 2 * _PASSAGE_WORDS]
     end = _ELLIPSIS if len(split) > 2 * _PASSAGE_WORDS + 1 else ""

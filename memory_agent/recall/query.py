@@ -30,7 +30,7 @@ from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
-"""Maximum different values of one filter field; a longer list is assumed to be a mistake."""
+"""Maximum number of different values of one filter field; a longer list is assumed to be a mistake."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -45,7 +45,7 @@ Reason = Literal[
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
-    "global_unavailable",  # shared items were requested, but their store is unavailable or late: own memories only
+    "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "deadline",  # time ran out: some or all parts were skipped
     "waking",  # daemon only: time ran out while the user's memory was being opened
 ]
@@ -90,14 +90,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     even if no memory has one; a floor from the settings applies only if there are vectors. Memories with a relevance
     below `min_relevance` are omitted. Times in the text are relative to `reference_time`. `context_tokens` bounds the
     block for a prompt (None: no block), and `context_heading` is its first line ("": none). `by_run` and `by_session`
-    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: the recall was caused
-    by a trigger, not a caller. `stored_text` is the text as an event would store it. `present_us` is the span in which
-    echoes are omitted, in microseconds since 1970, or None. `runs` is the number of runs to add. `tiers` are the tiers
-    to search. Without `is_noted`, the recall is not logged. Without `is_explained`, its memories have no explanation
-    and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search can find
-    their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no number in
-    an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories that match
-    `without` are omitted in addition to the filter.
+    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: whether the recall
+    was caused by a trigger, not a caller. `stored_text` is the text as an event would store it. `present_us` is the
+    span in which echoes are omitted, in microseconds since 1970, or None. `runs` is the number of runs to add. `tiers`
+    are the tiers to search. Without `is_noted`, the recall is not logged. Without `is_explained`, its memories have no
+    explanation and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search
+    can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
+    number in an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories
+    that match `without` are omitted in addition to the filter.
     """
 
     text: str
@@ -129,7 +129,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_vector(self) -> bool:
-        """Whether the answer depends on the vector of the query."""
+        """Whether the answer depends on the query vector."""
         return self.mode != "lexical" or self.floor is not None
 
 
@@ -254,7 +254,7 @@ def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
 def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
     different = tuple(dict.fromkeys(values))
     if len(different) > MOST_VALUES:
-        raise InvalidInputError(f"filter.{field}", f"has {len(different)} values, at most {MOST_VALUES} are allowed")
+        raise InvalidInputError(f"filter.{field}", f"has {len(different)} values; at most {MOST_VALUES} are allowed")
     return different
 
 
@@ -279,7 +279,7 @@ def _check_query(query: object, most_chars: int) -> str:
     if not query.strip():
         raise InvalidInputError("query", "is empty")
     if len(query) > most_chars:
-        raise InvalidInputError("query", f"has {len(query)} characters, at most {most_chars} are allowed")
+        raise InvalidInputError("query", f"has {len(query)} characters; at most {most_chars} are allowed")
     return query
 
 

@@ -199,7 +199,9 @@ def _runs(
 
 
 def _attempts(search: Search, snapshot: Snapshot, run: StoredTrajectory) -> Iterator[StoredTrajectory]:
-    """Yield the run and the runs that retried it and pass the filter, in order of time, at most `_MOST_ATTEMPTS`."""
+    """Yield the run and the runs that retried it and pass the filter, in chronological order, at most
+    `_MOST_ATTEMPTS`.
+    """
     yield run
     for later in map(snapshot.trajectory, _retries(run)[: _MOST_ATTEMPTS - 1]):
         if later is not None and later.begin_row is not None and _passes(search, later.begin_row):

@@ -83,10 +83,10 @@ class Search(msgspec.Struct, frozen=True):
     """The results of searching one view. `store` contains the view's memories, or newer versions of them.
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
-    and memories that match `Query.without`; None if all pass. A memory that does not pass has no cosine and a `bm25`
-    (n,) of 0, as if it shared no word. `cosines` is None if no passing memory has a cosine. `is_filtered`: memories
-    other than own words and `Query.without` are excluded. `dates` contains all dates that the query names, and
-    `boosting` those that raise scores.
+    and memories that match `Query.without`; it is None if all pass. A memory that does not pass has no cosine and a
+    `bm25` (n,) of 0, as if it shared no word. `cosines` is None if no passing memory has a cosine. `is_filtered`:
+    whether memories other than own words and `Query.without` are excluded. `dates` contains all dates that the query
+    names, and `boosting` those that raise scores.
     """
 
     query: Query
@@ -190,7 +190,7 @@ class Searcher:
     def vector_of(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
-        `stored` identifies the embedder of the stored vectors; "" if there are none.
+        `stored` identifies the embedder of the stored vectors, or is "" if there are none.
         """
         try:
             with failing_as_model_error():

@@ -58,7 +58,7 @@ from relay.log import log
 from sona import share
 
 MOST_WAITED_S = 0.25
-"""Maximum time that a recall waits for shared items after its own search. A search of 100,000 items takes .02 s."""
+"""Maximum time that a recall waits for shared items after its own search. A search of 100,000 items takes 0.02 s."""
 RESERVED_OF = 5
 """One place in this many is reserved for new shared items."""
 PROVEN_SHARE = 0.5
@@ -127,7 +127,8 @@ def merged(
 class _Places(NamedTuple):
     """The memories of classes 1 to 3 that have a place (`above`, `proven`, `below`), and all of classes 4 and 5.
 
-    `is_full`: classes 1 to 3 would fill the answer, so items of other classes can only take reserved places.
+    `is_full`: whether classes 1 to 3 would fill the answer; if so, items of other classes can take only reserved
+    places.
     """
 
     above: list[RetrievedMemory]

@@ -11,9 +11,9 @@ candidate.
 
 **Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing is less useful as
 an answer. A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE`
-(without vectors: it has the same words). And it is the start of a run with only an objective, or a user's message in
-which every content word occurs in the query or in such a start. An informative message has additional words, so no
-answer is mistaken for a question. Of several requests, the one with the best run is numbered 1 and represents the
+(or, if there are no vectors, it has the same words). And it is the start of a run with only an objective, or a user's
+message in which every content word occurs in the query or in such a start. An informative message has additional words,
+so no answer is mistaken for a question. Of several requests, the one with the best run is numbered 1 and represents the
 others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision
 0016): lowering the score, which depends on the number of requests; using only the cosine, which mistakes answers for
 questions.
@@ -25,22 +25,23 @@ questions.
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
-that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is how much better than usual the
-runs that used the memory ended. `own` is the memory's score divided by the best score. A used memory gains only in
-proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently used
-memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that it
-moves a memory past the same number of others in any query, whatever the distances between scores, and even after a
-change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise, the
-better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises by
-more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query finds
-memories that never reach the first five (decision 0020). `learning/learner` decides whether the learner is enabled.
+that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the runs
+that used the memory ended better than usual. `own` is the memory's score divided by the best score. A used memory gains
+only in proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently
+used memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that
+it moves a memory past the same number of others in any query, regardless of the distances between scores, and even
+after a change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise,
+the better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises
+by more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query
+finds memories that never reach the first five (decision 0020). `learning/learner` decides whether the learner is
+enabled.
 
 **Outcome.** Among about equally good memories, those of successful runs come first, in either ranking:
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
-`quality` is that of the memory itself or, if unknown, of its run. So it reflects each revision, such as a retry, a
-later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
+`quality` is the quality of the memory itself or, if unknown, of its run. So it reflects each revision, such as a retry,
+a later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
 neither gains nor loses. Former requests do not count for `best`, because nothing scores as high as the query's own
 words, and all answers would be far below the best. A memory a tenth below the best gains or loses half as much, and one
 at .6 of the best a twentieth. So a success overtakes a failure that scores up to about 30 % more, and a clearly better
@@ -131,7 +132,7 @@ def _with_answers(found: Candidates, search: Search) -> Candidates:
 
 
 def _above_floor(scores: Scores) -> Scores:
-    """Return by how much each score (n,) exceeds the floor; 0 if it does not."""
+    """Return by how much each score (n,) exceeds the floor, or 0 if it does not."""
     place = max(scores.size - _FLOOR - 1, 0)
     floor = float(np.partition(scores, place)[place]) if scores.size else 0.0
     above: Scores = np.maximum(scores - floor, 0.0)
@@ -139,7 +140,9 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add the quality of each memory, or else of its run or of the run that a user's message began; NaN if unknown."""
+    """Add the quality of each memory, or else of its run or of the run that a user's message began; use NaN if it is
+    unknown.
+    """
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -151,7 +154,7 @@ def with_qualities(found: Candidates, search: Search) -> Candidates:
 
 
 def _begun_by(view: View, messages: Slots) -> Slots:
-    """Return the first plan (m,) after each message and before the user's next message; -1 if there is none."""
+    """Return the first plan (m,) after each message and before the user's next message, or -1 if there is none."""
     found: Slots = np.full(messages.shape, -1, dtype=np.int64)
     is_open = np.ones(messages.shape, dtype=np.bool_)
     for after in view.windows(messages, _RUN_REACH)[:, _RUN_REACH + 1 :].T:
@@ -164,7 +167,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, from 1 for the best; none if the filter selects only users' messages."""
+    """Number the former requests, from 1 for the best. If the filter selects only users' messages, none is numbered."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found
@@ -270,7 +273,7 @@ class PastUse(NamedTuple):
 
 
 def scale_of(totals: Scores) -> float:
-    """Return what a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
+    """Return the score that a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
     If all scores are equal, the result is a tenth of the best, so that past use decides between them.
     """

@@ -23,7 +23,7 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
     `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. The first passage is the beginning
     of the text, or the whole text if it fits the model's window. `spans` (p, 2) int32: the start and end offsets of
     each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w is 0 if
-    the embedder produces none. `length`: the tokens of the text before truncation, 0 if unknown.
+    the embedder produces none. `length`: the number of tokens in the text before truncation, or 0 if unknown.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -51,10 +51,9 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
 class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     """The vectors of a query.
 
-    `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded as by
-    `storage.terms.fold`. `word_vectors` (q, e) float16 of unit length: the vectors of these words. Both are empty if
-    the embedder produces no word vectors. `read`: the share of letters in scripts that the model supports
-    (`wordpiece`), 1 if unknown.
+    `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded by `storage.terms.fold`.
+    `word_vectors` (q, e) float16 of unit length: the vectors of these words. Both are empty if the embedder produces no
+    word vectors. `read`: the share of letters in scripts that the model supports (`wordpiece`), 1 if unknown.
     """
 
     vector: Embedding
@@ -75,7 +74,7 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
 
 def word_bytes(ndim: int) -> int:
-    """Return how many bytes the signs of a word vector take, for a model with `ndim` dimensions."""
+    """Return the size in bytes of a word vector's signs, for a model with `ndim` dimensions."""
     return -(-min(ndim, WORD_DIMENSIONS) // 8)
 
 

@@ -155,7 +155,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query and the time range that it names: `since` inclusive, `until` exclusive, None if open."""
+    """A phrase of the query and the time range that it names: `since` is inclusive and `until` exclusive; an open end
+    is None.
+    """
 
     phrase: str
     since: datetime | None = None

@@ -88,7 +88,7 @@ def matches(metadata: Mapping[str, Any], conditions: Conditions) -> bool:
 
 
 def check_conditions(field: str, conditions: Conditions) -> None:
-    """Raise `InvalidInputError` for a value of a wrong type, a path without values, or too many values."""
+    """Raise `InvalidInputError` for a value of the wrong type, a path without values, or too many values."""
     count = 0
     for path, values in conditions.items():
         each = values if isinstance(values, tuple) else (values,)

@@ -27,7 +27,9 @@ def without_blocks(text: str) -> str:
 
 
 def shortened_block(block: str, most_chars: int) -> str:
-    """Return a block cut after a line, to at most `most_chars` characters with its last line; "" if no memory fits."""
+    """Return a block cut after a line, to at most `most_chars` characters with its last line, or "" if no memory
+    fits.
+    """
     if len(block) <= most_chars:
         return block
     head = block[: block.rfind("\n", 0, max(most_chars - len(CLOSE), 0)) + 1]

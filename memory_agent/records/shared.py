@@ -55,7 +55,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
     `tier:NAME`. `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards the author's
     quota (`shared.bytes_per_author`). `offered_by` is a lower bound on the number of users who offered the item
-    (`author` is then, for example, "5 users"); 0 if one user published it.
+    (`author` is then, for example, "5 users"), or 0 if one user published it.
     """
 
     id: str
@@ -80,9 +80,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: enough different users used it, and their runs succeeded more often than usual. `is_worse`: the
-    released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item` and
-    `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
+    `is_proven`: whether enough different users used it, and their runs succeeded more often than usual. `is_worse`:
+    whether the released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item`
+    and `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
     """
 
     author: str
@@ -101,7 +101,7 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item in an answer.
 
-    The scores and `relevance` are as in `RetrievedMemory`, `is_proven` and `is_worse` as in `SharedOrigin`.
+    The scores and `relevance` are defined as in `RetrievedMemory`, and `is_proven` and `is_worse` as in `SharedOrigin`.
     `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the
     part of `sona_score` that past use adds.
     """
@@ -201,8 +201,8 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A change to an item: a version was published or rated, or removed for the readers of `access_policy`.
 
     `item` is the fingerprint of the item's id. `item_id`, `version` and `content_type` are None if the item was
-    removed. `rated` means that a new rating, from at least five users, was released. Withdrawing a rating causes no
-    event.
+    removed. `rated` means that a new rating, from at least five users, was released. Withdrawing a rating does not
+    cause an event.
     """
 
     kind: ChangeKind

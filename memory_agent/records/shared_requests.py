@@ -132,7 +132,7 @@ class Fetch(SharedRequest[SharedFile], frozen=True, kw_only=True, tag=True):
 
 
 class OwnName(SharedRequest[str | None], frozen=True, kw_only=True, tag=True):
-    """Return the author name that others see on the caller's items; None if there is no store."""
+    """Return the author name that others see on the caller's items, or None if there is no store."""
 
     result: ClassVar[Any] = str | None
 
@@ -213,7 +213,7 @@ class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that followers have not received yet, with the ids of their events. `through` is the last entry's number.
 
-    `has_more`: the log contains more entries.
+    `has_more`: whether the log contains more entries.
     """
 
     changes: tuple[tuple[str, SharedChange], ...] = ()

@@ -25,7 +25,7 @@ RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a run. `record_id` identifies its memory; None if it has none or it was forgotten."""
+    """One event of a run. `record_id` identifies its memory, or is None if it has none or it was forgotten."""
 
     event_id: str
     event_type: str
@@ -76,7 +76,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of text from a run's memory. `is_whole`: the line contains nearly the whole memory."""
+    """One line of text from a run's memory. `is_whole`: whether the line contains nearly the whole memory."""
 
     text: str
     record_id: str
@@ -112,7 +112,9 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of several runs, in one run's words (those of the memories `record_ids`), and the ids of these runs."""
+    """A step of several runs, in one run's words (the words of the memories `record_ids`), and the ids of these
+    runs.
+    """
 
     text: str
     run_ids: tuple[str, ...]
@@ -148,8 +150,8 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the learner. `mode` is the setting, and `served` counts recalls by the arm that ranked them.
 
-    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval; None before the
-    first contest. `consolidated_at` is None before the first consolidation.
+    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval, or None before
+    the first contest. `consolidated_at` is None before the first consolidation.
     """
 
     user_id: str

@@ -86,7 +86,7 @@ def request(entry: Entry, *, begins_run: bool) -> Iterator[Entry]:
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return a time in UTC, from ISO text or seconds since 1970; None for anything else."""
+    """Return the UTC time that ISO text or seconds since 1970 denote, or None for anything else."""
     try:
         if isinstance(value, str) and value:
             moment = datetime.fromisoformat(value)

@@ -50,7 +50,7 @@ def event_of(
     fallback: datetime,
     family: Family = "history",
 ) -> dict[str, Any] | None:
-    """Return the event for an entry; None if the entry contains only recalled memories.
+    """Return the event for an entry, or None if the entry contains only recalled memories.
 
     `number` is the entry's number in the session: an entry without a time gets `fallback` plus `number` microseconds.
     """

@@ -21,7 +21,7 @@ from memory_agent.sessions.transcript import Placed, Transcript
 from relay.disk import Report
 
 MOST_NAMED = 1_000
-"""Maximum unreadable places that the report lists; the others are only counted."""
+"""Maximum number of unreadable places that the report lists; the others are only counted."""
 _OTHER_PROJECT = "from a different project"
 _TOO_OLD = "before --since"
 _ONLY_BLOCKS = "injected context"
@@ -167,7 +167,7 @@ class SessionImport:
 
 
 def _written(path: Path) -> datetime:
-    """Return when a file was last modified; 1970 if it cannot be read."""
+    """Return the time a file was last modified, or the Unix epoch if the file cannot be read."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

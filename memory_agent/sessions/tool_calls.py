@@ -101,7 +101,7 @@ def entry_of(
 
 
 def exit_code_in(text: str) -> int | None:
-    """Return the exit code that Gemini CLI adds to a command's output; None for 0, which it does not print."""
+    """Return the exit code that Gemini CLI adds to a command's output, or None for 0, which it does not print."""
     found = _EXIT_LINE.search(text)
     return None if found is None else int(found[1])
 

@@ -52,7 +52,7 @@ class Transcript(ABC):
 
     @property
     def size_bytes(self) -> int:
-        """The current size of the files; 0 if they no longer exist."""
+        """The current size of the files, or 0 if they no longer exist."""
         return _size(self.path)
 
     @property
@@ -157,7 +157,7 @@ class DocumentTranscript(Transcript):
 
 
 class FolderTranscript(Transcript):
-    """A growing folder of JSON files, read in the order of their names."""
+    """A growing folder of JSON files, read in name order."""
 
     def __init__(self, path: Path, pattern: str, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)
@@ -218,7 +218,7 @@ def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Fo
 
 @contextmanager
 def open_document(path: Path) -> Iterator[BinaryIO]:
-    """Open a document, or the `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile`, `KeyError`."""
+    """Open a document, or the `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile` and `KeyError`."""
     if path.suffix != ".zip":
         with path.open("rb") as stream:
             yield stream

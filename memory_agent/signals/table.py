@@ -149,7 +149,9 @@ def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row
 
 
 def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
-    """Return the row for the type itself, or else for the longest matching `x.*`, or for `*`; None if there is none."""
+    """Return the row for the type itself, or else for the longest matching `x.*`, or for `*`; return None if there is
+    none.
+    """
     exact = by_type.get(event_type)
     if exact is not None:
         return exact
@@ -234,7 +236,7 @@ class LayeredTable:
         return f"{self._own_file}: {reason}" if self._own_file else reason
 
     def _line_of(self, place: str) -> int | None:
-        """Return the line of a field or else of its table; None if neither is in the user's file."""
+        """Return the line of a field or else of its table, or None if neither is in the user's file."""
         steps = [step.partition("[")[0] for step in place.split(".") if step]
         best, found, header = 0, None, ""
         for number, line in enumerate(self._lines, 1):

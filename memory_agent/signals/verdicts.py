@@ -21,7 +21,9 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality and its reason. `is_outright`: it comes from a number, rating or approval rather than a status."""
+    """A quality and its reason. `is_outright`: whether it comes from a number, rating or approval rather than a
+    status.
+    """
 
     quality: float
     reason: Reason

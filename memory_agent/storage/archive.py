@@ -28,9 +28,9 @@ from relay.disk import Role
 from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
-_SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in .3 s
+_SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in 0.3 s
 _SAVED_SHARE = 1 / 8  # changes per memory, if that is more: a save writes 150 MB per 100,000 memories
-_WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take .3 s)
+_WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take 0.3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
 _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the time it takes to save 10,000 memories
 
@@ -59,7 +59,7 @@ class Archive:
     def open(cls, folder: Path, settings: StoreSettings, role: Role, key: UserKey | None = None) -> Self:
         """Open or create the archive in `folder`; large columns that need a rebuild are rebuilt in the background.
 
-        Raises as `Store.open` does.
+        Raises the same errors as `Store.open`.
         """
         store = Store.open(folder, settings, role, key)
         with ExitStack() as undo:
@@ -160,7 +160,7 @@ class Archive:
     def compact(self) -> tuple[int, int]:
         """Free the space of deleted memories in the store and columns; return the store's bytes before and after.
 
-        Raises as `Store.compact` does.
+        Raises the same errors as `Store.compact`.
         """
         with self._writing:
             if not self._is_behind:
@@ -216,12 +216,12 @@ class Archive:
         self._forget_changes()
 
     def _start_save(self) -> None:
-        """Save the columns while batches continue; takes .2 s for 100,000 memories on a healthy disk."""
+        """Save the columns while batches continue; takes 0.2 s for 100,000 memories on a healthy disk."""
         if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
             return
         saving = derived.capture(self.store, self._columns)
         with self._starting:
-            # During `close`, nothing joins this thread, and `close` holds the lock that it needs.
+            # Nothing joins this thread during `close`, because `close` holds the lock that the thread needs.
             if not self._is_closing:
                 self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
                 self._save_thread.start()
@@ -247,7 +247,7 @@ class Archive:
     def _writing_in_turn(self) -> Iterator[None]:
         """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
 
-        Without the queue, the thread that released the lock often reacquired it first, and a batch waited up to .3 s.
+        Without the queue, the thread that released the lock often reacquired it first, and a batch waited up to 0.3 s.
         """
         try:
             with self._queue:
@@ -261,7 +261,7 @@ class Archive:
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:
-        """Hold the writing lock once the columns are complete. Raises as `settled_view` does."""
+        """Hold the writing lock once the columns are complete. Raises the same errors as `settled_view`."""
         is_done = False
         while not is_done:
             self.settled_view()

@@ -122,7 +122,7 @@ class Batch(Snapshot):
     def put_stored(
         self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
     ) -> int:
-        """Add a memory as `put` does, with encoded values from another store; return its row."""
+        """Like `put`, but add a memory whose values another store has encoded; return its row."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
         self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
@@ -154,7 +154,7 @@ class Batch(Snapshot):
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
-        """Set or replace the vectors and words of the memory in `row`; None marks it as waiting for a vector."""
+        """Set or replace the vectors and words of the memory in `row`; None marks it as lacking a vector."""
         record = self._require_row(row)
         self._check_room()
         before = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
@@ -185,7 +185,7 @@ class Batch(Snapshot):
         return row
 
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
-        """Add a memory as `put` does, or replace the memory with the same id; return the stored record.
+        """Like `put`, but replace any memory with the same id; return the stored record.
 
         A replaced memory keeps its event and usage. It also keeps its vector if it has one and its texts are unchanged;
         otherwise it gets `vector`, or waits for one.
@@ -205,7 +205,7 @@ class Batch(Snapshot):
     def delete(self, row: int) -> bool:
         """Delete a memory; return whether it existed. Its events remain known, so a replay does not restore it.
 
-        Works on a full disk.
+        Works even if the disk is full.
         """
         record = self.record(row)
         if record is None:
@@ -250,7 +250,7 @@ class Batch(Snapshot):
     def set_stamp(self, stamp: str) -> None:
         """Set the stamp of the embedder that produces the vectors.
 
-        If the stamp changes, all vectors and words are dropped, every memory waits for new ones, and d may change.
+        If the stamp changes, all vectors and words are dropped, every memory needs new ones, and d may change.
         """
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
@@ -259,7 +259,7 @@ class Batch(Snapshot):
     def set_words_stamp(self, stamp: str) -> None:
         """Set the version of passages and words, and allow this batch to store them.
 
-        If it changes, all words are dropped, and every memory waits for new ones. In a store without words, this also
+        If it changes, all words are dropped, and every memory needs new ones. In a store without words, this also
         removes the mean query vector that earlier versions stored.
         """
         if self.state.words_stamp != stamp:
@@ -343,7 +343,9 @@ class Batch(Snapshot):
                     self.count(SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Delete notes without a run that are older than `oldest_us` or beyond the newest `keep`; return how many."""
+        """Delete notes without a run that are older than `oldest_us` or beyond the newest `keep`; return their
+        number.
+        """
         excess = max(self.waiting_count - keep, 0)
         notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
@@ -426,7 +428,7 @@ class Batch(Snapshot):
         return values
 
     def _settle_pending(self, row: int) -> None:
-        """Record whether the memory waits for a vector or for words."""
+        """Record whether the memory still needs a vector or words."""
         wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
         if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
             self._transaction.delete(PENDING, row_key(row))
@@ -437,7 +439,7 @@ class Batch(Snapshot):
         self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
 
     def _await_all(self) -> None:
-        """Mark every memory as waiting for a vector or for words."""
+        """Mark every memory as needing a vector or words."""
         self._transaction.clear(PENDING)
         keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # row keys are not encrypted
         self._transaction.append_all(PENDING, list(keys))

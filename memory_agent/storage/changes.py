@@ -60,8 +60,8 @@ class Change(msgspec.Struct, frozen=True):
     `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for a row that is new in this range,
     `reword` if its text or metadata changed, `update` if only other fields changed, `vector` if only its vectors
     changed, and `words` if only its word bits changed. `passages` (p, d) are the vectors of the passages after the
-    first, or None; `words` is None if the words are unknown. `new_vector`: the vector and passages were set in this
-    range. `new_words`: the words were set in this range.
+    first, or None; `words` is None if the words are unknown. `new_vector`: whether the vector and passages were set in
+    this range. `new_words`: whether the words were set in this range.
     """
 
     row: int

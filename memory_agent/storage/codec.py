@@ -116,7 +116,7 @@ def with_checksum(number: int, body: bytes) -> bytes:
 
 
 def without_checksum(number: int, value: bytes, what: str) -> bytes:
-    """Return the body of a value. Raises `StoreDamagedError`, naming `what`, if its checksum does not match."""
+    """Return the body of a value. Raises `StoreDamagedError` (with `what`) if its checksum does not match."""
     body = value[CHECKSUM_BYTES:]
     if checksum(number, body) != value[:CHECKSUM_BYTES]:
         raise StoreDamagedError(f"{what} {number} does not match its checksum")
@@ -139,7 +139,7 @@ def row_number(key: bytes) -> int:
 
 
 def name_key(name: str, field: str) -> bytes:
-    """Return the key for an id; a long id is replaced with its digest. Raises `InvalidInputError` naming `field`."""
+    """Return the key for an id; a long id is replaced with its digest. Raises `InvalidInputError` (with `field`)."""
     try:
         key = name.encode()
     except UnicodeEncodeError as error:

@@ -362,7 +362,7 @@ class Columns:
         return set(self._columns["sessions"].view()[start:].tolist())
 
     def _vectors_of(self, changes: list[Change]) -> Embedding:
-        """Return the vectors (m, d), zeros for a memory without one."""
+        """Return the vectors (m, d), or zeros for a memory that has no vector."""
         ndim = self.view.vectors.ndim or next((len(one.vector) for one in changes if one.vector is not None), 0)
         vectors = np.zeros((len(changes), ndim), dtype=np.float32)
         for place, change in enumerate(changes):

@@ -1,6 +1,6 @@
 """Keep the columns in sync with the store: load them from their file, apply the change log, and save them.
 
-The file is only a cache and is not trusted. Columns are rebuilt from the store (.6 s per 10,000 memories) if they are
+The file is only a cache and is not trusted. Columns are rebuilt from the store (0.6 s per 10,000 memories) if they are
 missing or damaged, belong to a different store, embedder or version, or are too old for the change log. Only damage to
 the store itself is an error. All functions are idempotent.
 """
@@ -34,11 +34,11 @@ GRAPH_FILE = "graph.arrays"
 _VERSION = f"4, {TERMS_VERSION}"  # words that a different version split or stemmed differently would not be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Maximum number of changes applied, or memories read, without a background thread (.2 s)."""
+"""Maximum number of changes applied, or memories read, without a background thread (0.2 s)."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The version of the file, and the state of its store when it was saved."""
+    """The version of the file, and the state of the store when the file was saved."""
 
     version: str
     lineage: str
@@ -100,7 +100,7 @@ def load_columns(store: Store, settings: StoreSettings) -> Columns:
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow`, or the rebuild needed instead, is short enough to run without a background thread."""
+    """Whether `follow` (or a rebuild, if one is needed) is short enough to run without a background thread."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE

@@ -49,9 +49,9 @@ def open_environment(
     encryption: Encryption | None = None,
     lock: WriterLock | None = None,
 ) -> Environment:
-    """Open an environment as `Environment.open` does.
+    """Open an environment with `Environment.open`.
 
-    Raises `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`,
+    Raises `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError` and
     `EncryptionKeyMissingError`.
     """
     return Environment.open(
@@ -62,7 +62,7 @@ def open_environment(
 def compact(environment: Environment) -> None:
     """Run `Environment.compact`, and translate its timeout into `DeadlineExceededError`.
 
-    Raises `StoreFullError`, `StoreDamagedError`, `DeadlineExceededError` if a read does not end, `FencedError`.
+    Raises `DeadlineExceededError` if a read does not end, and `StoreFullError`, `StoreDamagedError` and `FencedError`.
     """
     try:
         environment.compact()
@@ -71,12 +71,12 @@ def compact(environment: Environment) -> None:
 
 
 def own(folder: Path, role: Role, takeover_after_s: float = 5.0) -> OwnerLock:
-    """Become the owner of a user's folder (`OwnerLock.acquire`). Raises `StoreOwnedElsewhereError`, `StoreError`."""
+    """Become the owner of a user's folder (`OwnerLock.acquire`). Raises `StoreOwnedElsewhereError` and `StoreError`."""
     return OwnerLock.acquire(folder, role, STORE_ERRORS, takeover_after_s)
 
 
 def last_epoch(folder: Path) -> int:
-    """Return the epoch of the last owner of a user's folder, 0 if there was none. Raises `StoreError`."""
+    """Return the epoch of the last owner of a user's folder, or 0 if there was none. Raises `StoreError`."""
     return epoch_of_last_owner(folder, STORE_ERRORS)
 
 
@@ -88,8 +88,8 @@ def has_records(folder: Path) -> bool:
 def settle_key(folder: Path, key: UserKey | None) -> None:
     """Create the key of a user who has no records yet, before anything else is created.
 
-    Raises `EncryptionKeyMissingError` if the key folder is missing, `StoreEncryptedError` without a `key` in an
-    encrypted data folder, `StoreError`.
+    Raises `EncryptionKeyMissingError` if the key folder is missing, `StoreEncryptedError` if the data folder is
+    encrypted and `key` is None, and `StoreError`.
     """
     if has_records(folder):
         return
@@ -104,18 +104,18 @@ def own_records(
 ) -> Environment:
     """Open or create the records in a user's folder, encrypted if there is a `key`.
 
-    The caller must own the folder; `close` releases `lock`. Raises as `Store.open` does.
+    The caller must own the folder; `close` releases `lock`. Raises the same errors as `Store.open`.
     """
     return records_at(folder / RECORDS_FOLDER, settings, key, lock)
 
 
 def records_at(path: Path, settings: StoreSettings, key: UserKey | None, lock: OwnerLock | None = None) -> Environment:
-    """Open or create the records in the folder `path`, as `own_records` does."""
+    """Open or create the records in the folder `path`, like `own_records`."""
     return open_environment(path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock)
 
 
 def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:
-    """Open the records for reading, even while their owner writes. Raises as `Store.open` does."""
+    """Open the records for reading, even while their owner writes. Raises the same errors as `Store.open`."""
     path = folder / RECORDS_FOLDER
     with opening(folder):
         return open_environment(path, settings.map_size_bytes, DATABASES, readonly=True, encryption=_encryption(key))
@@ -133,7 +133,9 @@ class UserKey:
     """
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: a relay uses the ring too, so a key is created only if the key of `system` exists."""
+        """`is_one_of_many`: whether a relay uses the ring too; if so, a key is created only if the key of `system`
+        exists.
+        """
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many
@@ -141,7 +143,7 @@ class UserKey:
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
         """Return the cipher for a purpose, which takes 2 us. `create`: create a missing key.
 
-        Raises `EncryptionKeyMissingError`, `StoreError` for an unreadable key, `InvalidInputError`.
+        Raises `StoreError` if the key is unreadable, and `EncryptionKeyMissingError` and `InvalidInputError`.
         """
         try:
             if create and self._is_one_of_many and not self._ring.has(self.user_id):
@@ -162,9 +164,9 @@ class UserKey:
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key; None if the settings name no key ring (no encryption). Raises `SettingsError`.
+    """Return a user's key, or None if the settings name no key ring (no encryption). Raises `SettingsError`.
 
-    `is_shared`: as for `open_key_ring`.
+    `is_shared` is as for `open_key_ring`.
     """
     try:
         ring = open_key_ring(settings, data_dir, is_shared=is_shared)
@@ -194,8 +196,8 @@ def require_plain(data_dir: Path) -> None:
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
     """Check that the settings name the data folder's key ring.
 
-    Raises `SettingsError`, `StoreEncryptedError` if only the data folder names a key ring, `EncryptionKeyMissingError`
-    if the settings name a different ring, `StoreError`.
+    Raises `StoreEncryptedError` if only the data folder names a key ring, `EncryptionKeyMissingError` if the settings
+    name a different ring, and `SettingsError` and `StoreError`.
     """
     if open_user_key(settings, data_dir, SYSTEM_USER) is None:
         require_plain(data_dir)

@@ -40,7 +40,7 @@ def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
 def finish_moves(data_dir: Path) -> bool:
     """Finish the moves of a killed process; return whether any were unfinished. The caller must hold the data folder.
 
-    Raises `OSError`, `StoreDamagedError` for a damaged plan.
+    Raises `StoreDamagedError` if the plan is damaged, and `OSError`.
     """
     file = data_dir / STAGE / _PLAN
     if not file.exists():

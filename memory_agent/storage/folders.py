@@ -48,7 +48,7 @@ def is_data_dir(folder: Path) -> bool:
 
 
 def data_dir_of(folder: Path) -> Path | None:
-    """Return the data folder that contains a user's folder; None for a standalone memory."""
+    """Return the data folder that contains a user's folder, or None for a standalone memory."""
     return folder.parent.parent if folder.parent.name == _USERS else None
 
 

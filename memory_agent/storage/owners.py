@@ -174,7 +174,7 @@ class Owners:
     ) -> None:
         """Open the map in the folder `path`. It retains the newest `limit` pairs; with a `key`, it is encrypted.
 
-        Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
+        Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
         self._environment = _open(path, map_size_bytes, key)
         self._key = key
@@ -303,7 +303,7 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
 def encrypt_owners(path: Path, key: UserKey) -> bool:
     """Encrypt the closed map in `path`; return False if it does not exist or is already encrypted. Durable.
 
-    If the process is killed, either the old file or the new one remains. Raises `StoreError`,
+    If the process is killed, either the old file or the new one remains. Raises `StoreError` and
     `EncryptionKeyMissingError`.
     """
     if not path.exists():

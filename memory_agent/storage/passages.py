@@ -159,7 +159,7 @@ class PassageView:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned. A slot that only one of the two graphs found is scanned
-        again with all its passages. Raises as `TableView.scan` does.
+        again with all its passages. Raises the same errors as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -176,7 +176,7 @@ class PassageView:
         return Cosines(first.values, max(first.error, further.error), unseen)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return the exact cosines (m,) of the best passages, NaN where a slot has no vector."""
+        """Return the exact cosines (m,) of the best passages, or NaN where a slot has no vector."""
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
@@ -199,7 +199,7 @@ class PassageView:
         return best, places
 
     def vectors(self, slots: Slots) -> Embedding:
-        """Return the vectors (m, d) of the first passages, zeros where a slot has none."""
+        """Return the vectors (m, d) of the first passages, or zeros where a slot has no vector."""
         return self._first.vectors(slots)
 
     def further(self, slot: int) -> Embedding:
@@ -248,7 +248,7 @@ class PassageVectors:
         return passages
 
     def append(self, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> None:
-        """Add slots as `VectorTable.append` does, with each slot's further passages."""
+        """Add slots, like `VectorTable.append`, with each slot's further passages."""
         start = len(self._ranges)
         self._first.append(vectors)
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -256,7 +256,7 @@ class PassageVectors:
         self._add(np.arange(start, start + len(counts)), counts, further or ())
 
     def set(self, slots: Slots, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> bool:
-        """Set the vectors of `slots` as `VectorTable.set` does, with each slot's further passages."""
+        """Set the vectors of `slots`, like `VectorTable.set`, with each slot's further passages."""
         if not self._first.set(slots, vectors):
             return False
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -291,7 +291,7 @@ class PassageVectors:
         return {**indexes, **self._ranges.arrays(), "owners": self._owners.view()}
 
     def graph_writer(self) -> GraphWriter:
-        """Return a function that writes both graphs, as `VectorTable.graph_writer` does."""
+        """Return a function that writes both graphs, like `VectorTable.graph_writer`."""
         writers = self._first.graph_writer(), self._further.graph_writer()
 
         def write(path: Path, cipher: Cipher | None) -> None:
@@ -301,7 +301,7 @@ class PassageVectors:
         return write
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load both graphs, as `VectorTable.load_graph` does."""
+        """Load both graphs, like `VectorTable.load_graph`."""
         for index, file in zip((self._first, self._further), graph_files(path), strict=True):
             index.load_graph(file, cipher)
 
@@ -327,7 +327,7 @@ _AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 quer
 
 
 class WordBitsView:
-    """The words at one moment. Immutable. `lengths` (n,) are token counts before truncation, 0 if unknown."""
+    """The words at one moment. Immutable. `lengths` (n,) are token counts before truncation, or 0 if unknown."""
 
     def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
         self.lengths = lengths
@@ -382,7 +382,7 @@ class WordBits:
         self._count = 0
 
     def append(self, words: Sequence[Words | None]) -> None:
-        """Add slots with their words, None if unknown. Raises `IndexDamagedError` for a width other than b."""
+        """Add slots with their words, or None if unknown. Raises `IndexDamagedError` for a width other than b."""
         known = [one.bits for one in words if one is not None]
         if known:
             self._add(np.concatenate(known))
@@ -393,7 +393,7 @@ class WordBits:
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
         """Replace the words of `slots` (m,) with `lengths` and `counts` (m,) and the `bits` (w, b) of all words.
 
-        Raises `IndexDamagedError` if b differs from that of the stored words.
+        Raises `IndexDamagedError` if b differs from the b of the stored words.
         """
         self._add(bits)
         self._count += len(slots) - self._known_among(slots)

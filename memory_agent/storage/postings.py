@@ -72,7 +72,7 @@ class PostingsView:
         self._asked: tuple[tuple[str, ...], list[list[_Found]]] = ((), [])
 
     def scores(self, words: Sequence[str]) -> Scores:
-        """Return BM25 scores (n,), 0 for a memory without any of `words` (`terms.query_words`).
+        """Return BM25 scores (n,), or 0 for a memory that contains none of `words` (`terms.query_words`).
 
         Two words with the same stem count twice.
         """

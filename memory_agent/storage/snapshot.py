@@ -120,7 +120,7 @@ class Snapshot:
         return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, or all zeros for a row without a vector."""
         absent = bytes(vector_bytes(self._ndim))
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
@@ -180,7 +180,7 @@ class Snapshot:
             yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that wait for a vector or for words."""
+        """Return the first `limit` rows greater than `after` that still need a vector or words."""
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
     def counts(self) -> Counts:
@@ -237,7 +237,7 @@ class Snapshot:
         return None if value is None else decode_trajectory(key, value)
 
     def trajectories(self) -> Iterator[StoredTrajectory]:
-        """Yield the ended runs in the order of their first end (`number`)."""
+        """Yield the ended runs in the order in which they first ended (`number`)."""
         return self._runs_of(self.run_keys(NUMBERED))
 
     def newest_trajectories(self) -> Iterator[StoredTrajectory]:
@@ -289,7 +289,7 @@ class Snapshot:
         return self._notes_between(RECALLED, index_end(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return the settled changes after change `seq`; None if the log does not reach back that far.
+        """Return the settled changes after change `seq`, or None if the log does not reach back that far.
 
         `rows` is lazy and can be read while the snapshot is open.
         """

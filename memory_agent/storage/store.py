@@ -67,7 +67,7 @@ class Store:
 
         A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; a new
         store creates the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
-        `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
+        `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
         settle_key(folder, key)
@@ -89,7 +89,7 @@ class Store:
         """Begin a batch, which becomes durable when the block ends and is rolled back if it raises.
 
         Waits for another thread's batch. Raises `FencedError` if a newer owner took over, `StoreFullError` (the store
-        remains usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
+        remains usable, and deleting works), and `StoreError` after an I/O error (close and reopen the store).
         """
         with (
             self._writing,
@@ -146,7 +146,7 @@ class Store:
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the same order; None for a row without a memory."""
+        """Return the memory in each row, in the same order, or None for a row without a memory."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
@@ -176,7 +176,7 @@ class Store:
         return [row for row in rows if row is not None]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, or all zeros for a row without a vector."""
         with self.snapshot() as snapshot:
             return snapshot.vectors(rows)
 
@@ -186,7 +186,7 @@ class Store:
             yield from snapshot.scan()
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that wait for a vector or for words."""
+        """Return the first `limit` rows greater than `after` that still need a vector or words."""
         with self.snapshot() as snapshot:
             return snapshot.pending_rows(limit, after)
 
@@ -203,8 +203,8 @@ class Store:
     def compact(self) -> tuple[int, int]:
         """Rewrite the file without deleted data; return its size in bytes before and after.
 
-        Reads continue; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
-        `DeadlineExceededError` if a read does not end, `FencedError`.
+        Reads continue; batches wait. Durable on return. Raises `DeadlineExceededError` if a read does not end, and
+        `StoreFullError`, `StoreDamagedError` and `FencedError`.
         """
         with self._writing:
             if self._refusal is not None:

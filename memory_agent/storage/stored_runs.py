@@ -42,10 +42,10 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
     `row` is the event's memory; `named` are the rows that the event names as used, and `named_count` is their number
-    before any was forgotten. `is_judged`: the memory has its own verdict. `said_at` and `said_chars` locate the event's
-    message in the memory's text; 0 characters mean the whole text. `is_placed`: the event identifies this run by its
-    full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are ids that the
-    event names as used and that are not this user's memories, such as shared items.
+    before any was forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars` locate the
+    event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event identifies
+    this run by its full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are
+    ids that the event names as used and that are not this user's memories, such as shared items.
     """
 
     at_us: int
@@ -85,7 +85,9 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A run's start under an earlier run's id. `before_us` is the previous start under this id, None for the first."""
+    """A run's start under an earlier run's id. `before_us` is the previous start under this id, or None for the
+    first.
+    """
 
     run_id: str
     at_us: int
@@ -344,7 +346,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def query(self) -> Embedding | None:
-        """The query's vector, (d,) float32 of unit length; None if the query was not embedded."""
+        """The query's vector, (d,) float32 of unit length, or None if the query was not embedded."""
         if not self.vector:
             return None
         vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)

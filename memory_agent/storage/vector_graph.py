@@ -39,7 +39,7 @@ _CONNECTIVITY, _EXPANSION_ADD = 16, 128
 _STEP = 64  # slots added at once while no search is running
 _SHORT_STEP = 4  # slots added at once while searches may wait: 2-4 ms
 _PATIENCE_S = 0.005
-_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search may scan outside the graph: .3 ms
+_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search may scan outside the graph: 0.3 ms
 _NICE = 10
 
 

@@ -166,9 +166,9 @@ class TableView:
         return Cosines(values, error, -inf)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return the exact cosines (m,) with `query`, NaN where a slot has no vector.
+        """Return the exact cosines (m,) with `query`, or NaN where a slot has no vector.
 
-        The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` as `scan` does.
+        The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` in the same cases as `scan`.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -181,14 +181,14 @@ class TableView:
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:
-        """Quantize one query. Raises `InvalidInputError` as `scan` does."""
+        """Quantize one query. Raises `InvalidInputError` in the same cases as `scan`."""
         vector = np.asarray(query, dtype=np.float32)
         if vector.ndim != 1 or (self.ndim and vector.size != self.ndim):
             raise InvalidInputError("vector", f"has shape {vector.shape}, expected ({self.ndim or 'd'},)")
         return _quantized_query(vector.tobytes())
 
     def vectors(self, slots: Slots) -> Embedding:
-        """Return the vectors (m, d) of unit length, zeros where a slot has none."""
+        """Return the vectors (m, d) of unit length, or zeros where a slot has no vector."""
         coarse, fine = self._planes.take(slots, self.ndim)
         scales = self._scales[slots]
         whole = fine.astype(np.float32)
@@ -208,7 +208,7 @@ class TableView:
         return self._planes.take_coarse(slots, self.ndim)
 
     def _filled(self, unit: _Quantized, slots: Slots) -> Scales:
-        """Return the approximate cosines (n,) of `slots`, NaN for all others."""
+        """Return the approximate cosines (n,) of `slots`, and NaN for all others."""
         values = self._unknown()
         found = products(unit.coarse, self.coarse(slots))[0]
         values[slots] = found * (self._scales[slots] * unit.scales)
@@ -281,7 +281,8 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots with `vectors` (k, d), zeros for a slot without one yet; (k, 0) adds k slots without one.
+        """Add slots with `vectors` (k, d). A row of zeros adds a slot that has no vector yet, and (k, 0) adds k of
+        them.
 
         Raises `InvalidInputError`, and adds nothing, for vectors that are not finite or have a different d.
         """

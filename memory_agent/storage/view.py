@@ -27,16 +27,17 @@ Span = tuple[datetime | None, datetime | None]
 """A time range from since (inclusive) to until (exclusive); None means unbounded."""
 
 LINKS = ("previous", "following")
-"""The columns with the slots before and after a memory in its session, -1 for none."""
+"""The columns with the slots before and after a memory in its session, or -1 for none."""
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 """The columns that contain name numbers."""
 NO_NAME = -1
 """The number that stands for no name."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""Maximum `among` results that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
+"""Maximum number of `among` results that a view caches, 9 n bytes each; searches of shared items use few policy
+sets."""
 _MOST_MATCHING = 1_000
-"""Maximum `matching` results that a view caches; an author of shared items needs few."""
+"""Maximum number of `matching` results that a view caches; an author of shared items needs few."""
 
 
 class View:
@@ -86,7 +87,7 @@ class View:
         return len(self.rows)
 
     def slots(self, rows: Sequence[int] | Rows) -> Slots:
-        """Return the slot (m,) of each row, -1 for a row without a memory."""
+        """Return the slot (m,) of each row, or -1 for a row without a memory."""
         positions = np.asarray(rows, dtype=np.int64) - self._first_row
         is_known = (positions >= 0) & (positions < len(self._slot_of))
         if is_known.all():
@@ -96,10 +97,10 @@ class View:
         return found
 
     def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
-        """Return which slots (n,) are alive and pass the filter; None if the filter excludes nothing.
+        """Return which slots (n,) are alive and pass the filter, or None if the filter excludes nothing.
 
         Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
-        (`Store.excluded_rows`). Raises `InvalidInputError` for a time without a time zone.
+        (`Store.excluded_rows`). Raises `InvalidInputError` if a time has no time zone.
         """
         passing: Mask | None = None
         for part in () if filter is None else self._conditions(filter, excluded):
@@ -133,7 +134,9 @@ class View:
         return kept
 
     def within(self, spans: Iterable[Span]) -> Mask:
-        """Return which slots (n,) are alive and within any of the spans. Raises `InvalidInputError` as `mask` does."""
+        """Return which slots (n,) are alive and within any of the spans. Raises `InvalidInputError` in the same cases
+        as `mask`.
+        """
         found = np.zeros(self.count, dtype=np.bool_)
         for since, until in spans:
             inside = self.alive.copy()
@@ -192,14 +195,14 @@ class View:
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def vectors_of(self, rows: Sequence[int]) -> Embedding:
-        """Return the vector (m, d) of the first passage of each row, zeros for a row without one."""
+        """Return the vector (m, d) of each row's first passage, or zeros for a row that has no vector."""
         slots = self.slots(rows)
         found = np.zeros((len(slots), self.vectors.ndim), dtype=np.float32)
         found[slots >= 0] = self.vectors.vectors(slots[slots >= 0])
         return found
 
     def metadata_of(self, slots: Slots) -> list[set[int]]:
-        """Return the metadata of each slot (m,), as `metadata.numbers_of` does."""
+        """Return the metadata of each slot (m,), like `metadata.numbers_of`."""
         places = np.full(self.count, -1, dtype=np.int64)
         places[slots] = np.arange(len(slots))
         at = places[self._arrays["metadata_slots"]]

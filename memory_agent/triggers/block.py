@@ -16,7 +16,7 @@ RECALLED = "memory.recalled"
 
 
 class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a block. `score` is its raw cosine, and `relevance` is as in `RetrievedMemory`; None if unknown."""
+    """A memory in a block. `score` is its raw cosine, or None if unknown; `relevance` is as in `RetrievedMemory`."""
 
     id: str
     score: float | None = None
@@ -72,7 +72,7 @@ class Wanted:
     session: str | None = None
 
     def check(self, user_id: str) -> None:
-        """Raise `InvalidInputError` for `system` without a run or session."""
+        """Raise `InvalidInputError` if the user is `system` and no run or session is named."""
         if user_id == SYSTEM_USER and self.run is None and self.session is None:
             raise InvalidInputError("run", "system has no blocks of its own; specify a run, a session or a user")
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from memory_agent.records.embedded import Embedding
 
 EmbedTexts = Callable[[Sequence[str]], Embedding | None]
-"""Returns the vectors (n, d) of texts, or None without a model."""
+"""Returns the vectors (n, d) of texts, or None if there is no model."""
 Hashes = npt.NDArray[np.int64]
 
 _MOST_CHARS = 2_000_000
@@ -67,7 +67,7 @@ class Revisions:
 
 
 def document_query(title: str, text: str, document: str, revisions: Revisions, embed: EmbedTexts) -> str:
-    """Return the query of a document's text, at most 1,500 characters; "" if the text has no usable sentence.
+    """Return the query of a document's text, at most 1,500 characters, or "" if the text has no usable sentence.
 
     `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model,
     the first sentences are used instead of the central ones.

@@ -51,7 +51,7 @@ class Triggers:
         self._embedding = threading.Lock()
 
     def react(self, event: bytes, trigger: str, deadline_ms: float, *, now: datetime | None = None) -> Block | None:
-        """Return the block that `trigger` prescribes for an encoded event; None for an event without usable text.
+        """Return the block that `trigger` prescribes for an encoded event, or None for an event without usable text.
 
         The event need not be ingested yet. The answer omits the event itself, its run, and the latest events of its
         session. The recall is attributed to a run only if feedback or an event of the run names the recall's id, since
@@ -111,7 +111,8 @@ class Triggers:
         return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
-        """Return the vectors of a document's sentences; None without a model or while another document is embedded.
+        """Return the vectors of a document's sentences, or None if there is no model or another document is being
+        embedded.
 
         A hanging embedder therefore blocks at most one of the host's threads.
         """

@@ -116,10 +116,10 @@ class NoParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 
-    `usual_deadline`: the caller set no deadline, so the deadline in the daemon's settings applies if it is shorter than
-    the request's deadline. Times on the wire are UTC, but days begin in the caller's zone: `reference_offset_s` is the
-    UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any, which determines when clocks
-    change.
+    `usual_deadline`: whether the caller set no deadline; if so, the deadline in the daemon's settings applies if it is
+    shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone:
+    `reference_offset_s` is the UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any,
+    which determines when clocks change.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -338,7 +338,9 @@ class RunStepParams(Params, frozen=True, kw_only=True):
 
 
 class RunEndParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0..1, None if unrated."""
+    """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0 to 1, or None if
+    unrated.
+    """
 
     run_id: str
     event_id: EventId
@@ -376,7 +378,7 @@ class SonaImportParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """As `Params.of`. Raises `InvalidInputError` for more bytes than an export can have."""
+        """As `Params.of`. Raises `InvalidInputError` if there are more bytes than an export can have."""
         size = len(arguments["data"])
         if size > _MOST_IMPORT_BYTES:
             raise InvalidInputError("data", f"has {size} bytes; the limit is {_MOST_IMPORT_BYTES}")

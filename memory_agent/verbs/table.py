@@ -91,10 +91,11 @@ class Verb:
     """One verb.
 
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
-    is the scope that a key needs; None for verbs that only the daemon itself calls. `repeat` defines whether a request
-    may be sent again after its answer was lost. `about` defines the users that the key must cover: the request's user,
-    each user that the parameters name, or all users. `answered_by` is the part of the daemon that handles the verb; an
-    embedded `Memory` has the methods of the verbs that a memory handles, with or without the journal.
+    is the scope that a key needs, or None for verbs that only the daemon itself calls. `repeat` defines whether a
+    request may be sent again after its answer was lost. `about` defines the users that the key must cover: the
+    request's user, each user that the parameters name, or all users. `answered_by` is the part of the daemon that
+    handles the verb; an embedded `Memory` has the methods of the verbs that a memory handles, with or without the
+    journal.
     """
 
     name: str
@@ -166,7 +167,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("get", "get", GetParams, list[MemoryRecord],
          "Return memories by their ids.", scope=Scope.RECALL, repeat="read"),
     Verb("forget", "forget", IdsParams, int,
-         "Remove memories, their vectors and words.", repeat="idempotent"),
+         "Remove memories with their vectors and words.", repeat="idempotent"),
     Verb("forget_session", "forget_session", SessionParams, int,
          "Remove the memories, runs and recalls of a session.", repeat="idempotent"),
     Verb("feedback", "feedback", FeedbackParams, FeedbackReport,

@@ -254,7 +254,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         "  vectors.",
         "- LoCoMo's `sessions@10` includes all questions; those without evidence count as found.",
         f"- Shipped settings: {', '.join(f'{name} {value}' for name, value in _shipped().items())}.",
-        "- The constants were chosen on these questions; the intervals account for sampling, but not for this choice.",
+        "- The constants were tuned on these questions; the intervals account for sampling, but not for this choice.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

@@ -3,7 +3,7 @@
 For LoCoMo, the answer to a question is taken as a run's output, the first ten memories of the shipped recall as shown,
 and the evidence turns as used. Since real outputs are longer, the answer is also placed between two phrases of a
 report, and among the answers to 4 or 19 other questions about the conversation, whose evidence then counts as used too.
-The threshold was chosen on conversations 0 to 2.
+The threshold was tuned on conversations 0 to 2.
 
 For airline runs (`attribution_airline`), only false attributions are measured, since no run saw a memory.
 
@@ -182,7 +182,7 @@ def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form
 
 
 def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score with the shipped attribution, as the learner does."""
+    """Score with the shipped attribution, like the learner."""
     by_place = {one.row: one.score for one in weigh(output, case.request, case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 
@@ -281,7 +281,7 @@ def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str
         "`memory_agent/learning/attribution.py` to answers of the shipped recall on LoCoMo, conversations 0 to 4,",
         "categories 1 to 4. A memory is named if its score reaches the threshold. Precision is the share of the",
         "named memories that were used. Found is the share of the used memories that were named. The threshold",
-        f"was chosen on conversations 0 to 2; unless stated otherwise, it is {THRESHOLD:g}.",
+        f"was tuned on conversations 0 to 2; unless stated otherwise, it is {THRESHOLD:g}.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
         "",

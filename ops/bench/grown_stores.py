@@ -78,7 +78,7 @@ class MixedVectors(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Settled[list[Embedded]]:
-        """Return each text's mixture, already settled."""
+        """Return each text's mixture, already computed."""
         return Settled([self._prepared.get(text) or self._mix(text) for text in texts])
 
     def close(self) -> None:
@@ -168,7 +168,9 @@ def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """Return the text that is embedded for the event's memory, composed as by `embedded.embedded_text`."""
+    """Return the text that is embedded for the event's memory, composed in the same way as by
+    `embedded.embedded_text`.
+    """
     payload = event["payload"]
     return "\n".join(filter(None, (payload["summary"], ", ".join(payload["tags"]))))
 

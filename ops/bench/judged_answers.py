@@ -1,8 +1,8 @@
 """Judges the answers to a data set's questions, to measure the effect and calibration of the relevance threshold.
 
 The judged memories are the evidence for a store's own questions, and all memories returned for other stores' questions.
-Other memories returned for own questions are not judged, since annotators mark only the minimal evidence. Memories of
-unrelated stores are judged separately (`strange`).
+Other memories returned for the store's own questions are not judged, since annotators mark only the minimal evidence.
+Memories of unrelated stores are judged separately (`strange`).
 
 Shapes: m judged memories, a answers.
 """
@@ -92,17 +92,23 @@ class Measured:
         return float(np.mean([answer.best < least for answer in self.others(line)]))
 
     def shown(self, line: str, least: float) -> float:
-        """Return the mean number of memories in the answer to an own question, at a threshold of `least`."""
+        """Return the mean number of memories in the answer to one of the store's own questions, at a threshold of
+        `least`.
+        """
         return float(np.mean([(answer.relevance >= least).sum() for answer in self.own(line)]))
 
     def strange(self, line: str, least: float) -> float:
-        """Return the share of own questions answered with an unrelated store's memory, at a threshold of `least`."""
+        """Return the share of the store's own questions answered with an unrelated store's memory, at a threshold of
+        `least`.
+        """
         parts = [(part.relevance, part.is_strange) for part in self.own(line) if part.is_strange is not None]
         reached = [bool((relevance[strange] >= least).any()) for relevance, strange in parts if strange.any()]
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return the AUC: how often the best memory for an own question is more relevant than that for another's."""
+        """Return the AUC: how often the best memory for one of the store's own questions is more relevant than that for
+        another's.
+        """
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
@@ -132,7 +138,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Recall an own or another store's question; `strangers` are the ids of unrelated stores' items."""
+    """Recall a question of this store or of another; `strangers` are the ids of unrelated stores' items."""
     result = memory.recall(
         question.text,
         TOP_K,

@@ -1,9 +1,10 @@
-"""Measures the daemon without Ray (`serve --light`): its start, its memory with a filled store, its recalls when idle.
+"""Measures the daemon without Ray (`serve --light`): its start, its memory use with a filled store, and its recalls
+when idle.
 
-The full form is measured once beside it. A start counts from the process to the ready line; the memory is the
-proportional size (PSS) of all processes.
+The full form is measured once for comparison. A start is timed from the launch of the process to the ready line. Memory
+use is the proportional set size (PSS) of all processes.
 
-Run only this part: `python -m ops.bench.light [--quick]`.
+To run only this benchmark: `python -m ops.bench.light [--quick]`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _form(store: Path, *, is_light: bool) -> dict[str, Any]:
 
 
 def _used(data_dir: Path) -> dict[str, Any]:
-    """Recall as a planner does; return memory, latency, and the share of a core that the idle daemon uses."""
+    """Recall the way a planner does; return memory, latency, and the share of a core that the idle daemon uses."""
     with MemoryClient(_USER, data_dir=data_dir) as client:
         took_ms = []
         for question in queries(_RECALLS, seed=6):

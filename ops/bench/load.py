@@ -3,8 +3,8 @@ queries.
 
 In process, one model with two lanes is measured, with texts of 256 tokens in the bulk lane and as many bulk threads as
 cores, or one fewer. Through RPC, a user's recalls are measured while the same user's events are published and ingested.
-Variants alternate, and no query is repeated. A query should be delayed by at most one embedding, so the delays of the
-median and the 99th percentile are in units of the time of embedding the longest text.
+Variants alternate, and no query is repeated. A query should be delayed by at most one embedding, so the median and
+99th-percentile delays are given as multiples of the time it takes to embed the longest text.
 
 To run only this benchmark: `python -m ops.bench.load [--quick]`.
 """

@@ -1,8 +1,8 @@
 """Measures the relevance threshold in small stores: paraphrased questions should be answered, unrelated ones refused.
 
 The memories in `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all memories. Each store is asked its own
-questions, the next store's questions, and unrelated ones, with the default settings. An own question is kept if its
-memory is in the answer. Any other question is refused if its answer is empty.
+questions, the next store's questions, and unrelated ones, with the default settings. One of the store's own questions
+is kept if its memory is in the answer. Any other question is refused if its answer is empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """
@@ -49,7 +49,7 @@ class Paraphrases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shares(NamedTuple):
-    """The shares of questions kept and refused by stores of `size` memories; NaN if there were no questions."""
+    """The shares of questions kept and refused by stores of `size` memories, or NaN if there were no questions."""
 
     size: int
     kept: float

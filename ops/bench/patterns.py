@@ -1,7 +1,7 @@
 """Measures whether patterns group runs by task, on an airline agent's 100 real runs (25 tasks, four trials each).
 
 A run's request is either the customer's first message, often just "I would like to change my flight", or everything
-that the customer wants, as a conductor would state its objective. Thresholds were chosen on even-numbered tasks. A
+that the customer wants, as a conductor would state its objective. Thresholds were tuned on even-numbered tasks. A
 pattern is pure if all its runs are of one task. An impure pattern is not always wrong, since some tasks (8 and 9, for
 example) differ in little more than the customer's name. The second part measures whether the steps that runs share
 distinguish success from failure (`shared_steps`).

@@ -1,9 +1,9 @@
 """Measures what the relevance threshold keeps for a store's own questions and refuses for other stores' questions.
 
 Each store is asked its own questions and as many questions of the data set's other stores, through `Memory`, without a
-threshold. The answer to another store's question should be empty ("refused"), and the evidence for an own question
-should be kept ("kept", a share of recall@10). Data sets have equal weight, as do own and other questions. Then small
-stores are sampled from all sets (`store_sizes`).
+threshold. The answer to another store's question should be empty ("refused"), and the evidence for the store's own
+questions should be kept ("kept", a share of recall@10). Data sets have equal weight, as do own and other questions.
+Then small stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 
@@ -151,7 +151,8 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
         "- AUC is how often the best memory for an own question is more relevant than the best memory for another",
         "  store's question.",
         "- Kept is the share of recall@10 that remains. Refused is the share of other stores' questions with an",
-        "  empty answer. Shown is the mean number of memories, of ten, in the answer to an own question.",
+        "  empty answer. Shown is the mean number of memories, of ten, in the answer to one of the store's own",
+        "  questions.",
         "- Error is the mean difference between relevance and share of evidence in ten bins. Slope and offset fit the",
         '  logits best; they are 1 and 0 if relevance is calibrated. "Left out" is the error with a fit on the other',
         "  data sets.",

@@ -57,7 +57,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _use(data_dir: Path, user: str, *, remember: bool = False) -> int:
-    """Use a memory as a planner would; return its size on disk in bytes."""
+    """Use a memory the way a planner would; return its size on disk in bytes."""
     with MemoryClient(user, data_dir=data_dir) as client:
         for text in passages(_TEXTS, seed=5) if remember else ():
             client.remember(text)

@@ -189,7 +189,9 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
 
 
 def light_rows(figures: Figures) -> Iterator[Row]:
-    """Yield start, memory, recall and idle load of the daemon without Ray, beside those of the full form."""
+    """Yield the start time, memory use, recall latency and idle load of the daemon without Ray, compared with the full
+    form.
+    """
     light, full = figures["light"], figures["full"]
     yield _at_most("light: ready after its start", light["start_s"]["median"], figures["target_start_s"], "s",
                    measured=_spread(light["start_s"]), beside=f"full {_spread(full['start_s'])} s")  # fmt: skip
@@ -259,8 +261,8 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
     """Yield the costs of searching shared items, of recalling both tiers, and for users without shared items."""
     for size, one in figures.items():
         for name, over, figure, target in (
-            ("items", "own", "search relative to a recall of as many own memories", "target_over_own"),
-            ("both", "own", "recall of both tiers relative to own memories", "target_local"),
+            ("items", "own", "search relative to a recall of as many of the user's own memories", "target_over_own"),
+            ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
             ("own", "unshared", "own recall with a shared store relative to without", "target_local"),
             ("beside_both", "beside_own", "own recall while another user recalls both tiers versus own", None),
         ):

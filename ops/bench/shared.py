@@ -1,12 +1,13 @@
-"""Measures searches of shared items relative to recalls of as many own memories, and the cost of the shared tier.
+"""Measures searches of shared items relative to recalls of as many of the user's own memories, and the cost of the
+shared tier.
 
 A daemon's users have copies of a grown store; the shared store contains the same texts as items. The same questions are
-asked alternately of the own memories, of the items, and of both. The additional time of recalling from both tiers is
-the cost for users who request the shared tier.
+asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
+tiers is the cost for users who request the shared tier.
 
-The cost for other users is measured in two ways: own recalls alternate with those of a second daemon without shared
-items, and own recalls run while another user, in a separate process, recalls continuously from own memories or from
-both tiers.
+The cost for other users is measured in two ways: recalls of a user's own memories alternate with those of a second
+daemon without shared items, and such recalls run while another user, in a separate process, recalls continuously from
+that user's own memories or from both tiers.
 
 To run only this benchmark: `python -m ops.bench --only shared [--quick]`.
 """
@@ -159,7 +160,7 @@ def _search(client: MemoryClient, question: str) -> None:
 
 
 def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
-    """Return each question's time, by way and turn. Each series uses different questions."""
+    """Return each question's latency, by way of asking and turn. Each series uses different questions."""
     names = list(ways)
     taken_ms: dict[str, Blocks] = {name: [[] for _ in range(_TURNS)] for name in names}
     for question in queries(_WARM_UP, seed=700 + series):

@@ -1,9 +1,9 @@
 """A simulated deployment: agents recall, use memories and report outcomes.
 
-Own memories, items and scores come from `shared_worlds`. Merging both tiers (`recall.shared.merged`) and computing
-figures from reports (`knowledge.figures.Figures`) use the shipped code; only the agents are simulated. An agent reads
-an answer from the top (the cascade model of Craswell et al. 2008) and uses the first memory that it believes. The run's
-outcome depends on whether that memory helps with the request.
+Users' own memories, items and scores come from `shared_worlds`. Merging both tiers (`recall.shared.merged`) and
+computing figures from reports (`knowledge.figures.Figures`) use the shipped code; only the agents are simulated. An
+agent reads an answer from the top (the cascade model of Craswell et al. 2008) and uses the first memory that it
+believes. The run's outcome depends on whether that memory helps with the request.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Arm:
     reporting them as used without success. With `proven`, twenty users report in advance that all helpful items
     (`helpful`), or the same number of random items (`random`), succeeded. `late` delays publishing one helpful item per
     kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often the best
-    proven item gets this place if own memories fill the others. `worse_last` ranks items that are worse than usual
-    after new ones.
+    proven item gets this place if the user's own memories fill the others. `worse_last` ranks items that are worse than
+    usual after new ones.
     """
 
     name: str
@@ -131,7 +131,9 @@ class Seen(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One answer: the last completed epoch, the kind, whether own memories can fill it, and its measurements."""
+    """One answer: the last completed epoch, the kind, whether the user's own memories can fill it, and its
+    measurements.
+    """
 
     epoch: int
     kind: str
@@ -143,8 +145,8 @@ class Searched(NamedTuple):
     """The results of one search for a kind after an epoch.
 
     For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
-    `others` and `late` are the proven shares of the found items that help, do not help, or are late and help; None if
-    no such item was found.
+    `others` and `late` are the proven shares of the found items that help, do not help, or are late and help, or None
+    if no such item was found.
     """
 
     epoch: int
@@ -169,7 +171,7 @@ Order = Callable[[Sequence[FoundItem], Mapping[str, float]], list[FoundItem]]
 
 
 def _by(added: Callable[[FoundItem, float], float]) -> Order:
-    """Sort by the score before any release plus `added`, which receives an item and its boost."""
+    """Sort by the score before any release, plus the result of `added(item, boost)`."""
 
     def order(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[FoundItem]:
         def score(one: FoundItem) -> float:

@@ -8,7 +8,8 @@ the request.
 The remaining texts become users' own memories.
 
 A world contains the shipped code's results for each request: the memories that each owner recalls, and the items that a
-search finds. Both are the same in every deployment, because deployments change neither own memories nor item texts.
+search finds. Both are the same in every deployment, because deployments change neither users' own memories nor item
+texts.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _ACCOUNT_CHARS = 1_500
 _LONG_CHARS = 140
 _TITLE_CHARS = 200
 _THOUGHTS = 6
-_DRAWN = 3  # one in three helps if the data contain no labels
+_DRAWN = 3  # if the data contain no labels, one memory in three counts as helpful
 _CONVERSATION_KINDS, _CHAT_KINDS = 6, 4
 _OWNERS = 5
 
@@ -103,7 +104,7 @@ class World:
 
 
 class Draft(NamedTuple):
-    """A world before any search: own memories are stored, but items are not published."""
+    """A world before any search: users' own memories are stored, but items are not published."""
 
     owners: tuple[str, ...]
     items: list[Text]

@@ -148,7 +148,9 @@ def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
 
 
 def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
-    """Return the mean values by kind and seed after an epoch, for answers that own memories fill or not (`is_full`)."""
+    """Return the mean values by kind and seed after an epoch, for answers that the user's own memories fill or do not
+    fill (`is_full`).
+    """
     of: dict[Key, list[Seen]] = {}
     for world, seed, one in found:
         for answer in one.answers:
@@ -158,7 +160,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the difference of each value with its interval, for one world or all; NaN if there are no kinds."""
+    """Return the difference of each value with its interval, for one world or all, or NaN if there are no kinds."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
@@ -490,13 +492,13 @@ def draw(measured: Measured, file: Path) -> None:
 _HEAD = """\
 # Value of reported outcomes for shared items
 
-Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, own memories, searches, figures, releases and
-the merging of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds} deployments.
-In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs} epochs. After each
-epoch, their runs are reported and the figures released. {size.others} other users, who have used no items, ask each
-kind of request in a wording that nobody else uses. Values are percentages, and differences are in percentage points.
-The 95 % intervals use {resamples:,} resamples of whole kinds of request and, simultaneously, of whole deployments of
-each set (Owen 2007). The cost of searches and recalls is in `results.md`.
+Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, users' own memories, searches, figures,
+releases and the merging of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds}
+deployments. In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs} epochs.
+After each epoch, their runs are reported and the figures released. {size.others} other users, who have used no items,
+ask each kind of request in a wording that nobody else uses. Values are percentages, and differences are in percentage
+points. The 95 % intervals use {resamples:,} resamples of whole kinds of request and, simultaneously, of whole
+deployments of each set (Owen 2007). The cost of searches and recalls is in `results.md`.
 
 An agent reads from the top. It uses a memory that helps with probability {agent.believes} and any other memory with
 probability {agent.mistakes}; otherwise it reads on with probability {agent.reads_on}. A run succeeds with probability
@@ -510,7 +512,8 @@ _TAIL = """\
 ## What this shows, and what it does not
 
 - *success* is the probability that the run succeeds, given the shown memories. *First shared item helps* and *one of
-  five helps* do not depend on the agent. Own memories never help here, because the data contain no labels for them.
+  five helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for
+  them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
   gain comes from being shown and used, not from outcomes. In *helpful proven*, twenty users have reported the truth
   about every item, which gives the upper limit of merging. In *others proven*, the same number of random found items is
@@ -529,8 +532,8 @@ _TAIL = """\
   arms. The results of recalls and searches are computed once per text. Only figures change them, and they are applied
   in the same way as in the store (a test compares both). Late items are in the index from the start, but hidden. Item
   ids are new in each run of the command, so random draws differ between runs.
-- If own memories fill the answer, shared items have only the reserved place, which the agent reads last. There,
-  outcomes can improve little, and an item proven for a different kind of request takes the place in half of the
+- If the user's own memories fill the answer, shared items have only the reserved place, which the agent reads last.
+  There, outcomes can improve little, and an item proven for a different kind of request takes the place in half of the
   recalls.
 """
 

@@ -70,7 +70,7 @@ _TAIL = """\
 
 ## What this does not show
 
-- Five conversations give coarse intervals, and settings were chosen on them. Claims about other conversations require
+- Five conversations give coarse intervals, and settings were tuned on them. Claims about other conversations require
   other data: this file is half of the source, and the other half is held back.
 - LoCoMo's questions were written by an annotator, are asked only once, and have no order. More can be learned from a
   user who returns to the same matter, and nothing from a user who never does.

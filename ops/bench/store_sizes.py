@@ -41,7 +41,7 @@ _BATCH = 64
 
 
 class Size(NamedTuple):
-    """A size: the memories per store, the number of stores, and the maximum number of own questions per store."""
+    """A size: the memories per store, the number of stores, and the maximum number of its own questions per store."""
 
     memories: int
     stores: int
@@ -135,7 +135,7 @@ def deal(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store with evidence for questions of `history`; None if it has too few items or questions."""
+    """Sample a store with evidence for questions of `history`; return None if it has too few items or questions."""
     own = _questions(history, size, random)
     evidence = {id_ for question in own for id_ in question.relevant}
     if not own or len(evidence) > size.memories or size.memories > len(history.items) * (1 + mixture.is_mixed):

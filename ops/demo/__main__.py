@@ -46,7 +46,7 @@ def main() -> int:
     screen.title(
         "An episodic memory for agents",
         "When new input arrives, similar work from past sessions is recalled, along with how it ended. "
-        "Real daemon, real processes, real model, in a temporary folder; about a minute.",
+        "Uses a real daemon, real processes and a real model in a temporary folder; takes about a minute.",
     )
     try:
         left_behind = _tell(screen)

@@ -80,7 +80,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), cls)
 
     def pages(self) -> list[Page]:
-        """Return the pages in chronological order, with kinds equally frequent and no text repeated."""
+        """Return the pages in chronological order. All kinds are equally frequent, and no text is repeated."""
         chance = random.Random(_SEED)
         texts = _dealt(self.kind, chance)
         drawn = [next(texts) for _ in range(sum(self.pages_per_week))]

@@ -75,7 +75,7 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Compared = tuple[Moments, Moments]
-"""A learner's results, and those with learning off."""
+"""A learner's results, and the results with learning off."""
 
 
 def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:

@@ -75,7 +75,9 @@ class RunFigures(NamedTuple):
 
 
 class Requested(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one request. `is_mixed`: its task's past runs include successes and failures, so order matters."""
+    """The results of one request. `is_mixed`: whether its task's past runs include successes and failures, so order
+    matters.
+    """
 
     arm: str
     held: Held

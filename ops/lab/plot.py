@@ -34,7 +34,9 @@ def check_plot(file: Path) -> None:
 
 
 def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
-    """Plot the learning curves to a PNG file, with learning off as the line at 0. Raises what `check_plot` raises."""
+    """Plot the learning curves to a PNG file, relative to learning off (the line at 0). Raises the same errors as
+    `check_plot`.
+    """
     check_plot(file)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -52,7 +52,7 @@ class Protocol:
 
     @property
     def histories(self) -> list[History]:
-        """The conversations, each as one user's, with only the measured questions."""
+        """The conversations, each assigned to its own user, with only the measured questions."""
         dataset = self.conversations
         if dataset is None:
             return []

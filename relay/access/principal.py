@@ -33,7 +33,7 @@ PUBLIC = "public"
 class Origin(NamedTuple):
     """The key that published an event, as stored in the journal.
 
-    `for_all`: the key is for all users, so its claims about ownership are accepted for each of them.
+    `for_all`: whether the key is for all users, so that its claims about ownership are accepted for each of them.
     """
 
     key_id: str
@@ -43,8 +43,8 @@ class Origin(NamedTuple):
 class Principal(NamedTuple):
     """The holder of a key.
 
-    `user_id` None: the key is for all users. `groups`: the key's organisations (`org:NAME`) and tier (`tier:NAME`), as
-    named in access policies.
+    If `user_id` is None, the key is for all users. `groups`: the key's organisations (`org:NAME`) and tier
+    (`tier:NAME`), as named in access policies.
     """
 
     key_id: str
@@ -75,7 +75,7 @@ class Principal(NamedTuple):
             raise ScopeMissingError(scope.value, self.key_id)
         if self.user_id is not None and user_id is None:
             raise UserNotAllowedError(
-                "user_id", f"the key {self.key_id} is for one user; this requires one for all users"
+                "user_id", f"the key {self.key_id} is for one user; this request requires a key for all users"
             )
         if self.user_id not in (None, user_id):
             raise self.not_for_user()

@@ -30,7 +30,8 @@ _LONGEST_PLACE = 9
 class Form(NamedTuple):
     """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key).
 
-    `is_sealed`: values are encrypted. `is_checked`: values have a checksum that covers their numeric key.
+    `is_sealed`: whether values are encrypted. `is_checked`: whether values have a checksum that covers their numeric
+    key.
     """
 
     plain_bytes: int | None
@@ -67,7 +68,9 @@ class TransactionCipher:
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key. A key without its name stays plain, so it can bound a scan."""
+        """Return the stored form of a key. A key prefix that omits the name is not encrypted, so it can serve as the
+        bound of a scan.
+        """
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key

@@ -67,7 +67,7 @@ class KeyRing:
         """Return a user's cipher for a purpose. With `create`, create the user's key if it is missing.
 
         Checks the key file each time (2 us), so that no process keeps using a destroyed key. Raises
-        `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
+        `EncryptionKeyMissingError`, `KeyFileError` and `MalformedEventError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> cipher.open(cipher.seal(b"Staging needs the VPN", about=b"7"), about=b"7")
@@ -236,9 +236,9 @@ class KeyRing:
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
     """Return the ring in the keys folder from the settings, or None if no keys folder is set.
 
-    `is_shared`: `data_dir` contains the data of many users, encrypted with one ring; otherwise it is the folder of one
-    memory. Raises `RelaySettingsError` if the path is relative, or if the folder is inside `data_dir`, where each copy
-    of the data would contain the keys.
+    `is_shared`: whether `data_dir` contains the data of many users, encrypted with one ring; otherwise it is the folder
+    of one memory. Raises `RelaySettingsError` if the path is relative, or if the folder is inside `data_dir`, where
+    each copy of the data would contain the keys.
 
     >>> open_key_ring(EncryptionSettings(keys_folder="/srv/keys"), Path("/srv/memory")).folder
     PosixPath('/srv/keys')

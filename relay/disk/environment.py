@@ -8,7 +8,7 @@ LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a trunca
 and a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages
 before LMDB reads them.
 
-Rejected: one SQLite file for everything. A commit of 1 KB takes .3 ms with LMDB, a warm read .7 us.
+Rejected: one SQLite file for everything. A commit of 1 KB takes 0.3 ms with LMDB, a warm read 0.7 us.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Environment:
         """Close, and replace the file with the environment in `copy` (a folder from `room_for_copy`). Durable on
         return.
 
-        Data written to the environment after it was copied is lost. Raises `failed`, `full`, `TimeoutError`.
+        Data written to the environment after it was copied is lost. Raises `failed`, `full` and `TimeoutError`.
         """
         try:
             flush_copy(copy)
@@ -416,7 +416,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name; None for a database that is missing from a read-only file of an older version."""
+    """Return the handles by name, or None for a database that is missing from a read-only file of an older version."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):

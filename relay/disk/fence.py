@@ -47,7 +47,7 @@ class WriterLock:
 
     @classmethod
     def take(cls, folder: Path, errors: ErrorFamily) -> Self:
-        """Lock `folder`, which must exist. Raises `in_use` (with the owner), `OSError`."""
+        """Lock `folder`, which must exist. Raises `in_use` (with the owner) and `OSError`."""
         path = folder / _LOCK_FILE
         descriptor = _try_lock(path)
         if descriptor is None:
@@ -115,7 +115,7 @@ class OwnerLock(WriterLock):
         """Become the owner of `folder`, creating it if it does not exist.
 
         A `library` does not wait. A `host` waits for another host to release the lock, and takes over after
-        `takeover_after_s`. Raises `in_use` with the owner, and `failed` for an `OSError`.
+        `takeover_after_s`. Raises `in_use` with the owner, and `failed` if an `OSError` occurs.
         """
         with _system_errors(folder, errors):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

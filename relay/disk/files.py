@@ -63,7 +63,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file as `write_private` does, unless it exists. If several processes do so, the first one wins."""
+    """Write a file with `write_private`, unless it exists. If several processes do so, the first one wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):
@@ -109,7 +109,7 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
     LMDB writes the first two pages of a file in place. A process killed between the two writes leaves a file that LMDB
     will never open (measured: SIGKILL within the first write). So `make` writes into a temporary folder, and the
     complete file is moved into place. Rejected: treating a partial file as a new file, because a truncated file looks
-    the same. Raises `OSError`, and the errors of `make`.
+    the same. Raises `OSError`, and any error that `make` raises.
     """
     file = path / DATA_FILE
     if file.exists() and file.stat().st_size:

@@ -4,7 +4,7 @@ A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, in 14 
 process for all of its users. So this module walks all pages that the newest commit reaches. It checks numbers, flags,
 bounds, child pages, the counts of each tree, and that no page is used twice. It does not read values, which have their
 own checksums, or unreachable pages. Rejected: `lmdb.verify`, which is as thorough but twenty times as slow, and a check
-in a child process for each store that is opened. The check takes 40 ms for 10,000 memories and .4 s for 100,000.
+in a child process for each store that is opened. The check takes 40 ms for 10,000 memories and 0.4 s for 100,000.
 
 Reads format 1, as written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
@@ -71,7 +71,7 @@ class _FaultError(Exception):
 
 
 def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> str | None:
-    """Check an open environment as `find_fault` does, before any page is read, even while other processes write.
+    """Check an open environment, like `find_fault`, before any page is read, even while other processes write.
 
     `begin` opens an LMDB read transaction, which reads no page but keeps the pages of its commit alive. Raises
     `CommitGoneError` if no try finds the commit, because LMDB's lock file belongs to a different file.
@@ -86,7 +86,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`, or None.
 
     `commit` belongs to an open read transaction; None selects the newest commit and requires that no process is
-    writing. A missing or empty file has no fault. Raises `CommitGoneError`, `OSError`.
+    writing. A missing or empty file has no fault. Raises `CommitGoneError` and `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:

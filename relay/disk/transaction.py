@@ -132,7 +132,7 @@ class Transaction:
     def scan_stored(
         self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Pair]:
-        """Yield the pairs as `scan` does, without decrypting them."""
+        """Like `scan`, but yield the pairs without decrypting them."""
         if self._databases[database] is None:
             return
         try:

@@ -41,7 +41,7 @@ class Admission:
         return self.admit_mapping(decode_mapping(data, self.limits), principal, now)
 
     def admit_mapping(self, mapping: object, principal: Principal, now: datetime) -> Event:
-        """Admit a decoded event, as `admit` does. Checks the user first."""
+        """Like `admit`, for a decoded event. Checks the user first."""
         if isinstance(mapping, Mapping):
             mapping = _with_user(mapping, principal)
         event = event_from_mapping(mapping, self.limits, now)

@@ -1,6 +1,6 @@
 """Acknowledged intake with group commit: all queued publishes become one transaction, with one ack per publisher.
 
-There is no timer: the next batch queues while the disk writes a commit (20,000 events/s with acks after .74 ms,
+There is no timer: the next batch queues while the disk writes a commit (20,000 events/s with acks after 0.74 ms,
 measured). A publisher's events are journaled in the publisher's order; events after a gap are rejected, and the
 publisher resends them. The journal recognises repeats by `event_id`, so the state here may be lost at any time.
 """

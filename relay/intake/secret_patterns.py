@@ -52,7 +52,9 @@ class SecretFormat(NamedTuple):
 
 
 def fold_case(text: str) -> str:
-    """Convert the ASCII letters of `text` to lower case as `re.IGNORECASE` does, keeping every character's position."""
+    """Convert `text` to lower case, mapping the letters that `re.IGNORECASE` matches to ASCII letters, and keeping
+    every character's position.
+    """
     if not text.isascii():
         text = text.replace("ſ", "s").replace("ı", "i").replace("İ", "i")
     return text.lower()

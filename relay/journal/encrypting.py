@@ -35,7 +35,8 @@ def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now:
     """Encrypt the journal in `folder`, which must not be open; return its number of events. Durable on return.
 
     A kill at any moment leaves either the old or the new file. Idempotent. Damaged entries are moved to the quarantine.
-    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
+    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError` and
+    `EncryptionKeyMissingError`.
     """
     mark = read_mark(folder, settings)
     if not mark.is_new and mark.key_id is None:

@@ -189,7 +189,7 @@ def moment(milliseconds_since_1970: int) -> datetime:
 
 
 def counter(transaction: Transaction, name: str) -> int:
-    """Return a durable counter, 0 if it was never set."""
+    """Return a durable counter, or 0 if it was never set."""
     value = transaction.get(COUNTERS, name.encode())
     return 0 if value is None else number(value)
 

@@ -43,7 +43,7 @@ _ERRORS = ErrorFamily(
 def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False) -> Environment:
     """Open the environment of the journal in `folder`. A writer creates it, and is its only writer until `close`.
 
-    Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
+    Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError` and `JournalError`.
     """
     try:
         if readonly:
@@ -74,7 +74,7 @@ def require_encryption(environment: Environment, keys: KeyRing | None, *, readon
     """Check that a journal is encrypted with `keys`, or plain if `keys` is None. A new journal adopts the keys.
 
     Returns the id of the system key, or None if the journal is plain, or new and `readonly`. Raises
-    `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+    `EncryptionMismatchError` and `EncryptionKeyMissingError`.
     """
     with environment.read() as transaction:
         mark, is_new = transaction.get(COUNTERS, MARK), _is_new(transaction)
@@ -143,7 +143,7 @@ def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
 def rewind(folder: Path, settings: JournalSettings, to: Mapping[str, int], *, others: int | None = None) -> None:
     """Move consumers back to the cursors in `to`, never forward. Durable on return.
 
-    `others` is the cursor for consumers that are not in `to`. Raises `JournalInUseError`, `JournalError`.
+    `others` is the cursor for consumers that are not in `to`. Raises `JournalInUseError` and `JournalError`.
     """
     with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
         for name, seq in list(transaction.scan("consumers")):

@@ -54,7 +54,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Appended(NamedTuple):
-    """The number of an event in the journal. `duplicate`: the event was already there."""
+    """The number of an event in the journal. `duplicate`: whether the journal already contained the event."""
 
     seq: int
     duplicate: bool
@@ -94,8 +94,8 @@ class Journal:
     ) -> Self:
         """Open the journal in folder `path`. A writer creates it if needed and owns it. With `keys`, it is encrypted.
 
-        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
-        `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`, `EncryptionMismatchError`
+        and `EncryptionKeyMissingError`.
 
         >>> with Journal.open(Path("journal")) as journal:
         ...     journal.append(events, now)[-1].seq
@@ -127,7 +127,7 @@ class Journal:
         """Append events in order, in one transaction; return their numbers. Durable on return.
 
         `origins` holds the origin of each event, if known. The same transaction quarantines `suspects` and stores the
-        cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written),
+        cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written) and
         `JournalError`.
 
         >>> journal.append(events[:2], now)
@@ -458,7 +458,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Close, and release the lock. No other thread may be using the journal. Idempotent.
+        """Close, and release the lock. Must not be called while another thread is using the journal. Idempotent.
 
         >>> journal.close()
         """

@@ -33,8 +33,8 @@ def user_of_source(source: str) -> str | None:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts quarantined bytes: named by their source, else by their content, else
-    `system`.
+    """Return the user whose key encrypts quarantined bytes: the one that their source names, else the one that their
+    content names, else `system`.
     """
     try:
         named = user_of_source(source) or decode_mapping(data, _LIMITS)

@@ -113,7 +113,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return a message received by ROUTER `number`: 0 is plain, and the peers of 1 have proved a CURVE key."""
+    """Return a message received by ROUTER `number`: 0 is plain; peers of 1 have proved that they hold a CURVE key."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)
@@ -186,7 +186,7 @@ class ClientSocket(_Client[PlainSocket]):
     """A DEALER to the relay, which need not be running yet. Only `wake` is thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity, queue: int = 1_000) -> None:
-        """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError`, `RelaySettingsError`."""
+        """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._limits = Limits(queue, queue, _REPLY_BYTES)
         self._waker = Waker()
         super().__init__(endpoint, identity)
@@ -216,7 +216,7 @@ class ClientSocket(_Client[PlainSocket]):
 
 
 class AsyncClientSocket(_Client[AsyncSocket]):
-    """`ClientSocket` for an event loop. Raises `RelayUnavailableError`, `RelaySettingsError` when it connects."""
+    """`ClientSocket` for an event loop. Raises `RelayUnavailableError` and `RelaySettingsError` when it connects."""
 
     async def send(self, frames: Sequence[bytes]) -> None:
         await self._socket.send_multipart([*frames, self._token.current])
@@ -232,7 +232,7 @@ class DoorbellSocket:
     """A SUB socket that keeps only the newest doorbell. Not thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
-        """Connect. Raises `RelayUnavailableError`, `RelaySettingsError`."""
+        """Connect. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._socket = zeromq.open_subscriber(zeromq.context(), Limits(), newest_only=True)
         zeromq.connect(self._socket, endpoint, identity, RelayUnavailableError)
 
@@ -248,7 +248,7 @@ class AsyncDoorbellSocket:
     """`DoorbellSocket` for an event loop."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
-        """Connect. Raises `RelayUnavailableError`, `RelaySettingsError`."""
+        """Connect. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._socket = zeromq.open_subscriber(zeromq.async_context(), Limits(), newest_only=True)
         zeromq.connect(self._socket, endpoint, identity, RelayUnavailableError)
 

@@ -26,8 +26,8 @@ _CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
 class ReplySocket:
     """Answers requests. Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
 
-    Rejected: one thread that owns the socket and forwards requests and replies. Each hand-over takes a quarter of a
-    millisecond if the cores were idle (measured on two virtual cores).
+    Rejected: one thread that owns the socket and forwards requests and replies. Each handover takes a quarter of a
+    millisecond if the cores are idle (measured on two virtual cores).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -73,7 +73,9 @@ class ReplySocket:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close; unsent replies are still sent for up to a second. No other thread may be using the socket."""
+        """Close; unsent replies are still sent for up to a second. Must not be called while another thread is using the
+        socket.
+        """
         self._socket.close(linger=_LINGER_MS)
         self._waker.close()
 
@@ -140,7 +142,7 @@ class RequestSocket:
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if needed.
 
-        Raises `ProtocolError` for an invalid endpoint, `RelaySettingsError` if CURVE keys are missing.
+        Raises `ProtocolError` if the endpoint is invalid, and `RelaySettingsError` if CURVE keys are missing.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
@@ -148,7 +150,7 @@ class RequestSocket:
         self._correlations = itertools.count(1)
 
     def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises the errors of `send` and `receive`."""
+        """Send `body` and return the frames of its reply. Raises the same errors as `send` and `receive`."""
         return self.receive(self.send(body), timeout_s)
 
     def send(self, body: bytes | Sequence[bytes]) -> bytes:
@@ -181,7 +183,9 @@ class AsyncRequestSocket:
     """Sends requests to one endpoint, any number at a time, in the event loop in which it was created."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
-        """Connect as `RequestSocket` does. With `once`, the socket does not reconnect (`is_lost`)."""
+        """Connect; the arguments are those of `RequestSocket`. With `once`, the socket does not reconnect
+        (`is_lost`).
+        """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
         end = zeromq.connect_once(self._socket) if once else None
@@ -195,7 +199,7 @@ class AsyncRequestSocket:
         self._end_watch = None if end is None else zeromq.Watch(end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises the errors of `RequestSocket.request`.
+        """Send `body` and return the frames of its reply. Raises the same errors as `RequestSocket.request`.
 
         Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
         """

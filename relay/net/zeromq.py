@@ -272,7 +272,7 @@ def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) ->
 def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
     """Connect to an endpoint, which need not be bound yet, with the CURVE keys of `identity` if needed.
 
-    Closes the socket and raises `failure` for an invalid endpoint, `RelaySettingsError` if the keys are missing.
+    Closes the socket and raises `failure` if the endpoint is invalid, or `RelaySettingsError` if the keys are missing.
     """
     try:
         if is_curve(endpoint):

@@ -70,7 +70,8 @@ class Publisher:
         """Connect to `ingest` (`relay_endpoints(data_dir).ingest`); the relay need not be running yet.
 
         `identity` defaults to the token beside the socket file. `on_progress` is called in the background thread.
-        Raises `JournalInUseError` if another publisher uses the spool, `RelaySettingsError`, `RelayUnavailableError`.
+        Raises `JournalInUseError` if another publisher uses the spool, and `RelaySettingsError` and
+        `RelayUnavailableError`.
         """
         self._settings = settings or PublisherSettings()
         self._limits = limits or EventLimits()
@@ -99,9 +100,9 @@ class Publisher:
     def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
         """Queue an event and return its `event_id`. On return it is durable only if spooled: see `flush`.
 
-        Waits while the window is full. Without queueing the event, raises `MalformedEventError` if it is invalid,
-        `RelayUnavailableError` if there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable
-        and the spool is full.
+        Waits while the window is full. Raises `MalformedEventError` if the event is invalid, `RelayUnavailableError` if
+        there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable and the spool is full; the
+        event is then not queued.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> publisher.publish(event)
@@ -303,7 +304,7 @@ class Publisher:
             raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process exits{hint}")
 
     def _take_waiting(self) -> None:
-        """While there is room, take waiting events in order: those that did not fit, and those that need the disk."""
+        """While there is room, take waiting events in order."""
         for waiting in tuple(self._waiting):
             try:
                 waiting.is_taken = self._take(waiting.event, waiting.data)
@@ -469,7 +470,7 @@ class AsyncPublisher:
         on_progress: Callable[[Progress], None] | None = None,
         identity: Identity | None = None,
     ) -> None:
-        """Connect as `Publisher` does. `on_progress` is called in another thread."""
+        """Connect; the arguments are those of `Publisher`. `on_progress` is called in another thread."""
         self._publisher = Publisher(
             ingest,
             settings=settings,
@@ -482,7 +483,7 @@ class AsyncPublisher:
         self._order = asyncio.Lock()
 
     async def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event, in the order of the calls; return its `event_id`. Raises the errors of
+        """Queue an event, in the order of the calls; return its `event_id`. Raises the same errors as
         `Publisher.publish`.
         """
         async with self._order:
@@ -492,7 +493,7 @@ class AsyncPublisher:
             return event_id
 
     async def flush(self, timeout_s: float = 30.0) -> FlushReport:
-        """Wait until every event is acknowledged or rejected, as `Publisher.flush` does."""
+        """Wait until every event is acknowledged or rejected, like `Publisher.flush`."""
         return await asyncio.to_thread(self._publisher.flush, timeout_s)
 
     @property
@@ -501,7 +502,7 @@ class AsyncPublisher:
         return self._publisher.acked_through
 
     async def close(self) -> None:
-        """Flush and stop, as `Publisher.close` does."""
+        """Flush and stop, like `Publisher.close`."""
         await asyncio.to_thread(self._publisher.close)
 
     async def __aenter__(self) -> Self:

@@ -55,7 +55,7 @@ class Spool:
     def add(self, event: Event, now: datetime) -> bool:
         """Append an event; return False if it is already in the spool. Durable on return.
 
-        Raises `SpoolFullError` without storing it.
+        Raises `SpoolFullError` and stores nothing if it does not fit.
         """
         seq, duplicate = self._append([event], now)[0]
         self._last_seq = max(self._last_seq, seq)

@@ -132,7 +132,7 @@ class DaemonWorld:
                     raise
 
     def _reach(self, what: str = "cursor") -> int:
-        """The journal number up to which events are handled, or the last number; 0 for an empty journal."""
+        """The journal number up to which events are handled, or else the last number; 0 for an empty journal."""
         try:
             with Journal.open(journal_folder(self.data_dir), readonly=True) as journal:
                 return journal.last_seq if what == "last" else journal.cursor("memory")

@@ -1,7 +1,7 @@
 """Flips bits, truncates and zeroes tails in every file of a data folder, including kinds of file added later.
 
-Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are good: the same answers
-as before, one of our errors that reports the damage, or (counted separately) different answers for damage that
+Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are acceptable: the same
+answers as before, one of our errors that reports the damage, or (counted separately) different answers for damage that
 verification finds. A process that dies, a foreign error, and unreported different answers are findings.
 """
 
@@ -116,7 +116,7 @@ class Opening:
 def inspect(
     base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
 ) -> Iterator[str]:
-    """Apply each damage to a copy of `base`, and yield what went wrong."""
+    """Inflict each damage on its own copy of `base`, and yield what went wrong."""
     opening = Opening()
     try:
         shutil.copytree(base, work)

@@ -125,7 +125,9 @@ def _owners(data_dir: Path) -> dict[str, Any]:
 
 
 def _keys(data_dir: Path) -> dict[str, Any]:
-    """Return the keys and scopes. The token of the folder's own key may change: clients read it from the file."""
+    """Return the keys and scopes. The token of the folder's own key may change, because clients read it from the
+    file.
+    """
     token = ensure_local_key(data_dir)
     own = Credentials(data_dir).of_token(token.encode())
     others = [str(key) for key in read_keys(data_dir) if key.id != own.key_id]

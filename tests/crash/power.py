@@ -18,7 +18,7 @@ from .world import World, wait_until
 
 @dataclass
 class Cut:
-    """The promises before the power cut, and the contents of the disk."""
+    """The number of events acknowledged before the power cut, and what the disk contains after it."""
 
     acked: int
     found: int
@@ -32,7 +32,7 @@ def power_cut(
     again.
 
     With `disk_lies` (the control), the relay and the owner never flush, and the world is not continued. With
-    encryption, the keys are created on the same disk just before. Raises `CannotMountError`.
+    encryption, the keys are first created on the same disk. Raises `CannotMountError`.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)

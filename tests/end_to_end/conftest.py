@@ -1,4 +1,4 @@
-"""A real daemon for the tests that need one, started as a user does, with Ray or without it."""
+"""A real daemon for the tests that need one, started the way a user starts it, with or without Ray."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DaemonProcess:
         self.ready = json.loads(line)
 
     def stop(self) -> int:
-        """Stop the daemon as a supervisor does; return its exit code."""
+        """Stop the daemon the way a supervisor does; return its exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
@@ -107,7 +107,7 @@ def daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def light_daemon() -> Iterator[DaemonProcess]:
-    """As `daemon`, without Ray, for the tests of one file."""
+    """Like `daemon`, without Ray, for the tests of one file."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", light=True)
         process.start()

@@ -67,7 +67,7 @@ class McpProcess:
         return found
 
     def end(self) -> str:
-        """Stop the process as a client does; return its standard error."""
+        """Stop the process the way a client does; return its standard error."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
         return said

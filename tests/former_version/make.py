@@ -149,7 +149,7 @@ def publish(data_dir: Path, events: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def daemon(data_dir: Path, *settings: str) -> Iterator[None]:
-    """Run a daemon, and stop it as a supervisor does."""
+    """Run a daemon, and stop it the way a supervisor does."""
     words = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(data_dir), *SETTINGS, *FAST, *settings]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -184,7 +184,7 @@ def _row(data: bytes) -> None:
 
 
 def _sqlite(value: object) -> object:
-    """Return a value as SQLite does: text and blobs as bytes, numbers unchanged."""
+    """Return a value in SQLite's form: text and blobs as bytes, numbers unchanged."""
     if value is None or isinstance(value, bytes | float):
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:

@@ -173,7 +173,7 @@ def _values(data: bytes) -> None:
 
 
 def _record_marker(data: bytes) -> None:
-    """Check that only the stored marker grants access, and that no key is created for another marker."""
+    """Check that only the stored marker grants access, and that no key is created for a different marker."""
     folder = _records()
     with lmdb.open(str(folder / RECORDS_FOLDER), max_dbs=20, map_size=STORE.map_size_bytes) as engine:
         markers = engine.open_db(b"encryption")

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The problem's code; "" for a result."""
+        """The problem's code, or "" for a result."""
         return json.loads(self.body).get("code", "") if self.status >= 400 else ""
 
     def json(self) -> Any:

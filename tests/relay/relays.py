@@ -94,7 +94,7 @@ class RelayProcess:
         return self._log.read_text()
 
     def stop(self) -> int:
-        """Stop the process as a supervisor does; return the exit code."""
+        """Stop the process the way a supervisor does; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:

@@ -198,6 +198,6 @@ def test_a_principal_is_limited_to_its_scopes_and_its_user(
             str(refused.value)
             == {
                 "bob": "user_id: the key k is for another user; omit the user, or use that user's key",
-                None: "user_id: the key k is for one user; this requires one for all users",
+                None: "user_id: the key k is for one user; this request requires a key for all users",
             }[user]
         )

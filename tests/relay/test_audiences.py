@@ -1,4 +1,6 @@
-"""Test events about shared items: only the key `local` can publish them, and a key reads those for its groups."""
+"""Test events about shared items: only the key `local` can publish them, and other keys can read only those for their
+own groups.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class Routes:
-    """The request handlers of one server. Must be used in one event loop."""
+    """The request handlers of one server. Must be used from a single event loop."""
 
     def __init__(
         self,
@@ -227,7 +227,9 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the wanted run or session, whose blocks `system` receives; None while it is unknown."""
+        """Return the owner of the requested run or session, whose blocks `system` receives, or None while it is
+        unknown.
+        """
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",

@@ -34,7 +34,7 @@ class Place:
 
 
 def place_of(settings: HttpSettings) -> Place | None:
-    """Return the address to listen on; None if HTTP is off.
+    """Return the address to listen on, or None if HTTP is off.
 
     Raises `SettingsError` for an invalid address, for a non-loopback address without a certificate, and for a missing
     certificate or private key.
@@ -68,7 +68,8 @@ def is_loopback(host: str) -> bool:
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
     """Return a status and a reason if Host does not name this machine or Origin is a different site, else None.
 
-    `named` are the host names in the settings. With TLS and no names, the certificate identifies the host.
+    `named` are the host names in the settings. If TLS is used and `named` is empty, the certificate identifies the
+    host.
     """
     own = _name_of(host)
     is_own = is_loopback(own) or own in {name.lower() for name in (place.host, *named)}

@@ -51,7 +51,7 @@ _RETRY_AFTER_S = 1
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """An error. `code` is its stable code; `args` are the exception's arguments in a Python client.
 
-    `retryable`: the same request may succeed later.
+    `retryable`: whether the same request may succeed later.
     """
 
     type: str

@@ -36,7 +36,7 @@ class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome for an event: its journal number, or the `code`, `field` and `reason` of its refusal.
 
-    `duplicate`: the journal already contained an event with this id, so nothing was stored.
+    `duplicate`: whether the journal already contained an event with this id, so that nothing was stored.
     """
 
     event_id: str | None = None

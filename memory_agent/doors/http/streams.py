@@ -193,7 +193,7 @@ class _Awaited(NamedTuple):
 
 
 class JournalWatch:
-    """Wakes the streams whose users have new journal entries. Must be used in one event loop.
+    """Wakes the streams whose users have new journal entries. Must be used from a single event loop.
 
     The relay signals each new event without naming its user. One task therefore reads the journal for all streams, with
     the data folder's token, and wakes the streams concerned, which read with their own keys. Waking 40 idle streams at
@@ -259,7 +259,7 @@ _under_way: set[asyncio.Task[bytes]] = set()
 
 
 class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports that work continues. `waiting`: the number of memories still without a vector; None for work that
+    """Reports that work continues. `waiting`: the number of memories still without a vector, or None for work that
     computes no vectors.
     """
 

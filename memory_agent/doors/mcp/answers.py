@@ -37,7 +37,7 @@ def _block(result: RecallResult) -> str:
 
 
 def block_of_records(records: Iterable[MemoryRecord]) -> str:
-    """Return these memories in full, in a fenced block; "" if there are none."""
+    """Return these memories in full, in a fenced block, or "" if there are none."""
     retrieved = tuple(
         RetrievedMemory(record=record, score=None, lexical_score=None, sona_score=0.0, retrieval="lexical")
         for record in records

@@ -60,7 +60,7 @@ class Reply(NamedTuple):
 
 
 class McpDoor:
-    """Answers MCP messages. Must be used in its reception's event loop."""
+    """Answers MCP messages. Must be used from its reception's event loop."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception

@@ -88,7 +88,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> Any:
-        """The tool, prompt or resource that the message names, for the header `Mcp-Name`; None for other methods."""
+        """The tool, prompt or resource that the message names, for the header `Mcp-Name`, or None for other methods."""
         parameter = NAMED.get(self.method)
         return None if parameter is None else self.params.get(parameter)
 

@@ -1,9 +1,9 @@
 """Bridges an agent's standard input to the daemon's `/mcp`: each line is a message, and each request uses an
 `Exchange`.
 
-A coding agent starts one bridge process per session, so it uses only msgspec, sockets and threads: its imports take .07
-s of processor time and 18 MB. The transports of the `mcp` library (2.3) take .84 s and 63 MB (measured), have no
-deadlines and start no daemon; asyncio by itself adds 9 MB and .05 s. The bridge lists the tools without a daemon,
+A coding agent starts one bridge process per session, so it uses only msgspec, sockets and threads: its imports take
+0.07 s of processor time and 18 MB. The transports of the `mcp` library (2.3) take 0.84 s and 63 MB (measured), have no
+deadlines and start no daemon; asyncio by itself adds 9 MB and 0.05 s. The bridge lists the tools without a daemon,
 starts a daemon if none is running, and answers every request within a deadline, at worst with an error that explains
 what to do.
 """
@@ -61,7 +61,8 @@ class LocalDoor:
     """Finds the address of a data folder's daemon, and starts a daemon if none is running."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
-        """`token` is that of the caller's own key; None means the data folder's token. `say` shows a line to the user.
+        """`token` is the token of the caller's own key; None means the data folder's token. `say` shows a line to the
+        user.
 
         `start_with` are extra arguments of `serve`, which runs in the data folder; None means that no daemon is
         started.
@@ -247,7 +248,9 @@ class Bridge:
             self._slots.release()
 
     def _key(self, message: Message) -> str | None:
-        """Return the key of an identical earlier call of unknown outcome, or a new key; None for other messages."""
+        """Return the key of an identical earlier call of unknown outcome, or a new key; return None for other
+        messages.
+        """
         if message.method != "tools/call":
             return None
         key = self._unsure.setdefault(_call(message), os.urandom(16).hex())

@@ -21,7 +21,7 @@ from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 
 MOST_CHARS = 4_000
-"""Maximum characters of a query that are searched for dates, to bound the time."""
+"""Maximum number of characters of a query that are searched for dates, to bound the time."""
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
 """Matches a year."""
 _DAY = timedelta(days=1)
@@ -62,7 +62,8 @@ _ROUNDED = frozenset({"year", "month", "week"})
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time that a query names: `since` inclusive, `until` exclusive, in UTC. At most one is None (open).
+    """A span of time that a query names. `since` is inclusive and `until` is exclusive; both are in UTC. At most one is
+    None (open).
 
     `phrase` is `query[start:end]`: the words as written, including the preposition.
     """

@@ -79,7 +79,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the smallest and largest number that `text`, in digits or words, may mean."""
+    """Return the smallest and largest number that `text`, in digits or words, can mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -101,7 +101,7 @@ def weekday_of(text: str) -> int:
 
 
 def which_of(text: str | None) -> str:
-    """Return what the words mean: `last`, `this` or `next`, or "" if none of these is among them."""
+    """Return what the words mean: `last`, `this` or `next`, or "" if they contain none of these."""
     word = text.lower().split()[-1] if text else ""
     return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)
 
@@ -131,8 +131,8 @@ class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows.
 
     `prepositions` are those that make a bare phrase a time; a kind without them is always a time. `floats`: a phrase
-    without a year takes the year of the range that it begins. `is_day`: the phrase may have a time of day. `is_long`: a
-    modifier may select a part ("early March").
+    without a year takes the year of the range that it begins. `is_day`: whether the phrase may have a time of day.
+    `is_long`: whether a modifier may select a part ("early March").
     """
 
     prepositions: frozenset[str] = frozenset()
@@ -386,9 +386,9 @@ RULES = (
 
 
 REACH = 48
-"""Maximum characters of a word or modifier before a phrase."""
+"""Maximum number of characters in a word or modifier before a phrase."""
 MOST_PHRASES = 32
-"""Maximum phrases found in a query, to bound the time."""
+"""Maximum number of phrases found in a query, to bound the time."""
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip
@@ -441,7 +441,7 @@ class Phrase(NamedTuple):
 
     @property
     def preposition(self) -> str:
-        """The lead in lower case with single spaces; "" if there is none."""
+        """The lead in lower case with single spaces, or "" if there is none."""
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property

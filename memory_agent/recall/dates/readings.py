@@ -189,7 +189,7 @@ def _is_range(text: str, first: Phrase, last: Phrase) -> bool:
 
 
 def _is_backed(text: str, phrase: Phrase) -> bool:
-    """Whether the context makes a weak phrase a time."""
+    """Whether the context makes a weak phrase count as a time."""
     kind = phrase.rule.kind
     if phrase.preposition.rpartition(" ")[2] in phrase.kind.prepositions:
         return kind != "season" or text[: phrase.inner_start].rstrip().lower().endswith("the")

@@ -3,7 +3,7 @@
 `dateutil` parses and calculates. This module decides the width of a span, and which Monday or May is meant: the latest
 that has begun, since recall is about the past. Weeks begin on Monday, and seasons are those of the northern hemisphere.
 All methods raise `ValueError` or `OverflowError` for a date that does not exist. Rejected by measurement (decision
-0015): `dateparser`, which needs .25 s and 14 MB to load, and 1 ms per phrase.
+0015): `dateparser`, which needs 0.25 s and 14 MB to load, and 1 ms per phrase.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _PARTS_OF_DAY = {
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _DAYS_OF_MONTH = 30.4
 _MOST_MONTHS_IN_DAYS = 9
-"""Maximum months of a span that is divided by days; longer spans are divided at month boundaries."""
+"""Maximum length, in months, of a span that is divided by days; longer spans are divided at month boundaries."""
 _MOST_YEARS_BACK = 8
-"""Maximum years between two leap days."""
+"""Maximum number of years between two leap days."""
 
 
 class Window(NamedTuple):
-    """A span of time: `since` inclusive, `until` exclusive, both with a time zone; None if open."""
+    """A span of time. `since` is inclusive, `until` is exclusive, and both have a time zone; an open end is None."""
 
     since: datetime | None
     until: datetime | None

@@ -51,7 +51,7 @@ def test_connecting_writes_absolute_paths_and_prints_what_to_do_next(run: Run, h
     line = hooks["hooks"]["UserPromptSubmit"][0]["hooks"][0]["command"]
     assert line == f"{Path(sys.executable).with_name('memory-agent')} hook codex --user alice --data-dir {data_dir}"
     again = run("connect", "codex", "--user", "alice")
-    assert ("no change" in again.stdout, again.stderr) == (True, "note: Codex is connected already\n")
+    assert ("no change" in again.stdout, again.stderr) == (True, "note: Codex is already connected\n")
     assert run("disconnect", "codex").exit_code == 0
     assert not (home / ".codex").exists()
     assert run("disconnect", "codex").stderr == "note: Codex was not connected\n"

@@ -132,7 +132,7 @@ def test_an_unknown_id_is_named(filled: Path, run: Run, run_json: RunJson) -> No
 def test_a_receipt_is_readable_and_an_id_is_named_with_its_option(filled: Path, run: Run) -> None:
     hint = run("forget", "01KHJY9080NWG22H9Q8BBD7B80", "--user", "alice", "--yes")
     assert hint.exit_code == 2
-    assert "memory ids must be given with --id: forget --id 01KHJY9080NWG22H9Q8BBD7B80" in hint.stderr
+    assert "memory ids must be passed with --id: forget --id 01KHJY9080NWG22H9Q8BBD7B80" in hint.stderr
     planned = run("forget", "--user", "alice", "--session", "s-1", "--dry-run").stdout.splitlines()
     assert planned[0] == "would be erased, of alice"
     assert [" ".join(line.split()) for line in planned[1:4]] == [

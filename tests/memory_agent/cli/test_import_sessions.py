@@ -72,7 +72,7 @@ def test_an_import_that_finds_nothing_names_where_it_looked(
     for place in (".claude/projects/**/*.jsonl", "elsewhere/sessions/**/rollout-*.jsonl"):
         assert f"note: looked for sessions in {tmp_path / place}\n" in nothing.stderr
     assert run_json("import-sessions", str(tmp_path))["looked_in"] == [f"{tmp_path}/**/*{{.jsonl,.json,.traj,.zip}}"]
-    assert "in no folder; specify files or folders" in run("import-sessions", "--client", "chatgpt").stderr
+    assert "no folder was searched; specify files or folders" in run("import-sessions", "--client", "chatgpt").stderr
 
 
 def test_a_dry_run_counts_and_imports_nothing(run: Run, run_json: RunJson, sessions: Path, data_dir: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_bad_line_is_named_by_number_and_field_and_the_others_are_sent(publish
     ]
     assert "error: line 4: event: is not a JSON object\n" in result.stderr
     assert "error: line 10: event: is not JSON: Number out of range\n" in result.stderr
-    assert "error: line 5: user_id: is missing; --user NAME sets the user of events without one\n" in result.stderr
+    assert "error: line 5: user_id: is missing; --user NAME sets the user for events that name none\n" in result.stderr
     assert [text for _, text in relay.journaled()] == ["good", "last"]
 
 

@@ -93,7 +93,7 @@ def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Pat
 
 
 def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> None:
-    """At most half of the threads serve one user. Requests of other users overtake its waiting requests."""
+    """At most half of the threads serve one user. Requests from other users overtake this user's waiting requests."""
     socket = ReplySocket(ipc_endpoint(tmp_path / "w.sock"))
     go_on = threading.Event()
     counts = {"running": 0, "most": 0}

@@ -63,7 +63,7 @@ class Host:
 
 
 class Processes:
-    """Starts hosts. Requests of `stuck` users wait for `go_on`."""
+    """Starts hosts. Requests from `stuck` users wait for `go_on`."""
 
     def __init__(self) -> None:
         self.hosts: list[Host] = []

@@ -267,7 +267,7 @@ def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
 
 
 def test_waiting_events_are_read_again_after_an_erasure() -> None:
-    """The erased numbers are unknown, as the erasure was repeated and found nothing the second time."""
+    """The erased numbers are unknown, because the erasure was repeated and found nothing the second time."""
 
     class Busy(World):
         under_way, goes_on = asyncio.Event(), asyncio.Event()

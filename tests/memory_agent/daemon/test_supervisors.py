@@ -36,7 +36,7 @@ with_ray = pytest.mark.parametrize("supervised", ["full"], indirect=True)
 
 
 class Supervised:
-    """A started supervisor, with the event loop that it must be used in."""
+    """A started supervisor, with the event loop from which it must be used."""
 
     def __init__(self, form: str, folder: Path) -> None:
         self.layout = Layout(folder)

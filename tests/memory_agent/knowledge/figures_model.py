@@ -136,8 +136,8 @@ class Tally:
         return [levels[level] for level in range(QUARTERS + 1)]
 
     def state(self) -> tuple[dict[str, tuple[int | None, ...]], list[tuple[bool, set[str]]]]:
-        """Return the contributions by user, and for each figure whether it is released and which users changed
-        since.
+        """Return each user's contributions and, for each figure, whether it has been released and which users have
+        changed it since.
         """
         series = (self.usage, self.quality, self.rating)
         parts = {user: astuple(part) for user, part in self.parts.items()}

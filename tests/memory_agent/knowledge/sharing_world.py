@@ -172,7 +172,7 @@ def bytes_below(folder: Path) -> bytes:
 
 
 class RecordingStore:
-    """The store, recording requests and answers. Satisfies `SharedStore`."""
+    """A store that records requests and answers. Satisfies `SharedStore`."""
 
     def __init__(self, world: World) -> None:
         self._world = world

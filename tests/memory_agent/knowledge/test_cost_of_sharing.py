@@ -28,7 +28,7 @@ BOTH = ("local", "global")
 
 
 class Listed(PassageEmbedder):
-    """The model, recording the embedded queries."""
+    """The model, which records the queries that it embeds."""
 
     def __init__(self, model: Embedder, steps: list[str]) -> None:
         self._model = model
@@ -55,7 +55,7 @@ class Listed(PassageEmbedder):
 
 
 class ListedStore:
-    """The store, recording the searches begun."""
+    """A store that records when searches start."""
 
     def __init__(self, knowledge: Knowledge, steps: list[str]) -> None:
         self._knowledge = knowledge
@@ -72,7 +72,7 @@ class ListedStore:
 def test_a_query_is_with_the_embedder_before_the_search_of_shared_items_begins(
     tmp_path: Path, embedder: Embedder, world: World
 ) -> None:
-    """Both searches wait for the embedder, and beginning the shared search takes .2 ms."""
+    """Both searches wait for the embedder, and starting the shared search takes 0.2 ms."""
     item, steps = world.published("ann", "Connect to the VPN before a deploy to staging"), list[str]()
     store = ListedStore(world.shared, steps)
     with Memory.open(tmp_path / "ben", embedder=Listed(embedder, steps), shared=store) as ben:

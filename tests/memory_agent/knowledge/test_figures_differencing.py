@@ -1,4 +1,4 @@
-"""What releases reveal about one user to an attacker who controls all other users and compares the releases."""
+"""Test what releases reveal about one user to an attacker who controls all other users and compares the releases."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 
 def praise(world: World, item: GlobalRecord, users: range) -> None:
-    """Report, as hosts do, for users who repeatedly use a version successfully and rate it."""
+    """Report, like a host, for users who repeatedly use a version successfully and rate it."""
     report(world, item, users, 1.0)
 
 

@@ -52,7 +52,7 @@ class Between:
         return answer
 
     def keep_up(self) -> None:
-        """Release due figures as upkeep does."""
+        """Release due figures, like upkeep."""
         self._knowledge.expire()
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:

@@ -394,7 +394,7 @@ class SharingModel(CheckedSharing):
 
     @rule(crash=crashes)
     def tell_followers(self, crash: int | None) -> None:
-        """Announce changes as the daemon does. After a kill, the next call continues the announcement."""
+        """Announce changes the way the daemon does. After a kill, the next call continues the announcement."""
         if crash is not None:
             self.model.announce()
             self.run(self.followers.announce, crash)

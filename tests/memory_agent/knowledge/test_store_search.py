@@ -100,7 +100,7 @@ def published_sheet(world: World, text: str) -> GlobalRecord:
 
 
 def test_the_store_marks_only_long_texts_and_the_recall_what_it_shows(world: World) -> None:
-    """Marking all fifteen items would take .4 ms of the search, and most of them are not shown."""
+    """Marking all fifteen items would take 0.4 ms of the search, and most of them are not shown."""
     long = published_sheet(world, LONG)
     for number in range(8):
         world.published("ann", f"{SHORT}, says sheet {number}")

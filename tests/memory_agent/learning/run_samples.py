@@ -84,7 +84,7 @@ def things_to_use(memory: Memory, count: int = 5) -> list[str]:
 
 
 def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], query: str = "", **fields: Any) -> None:
-    """Store a recall's note as a recall does."""
+    """Store a recall's note the way a recall does."""
     store = memory._archive.store
     rows = [store.row_of_id(record_id) for record_id in shown]
     store.note_recall(

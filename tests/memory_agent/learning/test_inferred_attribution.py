@@ -1,4 +1,4 @@
-"""Inferring from a run's text what it used: facts count, but the request and common words do not."""
+"""Test how used memories are inferred from a run's text: facts count, but the request and common words do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run id that is reused after its run ended names a new run, whatever the order of events."""
+"""A run id that is reused after its run ended names a new run, regardless of the order of events."""
 
 from __future__ import annotations
 

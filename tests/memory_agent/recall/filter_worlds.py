@@ -44,7 +44,7 @@ class World:
         return self._masks[key]
 
     def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
-        """Return the cosine of `vector` with each row's vector; NaN for a row without one."""
+        """Return the cosine of `vector` with each row's vector, or NaN for a row without one."""
         unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
         return self.vectors @ unit
 
@@ -147,7 +147,7 @@ def _change(world: World, rng: np.random.Generator) -> None:
 
 
 def _keep(world: World, row: int, vector: Embedding | None) -> None:
-    """Record a vector as the store does: of unit length, in float16."""
+    """Record a vector in the store's form: of unit length, in float16."""
     if vector is not None:
         stored = unit_vector(vector, NDIM).astype(np.float16).astype(np.float64)
         world.vectors[row] = stored / np.linalg.norm(stored)

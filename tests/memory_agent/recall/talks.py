@@ -31,7 +31,7 @@ SHOWN = MemoryFilter(agent_id="shown")
 
 
 class Turn(NamedTuple):
-    """The content of one memory. `length` is in tokens. `is_known`: the words have vectors.
+    """The content of one memory. `length` is in tokens. `is_known`: whether the words have vectors.
 
     `padding` is the number of additional words, which occur in no query.
     """

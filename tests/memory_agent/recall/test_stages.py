@@ -1,5 +1,6 @@
-"""Stages: gains from context and as answers equal a manual computation, within session and filter; learning is
-scaled."""
+"""Stages: gains from context, and gains of answers, equal a manual computation within session and filter; learning is
+scaled.
+"""
 
 from __future__ import annotations
 

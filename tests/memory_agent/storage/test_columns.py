@@ -320,7 +320,7 @@ def puts(records: list[MemoryRecord], start: int = 1) -> list[Change]:
 
 
 def columns_of(*records: MemoryRecord) -> Columns:
-    """Return columns of these records, in rows from 1, after change 1."""
+    """Return columns built from these records, numbering rows and changes from 1."""
     return built(dict(enumerate(records, 1)), {})
 
 

@@ -38,7 +38,9 @@ Memories = Sequence[tuple[str, str, str] | None]
 
 
 def fts5_scores(model: Memories, words: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return each slot's BM25 score from FTS5, 0 if it contains none of `words`. None in `model` is a removed slot."""
+    """Return each slot's BM25 score from FTS5, or 0 if it contains none of `words`. None in `model` is a removed
+    slot.
+    """
     scores = np.zeros(len(model))
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"CREATE VIRTUAL TABLE words {FTS5}")

@@ -27,7 +27,7 @@ def embedder() -> Iterator[Embedder]:
 
 
 class Counting:
-    """The real embedder, counting the texts that it receives."""
+    """The real embedder, which counts the texts that it receives."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.texts: list[str] = []
