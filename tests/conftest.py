@@ -68,7 +68,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Run each file's tests in one process, with shared fixtures, and all files that start Ray in the same process.
+    """Run each file's tests in one process, with shared fixtures.
+
+    The files that start Ray run in two processes, those of `tests/ops` in the second, so at most two run at a time.
 
     Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2 (it renames items, but they keep their names).
     """
@@ -76,7 +78,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "ray" if starts_ray(nodeid) else nodeid.partition("::")[0]
+            if starts_ray(nodeid):
+                return "Ray of tests/ops" if nodeid.startswith("tests/ops/") else "Ray"
+            return nodeid.partition("::")[0]
 
     return ByFile(config, log)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -63,6 +63,7 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
     command = [sys.executable, "-m", "memory_agent", "blocks", "--user", "block-reader", "--role", "conductor"]
     command += ["--count", "2", "--data-dir", str(daemon.data_dir)]
     with (
+        ExitStack() as stack,
         MemoryClient("block-reader", data_dir=daemon.data_dir) as memory,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -71,7 +72,8 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
     ):
         assert following.stdout is not None
         assert following.stderr is not None
-        assert "blocks for conductor, caused by chat.user_msg, user_input; end" in following.stderr.readline()
+        stack.callback(following.kill)  # a failed assertion would wait for its end
+        assert "blocks for conductor, caused by chat.user_msg, user_input; stop" in following.stderr.readline()
         known = memory.remember(VPN)
         said = [
             publish_message(daemon, "block-reader", QUESTION),
@@ -91,7 +93,7 @@ def test_a_role_that_no_trigger_has_is_noted(daemon: DaemonProcess) -> None:
     ran = subprocess.run(
         [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (ran.returncode, "has no role conducter: there are conductor, worker, writer" in ran.stderr) == (1, True)
+    assert (ran.returncode, "has no role conducter, only conductor, worker, writer" in ran.stderr) == (1, True)
 
 
 def test_a_follower_without_events_ends_at_its_timeout(daemon: DaemonProcess) -> None:

@@ -48,7 +48,7 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
         assert {"daemon", "relay", "embedder", "host", "Ray gcs", "Ray raylet"} <= set(roles)
         for role in roles:
             if role not in ENDS:
-                assert kill(family, role, client).startswith("answers"), role
+                assert kill(family, role, client).startswith("recovered"), role
         assert TEXT in [one.record.text for one in client.recall("spare key").memories]
     assert sockets(own_full_daemon) != []
     assert own_full_daemon.stop() == 0
