@@ -260,7 +260,7 @@ class Hosts:
         if unused is None or unused not in self._hosts:
             return
         empty = self._hosts.pop(unused)
-        if is_usable and len(self._spares) < self._spares_kept:
+        if not empty.can_be_killed or (is_usable and len(self._spares) < self._spares_kept):
             self._spares.append(empty)
         else:
             empty.end()

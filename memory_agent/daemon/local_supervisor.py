@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, Literal
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final, Literal, TypeVar, cast
 
 from memory_agent.daemon.capacity import capacity_here
+from memory_agent.daemon.deliveries import Deliveries
 from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -26,14 +30,18 @@ from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, PartStatus
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, IngestBatch, PartStatus, decode
 from relay import SHARED_USER, Broker, RelayError, RelaySettings, open_after_former
 from relay.access import ipc_endpoint
 from relay.log import log
 
 _CHECK_S = 1.0
+_STOP_TIMEOUT_S = 10.0
+_OPEN_FILES = 65_536
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
+
+T = TypeVar("T")
 
 
 class LocalSupervisor:
@@ -58,9 +66,11 @@ class LocalSupervisor:
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
         """As `Supervisor.start`."""
         return_freed_memory()
+        _allow_open_files()
         progress("relay and embedder (the first start prepares the model)")
-        await asyncio.to_thread(self._relay.start)
-        self._embedder = await asyncio.to_thread(open_server, self._layout.embedder, self._settings.embedder)
+        self._deliveries = Deliveries(self._layout.run / "deliveries", self._settings.daemon.crashes_before_quarantine)
+        await in_thread(self._relay.start)
+        self._embedder = await in_thread(partial(open_server, self._layout.embedder, self._settings.embedder))
         self._embedder_thread.start()
         return relay_listens(self._relay.listening) | {"embedder": self._layout.embedder}
 
@@ -82,7 +92,7 @@ class LocalSupervisor:
             RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), user_folder(data_dir, SHARED_USER)),
         )
         threads = (self.capacity.answer_threads, self.capacity.ingest_threads)
-        return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads))
+        return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads), self._deliveries)
 
     def parts(self) -> tuple[PartStatus, ...]:
         """As `Supervisor.parts`. The threads' memory is counted as the daemon's."""
@@ -90,16 +100,16 @@ class LocalSupervisor:
 
     async def watch(self) -> None:
         """Like `Supervisor.watch`. The relay is reopened after an error; the embedder is not."""
-        while self._embedder_thread.is_alive():
+        while self._embedder_thread.is_alive() and self._relay.is_alive:
             await asyncio.sleep(_CHECK_S)
-        raise UnavailableError("the embedder's thread ended")
+        raise UnavailableError("the thread of the relay or of the embedder ended")
 
     async def stop(self) -> None:
         """As `Supervisor.stop`."""
         self._is_stopping = True
         if self._embedder_thread.ident is not None:
-            await asyncio.to_thread(self._embedder_thread.join)
-        await asyncio.to_thread(self._relay.stop)
+            await in_thread(partial(self._embedder_thread.join, _STOP_TIMEOUT_S))
+        await in_thread(self._relay.stop)
 
     def _embed(self) -> None:
         assert self._embedder is not None
@@ -117,24 +127,36 @@ class RelayThread:
         self._settings = RelaySettings.of(settings.relay, settings.encryption)
         self._broker: Broker | None = None
         self._restarts = 0
-        self._stopping = threading.Semaphore(0)  # an `Event` may hang after Ctrl-C
+        self._stopping = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`relay.locks`)
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
         """Open the journal, bind the sockets and serve in the thread. Raises the same errors as `Broker`."""
-        self._broker = open_after_former(self._data_dir, self._settings)
-        self.listening = self._broker.listening
+        broker = open_after_former(self._data_dir, self._settings)
+        if self._is_stopping:  # `stop` came first
+            broker.run(lambda: False)
+            return
+        self._broker = broker
+        self.listening = broker.listening
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer queued requests, close the journal and join the thread. Idempotent."""
+        """Answer queued requests, close the journal and join the thread. Idempotent.
+
+        Returns after 10 s in any case: the relay's upkeep can take longer, and ends with the process.
+        """
         self._is_stopping = True
-        self._stopping.release()
+        self._stopping.put(None)
         if self._broker is not None:
             self._broker.stop()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_STOP_TIMEOUT_S)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
 
     def status(self) -> PartStatus:
         """Return the state of the relay."""
@@ -146,34 +168,63 @@ class RelayThread:
         pause_s = _FIRST_PAUSE_S
         while not self._is_stopping:
             try:
-                self._broker = self._broker or Broker(self._data_dir, self._settings)
+                if self._broker is None:
+                    self._broker = Broker(self._data_dir, self._settings)
+                    pause_s = _FIRST_PAUSE_S
                 self._broker.run(lambda: not self._is_stopping)
-                pause_s = _FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - reopened, as a new process would
                 self._broker = None
                 self._restarts += 1
                 reason = str(error) if isinstance(error, RelayError) else type(error).__name__
                 log.warning("part.died", part="relay", reason=reason)
-                self._stopping.acquire(timeout=pause_s)
+                with suppress(Empty):
+                    self._stopping.get(timeout=pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 class ThreadHost(Host):
     """A host in threads of this process."""
 
-    def __init__(self, name: str, endpoints: HostEndpoints, memories: MemoryHost, server: HostServer) -> None:
+    can_be_killed = False
+
+    def __init__(
+        self,
+        name: str,
+        endpoints: HostEndpoints,
+        memories: MemoryHost,
+        server: HostServer,
+        deliveries: Deliveries,
+    ) -> None:
         super().__init__(name, endpoints)
         self._memories = memories
         self._server = server
+        self._deliveries = deliveries
+        self._is_kept_up = threading.Lock()
 
     @property
     def address(self) -> HostAddress:
         """Raises `UnavailableError`: there is no actor."""
         raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient")
 
+    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
+        """As `Host.request`. Notes batches of events, so that a crash of this process counts for them."""
+        if request.method:
+            return await super().request(request, body, timeout_s)
+        with self._deliveries.of(request.user_id, [seq for seq, _ in decode(body, IngestBatch).events]):
+            return await super().request(request, body, timeout_s)
+
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
-        """As `Host.keep_up`."""
-        await self._within(timeout_s, lambda: self._memories.keep_up(datetime.now(UTC), fill_vectors=fill_vectors))
+        """As `Host.keep_up`. Does nothing while an earlier round, which exceeded its timeout, still runs."""
+        if not self._is_kept_up.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                self._memories.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
+            finally:
+                self._is_kept_up.release()
+
+        await self._within(timeout_s, work)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
         """As `Host.sleep`."""
@@ -204,7 +255,7 @@ class ThreadHost(Host):
         self._require_alive()
         try:
             async with asyncio.timeout(timeout_s):
-                await _in_thread(work)
+                await in_thread(work)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
         except MemoryAgentError:
@@ -218,23 +269,35 @@ class ThreadHost(Host):
             raise HostDiedError(f"{self.name} has ended")
 
 
-async def _in_thread(work: Callable[[], None]) -> None:
+def _allow_open_files() -> None:
+    """Raise the limit of open files, of which each awake user takes four. Ray does this for its processes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a daemon thread, which may outlast a timeout. The loop waits for threads of its executor."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[T] = loop.create_future()
 
-    def settle(error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(T, result))
 
     def run() -> None:
-        error: BaseException | None = None
+        result, error = None, None
         try:
-            work()
+            result = work()
         except BaseException as raised:  # noqa: BLE001 - raised in the loop
             error = raised
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, error)
+            loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, daemon=True).start()
-    await done
+    return await done

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -84,6 +84,9 @@ def host_endpoints(run_folder: Path, number: int, *, shared: bool) -> HostEndpoi
 
 class Host(ABC):
     """One host, for use in the daemon's event loop."""
+
+    can_be_killed: ClassVar[bool] = True
+    """Whether `end` also ends a memory that did not close in time. If not, the host is used again."""
 
     def __init__(self, name: str, endpoints: HostEndpoints) -> None:
         """`endpoints` are socket files, which `end` removes."""

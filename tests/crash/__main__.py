@@ -1,6 +1,6 @@
 """Runs hundreds of kills and faults, with progress on standard error.
 
-    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
+    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,light,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
 Every second round of kills, faults, power cuts and damage uses encrypted data. Each round derives its seed from the
@@ -41,7 +41,8 @@ POWER_CUTS = 10
 DAMAGES_A_FILE = 12
 DAEMON_ROUNDS = 2  # each kills every process of a daemon once
 AWAY_S = 60.0
-PARTS = "kills,faults,power,damage,daemon,full,away"
+LIGHT_KILLS = 12  # of a daemon without Ray, which is one process
+PARTS = "kills,faults,power,damage,daemon,light,full,away"
 Round = Callable[[Figures, Tell], None]
 
 
@@ -107,7 +108,12 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
         ]
     if "daemon" in wanted:
         total = DAEMON_ROUNDS * len(VICTIMS)
-        rounds.append(("kills of a daemon's processes", total, lambda f, t: _daemon(options.seed, f, t)))
+        todo = daemon_kills(random.Random(options.seed), DAEMON_ROUNDS)
+        rounds.append(("kills of a daemon's processes", total, lambda f, t: _daemon(options.seed, todo, f, t)))
+    if "light" in wanted:
+        kills = ["daemon"] * LIGHT_KILLS
+        run = partial(_daemon, options.seed, kills, light=True)
+        rounds.append(("kills of a daemon without Ray", LIGHT_KILLS, run))
     if "full" in wanted:
         rounds.append(("full disks of a daemon", 1, _full))
     if "away" in wanted:
@@ -135,14 +141,13 @@ def _damage(seed: int, figures: Figures, tell: Tell, *, is_encrypted: bool) -> N
     assert wrong == [], f"seed {seed}: {wrong[:10]}"
 
 
-def _daemon(seed: int, figures: Figures, tell: Tell) -> None:
+def _daemon(seed: int, todo: list[str], figures: Figures, tell: Tell, *, light: bool = False) -> None:
     def struck(victim: str) -> None:
-        figures.kills[f"{victim}, in a whole daemon"] += 1
+        figures.kills["daemon without Ray" if light else f"{victim}, in a whole daemon"] += 1
         tell()
 
-    seeded = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="crash-") as name, DaemonWorld(Path(name)) as world:
-        history = strike_all(world, daemon_kills(seeded, DAEMON_ROUNDS), seeded, struck)
+    with tempfile.TemporaryDirectory(prefix="crash-") as name, DaemonWorld(Path(name), light=light) as world:
+        history = strike_all(world, todo, random.Random(seed), struck)
     findings = check(history)
     figures.add(history, findings)
     assert findings == [], f"seed {seed}: {findings[:10]}"

@@ -39,14 +39,14 @@ _SETTINGS = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
 class DaemonWorld:
     """A daemon and two publishers, one of them with a spool, on one data folder."""
 
-    def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
+    def __init__(self, folder: Path, data_dir: Path | None = None, *, light: bool = False) -> None:
         """Processes write below `folder`, whose path must be short (socket files)."""
         self.data_dir, self.notes = data_dir or folder / "data", folder / "notes"
         self.notes.mkdir(parents=True)
         (self.notes / "unbounded").touch()
         data, pace = str(self.data_dir), ["--pace", str(_PACE_S)]
         settings = [word for setting in _SETTINGS for word in ("--set", setting)]
-        serve = ["-m", "memory_agent", "serve", "--data-dir", data, *settings]
+        serve = ["-m", "memory_agent", "serve", "--data-dir", data, *settings, *(["--light"] if light else [])]
         self.daemon = Part("daemon", serve, folder, None, is_ready_said=True)
         plain = [*PUBLISHER, data, "plain", str(self.notes), *pace]
         spooling = [*PUBLISHER, data, "spooling", str(self.notes), "--spool", str(folder / "spool"), *pace]

@@ -26,6 +26,7 @@ class DaemonProcess:
         self._settings: list[str] = []
         self._own = settings
         self.configure()
+        self.program: tuple[str, ...] = (str(Path(sys.executable).with_name("memory-agent")),)
         self._process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
 
@@ -38,6 +39,11 @@ class DaemonProcess:
         assert self._process is not None
         return self._end_of(self._process)
 
+    def ended(self) -> int | None:
+        """Return the exit code if the daemon has ended, else None."""
+        code = None if self._process is None else self._process.poll()
+        return code if code is None else self.wait()
+
     @property
     def pid(self) -> int:
         assert self._process is not None
@@ -45,8 +51,7 @@ class DaemonProcess:
 
     def start(self, cwd: Path | None = None) -> None:
         """Start the daemon, optionally in the folder `cwd`, and wait for its ready line."""
-        program = str(Path(sys.executable).with_name("memory-agent"))
-        command = [program, "serve", "--data-dir", str(self.data_dir), *self._settings]
+        command = [*self.program, "serve", "--data-dir", str(self.data_dir), *self._settings]
         command += ["--light"] if self.light else []
         with open(self.data_dir / "daemon.log", "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(

@@ -90,12 +90,33 @@ def test_every_acknowledged_event_is_stored_once_after_any_kill(own_full_daemon:
         assert publisher.wait(timeout=300) == 0
     finally:
         publisher.kill()
+    require_each_stored_once(own_full_daemon, acked)
+
+
+@pytest.mark.slow
+def test_a_light_daemon_killed_at_any_moment_stores_every_acknowledged_event_once(own_daemon: DaemonProcess) -> None:
+    own_daemon.start()
+    acked = own_daemon.data_dir / "acked.txt"
+    publisher = start_publisher(own_daemon, acked)
+    try:
+        for part in range(1, 6):
+            wait_until(lambda part=part: len(acknowledged(acked)) >= EVENTS * part // 6)
+            own_daemon.kill()
+            own_daemon.start()
+        assert publisher.wait(timeout=200) == 0
+    finally:
+        publisher.kill()
+    require_each_stored_once(own_daemon, acked)
+
+
+def require_each_stored_once(daemon: DaemonProcess, acked: Path) -> None:
+    """Wait until all events are processed, stop the daemon, and compare its stores with the acknowledgements."""
     assert len(acknowledged(acked)) == EVENTS
-    with MemoryClient(data_dir=own_full_daemon.data_dir) as client:
+    with MemoryClient(data_dir=daemon.data_dir) as client:
         client.wait(dict.fromkeys(USERS, journaled(client)), timeout_s=240)
         assert client.quarantined() == []
-    assert own_full_daemon.stop() == 0
-    stored = stored_events(own_full_daemon)
+    assert daemon.stop() == 0
+    stored = stored_events(daemon)
     expected = {
         user: Counter(event_id for event_id in acknowledged(acked) if int(event_id[6:]) % len(USERS) == place)
         for place, user in enumerate(USERS)

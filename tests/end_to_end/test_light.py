@@ -8,12 +8,27 @@ import psutil
 import pytest
 
 from memory_agent import MemoryClient, join_ray
-from memory_agent.errors import UnavailableError
+from memory_agent.errors import MemoryAgentError, UnavailableError
 
 from .conftest import DaemonProcess
 from .test_command_line import run
 from .test_daemon import texts
+from .test_lifecycle import publish, said
 
+POISON = "this text crashes the process"
+CRASHING = f"""
+import os, signal
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.__main__ import main
+
+ingest = MemoryHost.ingest
+def crash(host, user_id, batch):
+    if {POISON.encode()!r} in batch:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ingest(host, user_id, batch)
+MemoryHost.ingest = crash
+main()
+"""
 FACTS = ("The spare key is under the third stone", "Staging needs the VPN", "Releases are cut on Tuesdays")
 
 
@@ -29,6 +44,8 @@ def test_it_is_one_process_that_has_not_loaded_ray(light_daemon: DaemonProcess) 
     assert process.children(recursive=True) == []
     if sys.platform == "linux":
         assert not [file.path for file in process.memory_maps() if "/ray/" in file.path]
+        soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+        assert soft >= min(hard, 65_536)  # each awake user takes four files
     shown = run("status", "--data-dir", str(light_daemon.data_dir)).stdout
     assert "form                      light" in shown
     assert "in daemon" in shown
@@ -50,3 +67,41 @@ def test_a_folder_moves_between_the_forms_even_after_a_kill(own_daemon: DaemonPr
     own_daemon.start()
     assert {*texts(own_daemon, "lena", "key, VPN and releases")} == {*FACTS}
     assert own_daemon.stop() == 0
+
+
+def test_an_event_that_crashes_the_process_is_quarantined_and_the_others_are_stored(own_daemon: DaemonProcess) -> None:
+    """Regression: every start read the same event again and crashed, for all users."""
+    own_daemon.start()
+    through = publish(own_daemon, *(said("lena", f"fact {number}") for number in range(20)))
+    assert own_daemon.stop() == 0
+    own_daemon.program = (sys.executable, "-c", CRASHING)
+    own_daemon.start()
+    with MemoryClient("lena", data_dir=own_daemon.data_dir) as client:
+        client.wait(through, timeout_s=60)
+    through = publish(
+        own_daemon,
+        *(said("lena", f"later fact {number}") for number in range(10)),
+        said("lena", POISON),
+        *(said("lena", f"last fact {number}") for number in range(10)),
+    )
+    starts = 0
+    while (code := own_daemon.ended()) is not None or not is_handled(own_daemon, through):
+        if code is not None:
+            starts += 1
+            assert starts <= 6
+            own_daemon.start()
+    with MemoryClient("lena", data_dir=own_daemon.data_dir) as client:
+        (entry,) = client.quarantined()
+        assert entry.code == "host_died"
+        assert client.stats().memories == 40
+    assert starts >= 3
+    assert own_daemon.stop() == 0
+
+
+def is_handled(daemon: DaemonProcess, through: dict[str, int]) -> bool:
+    with MemoryClient("lena", data_dir=daemon.data_dir) as client:
+        try:
+            client.wait(through, timeout_s=0.2)
+        except MemoryAgentError:
+            return False
+        return True

@@ -30,6 +30,8 @@ USERS = [f"user-{number}" for number in range(5_000)]
 class Host:
     """A host that answers until it is ended, except for stuck users."""
 
+    can_be_killed = True
+
     def __init__(self, name: str, world: Processes) -> None:
         self.name = name
         self.is_gone = False

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Coroutine, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,9 +17,10 @@ import psutil
 import pytest
 from polling import until
 
+from memory_agent.daemon import hosts as hosts_module
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.local_supervisor import LocalSupervisor
+from memory_agent.daemon.local_supervisor import LocalSupervisor, ThreadHost
 from memory_agent.daemon.ray_supervisor import Cluster, RaySupervisor
 from memory_agent.daemon.supervisor import Endpoints, Host, Supervisor
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
@@ -33,6 +36,7 @@ pytestmark = pytest.mark.ray
 
 T = TypeVar("T")
 with_ray = pytest.mark.parametrize("supervised", ["full"], indirect=True)
+without_ray = pytest.mark.parametrize("supervised", ["light"], indirect=True)
 
 
 class Supervised:
@@ -174,6 +178,69 @@ def test_a_failed_relay_is_started_again(supervised: Supervised) -> None:
     with Publisher(str(supervised.listens["relay"])) as publisher:
         publisher.publish({"event_type": "chat.user_msg", "user_id": "eve", "payload": {"text": "hello again"}})
         assert publisher.flush().pending == 0
+
+
+@without_ray
+def test_a_memory_that_does_not_close_in_time_keeps_its_host_and_answers_later(
+    supervised: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a new host in the same process was refused the store, which the former host had not closed."""
+    monkeypatch.setattr(hosts_module, "_SLEEP_TIMEOUT_S", 0.05)
+
+    async def go() -> None:
+        hosts = supervised.hosts()
+        await hosts.call("gina", "stats", encode(NoParams()), 60_000.0)
+        (host,) = hosts._hosts.values()
+        assert isinstance(host, ThreadHost)
+        lock = host._memories._lock("gina")
+        lock.acquire()
+        try:
+            await hosts.sleep("gina")
+            assert not host.is_gone
+            later = asyncio.create_task(hosts.call("gina", "stats", encode(NoParams()), 60_000.0))
+            await asyncio.sleep(0.1)
+        finally:
+            lock.release()
+        assert decode_reply(await later, MemoryStats).user_id == "gina"
+        assert list(hosts._hosts.values()) == [host]
+        await hosts.close()
+
+    supervised.run(go())
+
+
+@without_ray
+def test_rounds_of_upkeep_do_not_overlap(supervised: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        host = supervised.supervisor.start_host()
+        assert isinstance(host, ThreadHost)
+        rounds, go_on = [], threading.Lock()
+        go_on.acquire()
+
+        def slow(now: datetime, *, fill_vectors: bool) -> None:
+            rounds.append(now)
+            go_on.acquire()
+
+        monkeypatch.setattr(host._memories, "keep_up", slow)
+        with pytest.raises(DeadlineExceededError):
+            await host.keep_up(0.05, fill_vectors=False)
+        await host.keep_up(60.0, fill_vectors=False)
+        assert len(rounds) == 1
+        go_on.release()
+        await until(lambda: not host._is_kept_up.locked())
+        host.end()
+
+    supervised.run(go())
+
+
+@without_ray
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_relay_whose_thread_ends_ends_the_daemon(supervised: Supervised) -> None:
+    supervisor = supervised.supervisor
+    assert isinstance(supervisor, LocalSupervisor)
+    assert supervisor._relay._broker is not None
+    supervisor._relay._broker._fail(SystemExit("not an Exception"))
+    with pytest.raises(UnavailableError, match="thread"):
+        supervised.run(supervisor.watch())
 
 
 @with_ray

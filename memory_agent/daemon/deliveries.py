@@ -1,0 +1,62 @@
+"""Counts, for a daemon that is one process, how often an event has crashed it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.errors import HostDiedError
+
+
+class _Delivery(msgspec.Struct, frozen=True):
+    """Events that were being ingested: the user, the first and last journal numbers, and the crashes so far."""
+
+    user_id: str
+    first: int
+    last: int
+    crashes: int
+
+
+class Deliveries:
+    """Remembers beyond a crash of the process which events were being ingested.
+
+    With Ray, a crash ends only the host, and the lane counts it for the events. Here it ends the lane as well, and a
+    restarted daemon would read the same events and crash again. So each batch is noted in a file while it is ingested.
+    After a crash, events of the noted batch are ingested one by one, and an event that has crashed the process as often
+    as `daemon.crashes_before_quarantine` is refused, which makes the lane quarantine it.
+    """
+
+    def __init__(self, folder: Path, most_crashes: int) -> None:
+        """Take what the former process left in `folder`, which is created if it is missing."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder = folder
+        self._most_crashes = most_crashes
+        self._former: dict[str, _Delivery] = {}
+        for file in folder.iterdir():
+            with suppress(msgspec.DecodeError):
+                noted = msgspec.msgpack.decode(file.read_bytes(), type=_Delivery)
+                self._former[noted.user_id] = noted
+            file.unlink()
+
+    @contextmanager
+    def of(self, user_id: str, seqs: Sequence[int]) -> Iterator[None]:
+        """Note these events while the context lasts. Raises `HostDiedError` for events that must not be tried now."""
+        first, last = min(seqs), max(seqs)
+        former = self._former.get(user_id)
+        crashes = 0
+        if former is not None and first <= former.last and last >= former.first:
+            if len(seqs) > 1:
+                raise HostDiedError(f"the daemon crashed while it ingested one of these {len(seqs)} events")
+            crashes = former.crashes if former.first == former.last else 0
+            if crashes >= self._most_crashes:
+                raise HostDiedError(f"the daemon crashed {crashes} times while it ingested this event")
+        file = self._folder / hashlib.sha256(user_id.encode()).hexdigest()[:32]
+        file.write_bytes(msgspec.msgpack.encode(_Delivery(user_id, first, last, crashes + 1)))
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
