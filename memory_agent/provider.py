@@ -331,7 +331,7 @@ class MemoryProvider(Protocol):
         deadline_ms: float | None = None,
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
-        """Return at most `top_k` memories (5, or the profile's number) that are relevant to `query`, best first.
+        """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
         `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
         Raises `InvalidInputError` (with the argument's name).

@@ -212,8 +212,8 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in order, and the journal's first and last numbers when they were read.
 
-    A `first_seq` beyond the cursor + 1 means that retention deleted entries that this consumer had not read. With
-    `has_more`, many entries for other audiences were skipped; continue after `last_seq`.
+    A `first_seq` greater than the cursor + 1 means that retention deleted entries that this consumer had not read. If
+    `has_more` is true, many entries for other audiences were skipped; continue after `last_seq`.
     """
 
     entries: list[JournalEntry]

@@ -10,8 +10,8 @@ the other ranking's prediction and the nearest prediction that does not rise alo
 The null hypothesis is that use depends only on position: a memory is used no more often than the memories above it.
 Under this hypothesis the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so
 their product is a test martingale. If p is right, no other bet that is safe under this hypothesis grows faster (reverse
-information projection: Grünwald, de Heide, Koolen 2024). Rejected: stakes on differences of ranks or of reciprocal
-ranks, which open the gate for half as many users within 50 runs (measured, decision 0020).
+information projection: Grünwald, de Heide, Koolen 2024). Rejected: stakes based on differences of ranks or of
+reciprocal ranks, because the gate then opens for only half as many users within 50 runs (measured, decision 0020).
 
 The share of used memories at rank r of the learned ranking is about r^-2 (measured), so s is 2, or 1 or 3 with lower
 weight. A twentieth of each stake is held back, because no prediction is certain.

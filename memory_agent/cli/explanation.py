@@ -33,7 +33,7 @@ _PARTS = {
 _CLASSES = {
     "proven": "after your relevant memories: relevant and proven",
     "new": "after all your memories: relevant but not yet proven",
-    "worse": "after new items: runs that used it went worse than usual",
+    "worse": "after new items: runs that used it ended worse than usual",
     "relevance unknown": "in a place that would otherwise be empty: its relevance is unknown",
 }
 """Where `recall/shared` ranks each class of shared items, and why."""

@@ -47,7 +47,7 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
       memory-agent hook codex --data-dir ~/memory --channel project:shop
     """
     if options.data_dir is None and (config is not None or settings):
-        from memory_agent.cli.options import configured_folder  # late: most hooks read no settings
+        from memory_agent.cli.options import configured_folder  # imported late: most hooks read no settings
 
         options = options._replace(data_dir=configured_folder(config, settings))
     run_hook(options)

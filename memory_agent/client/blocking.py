@@ -120,8 +120,8 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one request. The number of sockets depends on the number of concurrent requests, not of
-        threads.
+        """Lend a socket to one request. The number of sockets depends on the number of concurrent requests, not on that
+        of threads.
         """
         with self._guard:
             socket = self._idle.pop() if self._idle else None

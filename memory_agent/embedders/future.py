@@ -26,7 +26,7 @@ class Future(Generic[Result]):
         self._callbacks: list[Callable[[Future[Result]], object]] = []
 
     def settle(self, outcome: Result | Exception) -> None:
-        """Set the outcome and call the callbacks; does nothing if there is already an outcome. Never raises."""
+        """Set the outcome and call the callbacks; do nothing if there is already an outcome. Never raises."""
         with self._condition.lock:
             if self._is_done:
                 return

@@ -95,7 +95,7 @@ class MiniLM:
         return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)), read)
 
     def begin_text(self, text: str) -> Reading:
-        """Return a `Reading` of the text, which runs the model once per passage."""
+        """Return a `Reading` of the text; each of its steps runs the model on one passage."""
         return Reading(self, text)
 
     def read(self, text: str) -> tuple[Tokens, Ints]:

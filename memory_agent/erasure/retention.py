@@ -155,7 +155,7 @@ class RetentionSchedule:
         return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
 
     def settle(self, expired: Expired, now: datetime) -> None:
-        """Update the schedule after a scan's memories were erased. A scan stays due if more have expired."""
+        """Update the schedule after a scan's memories were erased. A scan stays due if other memories have expired."""
         looked_at = None if expired.has_more else now
         self._note = msgspec.structs.replace(
             self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at
@@ -167,7 +167,7 @@ class RetentionSchedule:
             self._read_new_rows()
 
     def save(self) -> None:
-        """Save the schedule after the store was closed. If this fails, the next process scans the store."""
+        """Save the schedule after the store has been closed. If this fails, the next process scans the store."""
         if not self._rules.is_off:
             with suppress(StoreError):
                 write_atomically(self._store.folder / RETENTION_FILE, add_checksum(msgspec.json.encode(self._note)))

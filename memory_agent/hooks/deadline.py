@@ -36,7 +36,7 @@ class Deadline:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Run the context completely or, after the deadline, not at all."""
+        """Run the context to completion or, if the deadline has passed, not at all."""
         with self._guard:
             yield
 

@@ -385,7 +385,7 @@ class Figures:
     def erase(self, user: bytes) -> bool:
         """Remove a user's contribution exactly, and withdraw the figures that count it.
 
-        Return whether the user had a part.
+        Return whether the user had contributed.
         """
         standing, part = self.standing, self._parts.pop(user, None)
         if part is None:

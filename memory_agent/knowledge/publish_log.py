@@ -173,5 +173,5 @@ def _item(record: MemoryRecord) -> str:
 
 
 def _mark(record: MemoryRecord) -> str:
-    """Return a fingerprint of a version for event ids. A version is never published twice."""
+    """Return a fingerprint of a version, for use in event ids. A version is never published twice."""
     return fingerprint(SHARED_USER, f"{record.id} {about_of(record).version}")

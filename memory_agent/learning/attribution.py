@@ -40,7 +40,7 @@ LEAST_LIST = 4
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named a recall's whole answer, which had `count` memories; `named` are those that still
+    """Return whether a run named every memory of a recall's answer. It named `count` memories, of which `named` still
     exist.
     """
     shown = set(note.rows)

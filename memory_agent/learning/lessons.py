@@ -1,8 +1,8 @@
 """Reads the lessons of a run from the store: one lesson per recall.
 
 Lessons are numbered in the order in which runs first ended, and within a run by its recalls, so the same runs always
-give the same lessons. A run without recalls that names used memories is one lesson, with the run's request as its
-query.
+give the same lessons. A run that has no recalls but names the memories it used is one lesson, with the run's request as
+its query.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from relay.errors import MalformedEventError
 _MAX_METADATA_DEPTH = 64
 _MOST_METADATA_VALUES = 10_000  # each takes 12 bytes in the filter columns
 _NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
-_MOST_TITLE_CHARS = 1_000  # for events: 200, and 32 tags of 64 characters
+_MOST_TITLE_CHARS = 1_000  # an event keeps 200 characters of the title and 32 tags of 64 characters
 _MOST_TAGS, _MOST_TAG_CHARS = 100, 200
 
 

@@ -213,7 +213,7 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, with the number of failures if there were several, or "" if unknown."""
+    """Return the outcome of the memory or its run, with the number of failures if more than one, or "" if unknown."""
     quality = memory.record.quality_score
     if quality is None:
         quality = memory.explanation.get("quality")

@@ -83,10 +83,10 @@ class Search(msgspec.Struct, frozen=True):
     """The results of searching one view. `store` contains the view's memories, or newer versions of them.
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
-    and memories that match `Query.without`; it is None if all pass. A memory that does not pass has no cosine and a
-    `bm25` (n,) of 0, as if it shared no word. `cosines` is None if no passing memory has a cosine. `is_filtered`:
-    whether memories other than own words and `Query.without` are excluded. `dates` contains all dates that the query
-    names, and `boosting` those that raise scores.
+    and memories that match `Query.without`; it is None if all pass. A memory that does not pass has no cosine, and its
+    entry in `bm25` (n,) is 0, as if it shared no words with the query. `cosines` is None if no passing memory has a
+    cosine. `is_filtered`: whether memories other than own words and `Query.without` are excluded. `dates` contains all
+    dates that the query names, and `boosting` those that raise scores.
     """
 
     query: Query

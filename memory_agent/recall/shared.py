@@ -20,11 +20,12 @@ One place in five (`top_k // 5`) is reserved for class 4, so that new items are 
 places has no reserved place; in the profile `document`, one would be a third of the answer. Reserved places displace
 the last memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills
 all other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key.
-Otherwise an item would disappear from these answers once it is proven (decision 0024). Items of class 4 with scores
-within a tenth of the best one have equal chances of its places, drawn with the same key: past use raises a score by at
-most .05, usually less than that tenth. Each item has its own random number, so an additional item lowers the chances of
-all others equally. Drawn items are listed by score. Items with a released mean below the prior come after the other
-items of class 4, in the same draw, since an item that is known to be worse than usual is not new (decision 0024).
+Otherwise an item would disappear from these answers once it is proven (decision 0024). Items of class 4 whose scores
+are within a tenth of the best one's have equal chances of its places, drawn with the same key; past use raises a score
+by at most .05, which is usually less than that tenth. Each item has its own random number, so an additional item lowers
+the chances of all others equally. Drawn items are listed by score. Items with a released mean below the prior come
+after the other items of class 4, in the same draw, since an item that is known to be worse than usual is not new
+(decision 0024).
 
 Local memories keep the order of their ranking within a class; the ranking may be interleaved. Shared items are ranked
 by `sona_score`. Without shared items, the local answer is unchanged.

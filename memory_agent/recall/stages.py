@@ -44,7 +44,7 @@ enabled.
 a later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
 neither gains nor loses. Former requests do not count for `best`, because nothing scores as high as the query's own
 words, and all answers would be far below the best. A memory a tenth below the best gains or loses half as much, and one
-at .6 of the best a twentieth. So a success overtakes a failure that scores up to about 30 % more, and a clearly better
+at .6 of the best a twentieth. So a success overtakes a failure that scores up to about 30 % more, but a clearly better
 match remains first. This needs no learning and no gate, since it only reorders memories that are about equally relevant
 and adds none (decision 0021). Rejected by measurement: a weight that ignores the scale of the scores, which differs
 between queries; lower powers, which reduce relevance.

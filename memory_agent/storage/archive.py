@@ -202,7 +202,7 @@ class Archive:
                 self._start_save()
 
     def _recover(self) -> None:
-        """Rebuild columns that applied only part of a batch: immediately for a small store, else in the background."""
+        """Rebuild columns that contain only part of a batch: immediately for a small store, else in the background."""
         with self.store.snapshot() as snapshot:
             if snapshot.counts().memories <= derived.AT_ONCE:
                 with suppress(*_FAILURES):

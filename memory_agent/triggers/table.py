@@ -85,7 +85,7 @@ class TriggerTable:
         return self._names[row] if row is not None and row.enabled else None
 
     def document_of(self, cause: Event, trigger: str) -> str | None:
-        """Return the id of an event's document: its name, else its session, at most 256 characters.
+        """Return the id of an event's document: its name or, if it has none, its session, truncated to 256 characters.
 
         Returns None if the event has neither, or if the trigger has no `debounce_by`.
         """

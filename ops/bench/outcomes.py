@@ -62,9 +62,9 @@ tasks.
 """
 _TAIL = """
 In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
-first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of 64 issues have three runs; the
-others have only one, so no past run. The recorded runs used no memory, so whether seeing successful runs helps a
-planner was not measured.
+first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of the 64 issues have three runs;
+the others have only one and therefore no past run. The recorded runs used no memory, so whether seeing successful runs
+helps a planner was not measured.
 """
 
 

@@ -1,8 +1,8 @@
 """Measures the relevance threshold in small stores: paraphrased questions should be answered, unrelated ones refused.
 
 The memories in `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all memories. Each store is asked its own
-questions, the next store's questions, and unrelated ones, with the default settings. One of the store's own questions
-is kept if its memory is in the answer. Any other question is refused if its answer is empty.
+questions, the next store's questions, and unrelated ones, with the default settings. A store's own question is kept if
+its memory is in the answer. Any other question is refused if its answer is empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """

@@ -61,8 +61,8 @@ def declared(verb: Verb) -> Callable[..., Any]:
 
 def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
     what = {
-        "sync": "The methods of every blocking client, for the memory and its namespaces.",
-        "async": "The methods of the asynchronous client, for the memory and its namespaces.",
+        "sync": "The methods of every blocking client: those of the memory and of its namespaces.",
+        "async": "The methods of the asynchronous client: those of the memory and of its namespaces.",
         "protocol": "The protocol satisfied by an embedded `Memory` and every blocking client of a daemon.",
     }[kind]
     imports["typing"].add("Protocol")
@@ -122,7 +122,7 @@ def _memory(kind: Kind, spaces: list[str], verbs: list[Verb], imports: defaultdi
         return "\n".join(head + methods)
     head = [
         f"class {_class_name(kind, 'Memory')}:",
-        '    """The methods of a memory and its daemon."""\n',
+        '    """The methods of `Memory`, and those that only a daemon has."""\n',
         "    def __init__(self, ask: Ask) -> None:",
         "        self._ask = ask",
         *(f"        self.{space} = {_class_name(kind, space.capitalize())}(ask)" for space in spaces),

@@ -159,7 +159,7 @@ def _gain(state: State, signal: Signal, parts: Parts, group: Group, compared: Se
 
 @contextmanager
 def _without_layer() -> Iterator[None]:
-    """Turn the layer off inside the block, since no setting does."""
+    """Turn the layer off inside the block, since there is no setting for it."""
     usual = Learner.uses_instant
     Learner.uses_instant = False  # type: ignore[assignment, method-assign]
     try:

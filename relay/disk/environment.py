@@ -182,7 +182,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def _require_encryption(self, *, readonly: bool) -> None:
-        """Check that the encryption on disk matches the requested encryption, which a new environment adopts."""
+        """Check that the encryption on disk is the requested one, which a new environment adopts."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:

@@ -38,7 +38,7 @@ def image_disk(image: Path, folder: Path) -> Iterator[Path]:
 
 
 def cut_power(image: Path, copy: Path) -> None:
-    """Copy the disk as a power cut would leave it now. Its writers must be stopped."""
+    """Copy the disk as a power cut would leave it now. Its writers must be stopped first."""
     _run(["cp", "--sparse=always", str(image), str(copy)])
 
 

@@ -108,7 +108,9 @@ def gateway_without_ray(
     relay_settings: RelaySettings | None = None,
     settings: Settings | None = None,
 ) -> Iterator[Served]:
-    """Serve `data_dir`, whose path must be short. If there are retention rules, upkeep runs continuously."""
+    """Serve `data_dir`, whose path must be short enough for a Unix socket. If there are retention rules, upkeep runs
+    continuously.
+    """
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()

@@ -128,7 +128,7 @@ class Calendar:
         return _day_of(self.unit("week", offset).since + number * _DAY)
 
     def recurring(self, in_year: Callable[[int], Span], year: int | None, which: str | None) -> Span:
-        """Return a yearly span's occurrence in `year`, if provided.
+        """Return the occurrence of a yearly span in `year`, if `year` is given.
 
         Otherwise `which` selects the `last` that ended, `this` year's, or the `next` to begin; the default is the
         latest that has begun.

@@ -50,7 +50,7 @@ def stopped(relay: RelayProcess) -> Iterator[None]:
 
 @contextmanager
 def started(*words: str, is_ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """Start a command with default SIGINT handling, even if the tests are a background job, or with SIGINT ignored."""
+    """Start a command with default SIGINT handling (even if the tests run as a background job) or with it ignored."""
     handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
     process = subprocess.Popen(
         [sys.executable, "-m", "memory_agent", *words, "--json"],

@@ -113,7 +113,7 @@ def test_events_without_an_owner_are_read_no_faster_than_quarantined(broker: Bro
             await until(lambda: dispatcher.counts["quarantined"] == 1_490)
 
     asyncio.run(go())
-    assert most <= 510  # the limit plus one read
+    assert most <= 510  # the limit plus one fetch
 
 
 def test_an_event_whose_owner_appears_in_time_is_not_quarantined(broker: Broker, tmp_path: Path) -> None:

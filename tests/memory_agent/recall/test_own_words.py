@@ -136,7 +136,7 @@ def test_a_report_in_the_words_of_the_query_is_an_answer(memory: Memory) -> None
 
 
 def test_an_echo_is_recognised_by_its_stored_text(tmp_path: Path, embedder: Embedder) -> None:
-    """The stored text is masked and truncated. As for duplicates, it ignores case, white space and courtesies."""
+    """The stored text is masked and truncated. As with duplicates, case, white space and courtesies are ignored."""
     secret = "https://ann:" + "hunter2" + "@db.example.com"
     long = "The backup log says: " + "disk full, " * 1_000
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
