@@ -292,6 +292,18 @@ def test_access_ends_when_the_key_is_revoked(doors: Doors, items: dict[str, Glob
         present.shared.attachment(items[ACME].id)
 
 
+def found_by(user: MemoryMethods, words: str) -> RecallResult:
+    """Recall shared items until some are found: after a slow request their store counts as unavailable for a while."""
+    results: list[RecallResult] = []
+
+    def is_found() -> bool:
+        results.append(user.recall(words, 50, tiers=("global",), min_relevance=0.0, deadline_ms=30_000.0))
+        return bool(results[-1].memories)
+
+    wait_until(is_found)
+    return results[-1]
+
+
 def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) -> None:
     """Reports belong to users, not to keys: the upkeep sends them without a key, and erasing a user removes them."""
     acme, host = frozenset({"acme"}), doors.served.host
@@ -301,14 +313,7 @@ def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) 
     item = author.shared.confirm(author.shared.preview(words, words, access_policy=ACME))
     for number in range(5):
         user = doors.caller(f"user{number}-{doors.door}", f"user{number}", scopes, orgs=acme)
-        results: list[RecallResult] = []
-
-        def has_asked() -> bool:  # the store counts as unavailable for a while after a request that took too long
-            results.append(user.recall(words, 50, tiers=("global",), min_relevance=0.0, deadline_ms=30_000.0))
-            return bool(results[-1].memories)
-
-        wait_until(has_asked)
-        result = results[-1]
+        result = found_by(user, words)
         assert user.feedback(result.recall_id, used=[item.id], quality=1.0).credited == (item.id,)
         revoke_key(doors.served.data_dir, f"user{number}-{doors.door}")
         with pytest.raises(UnauthorizedError):
