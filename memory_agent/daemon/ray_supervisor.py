@@ -291,9 +291,9 @@ def _lean_and_on_loopback() -> Iterator[None]:
     """Make Ray listen on loopback, and start it without its dashboard's server, log monitor and autoscaler's monitor.
 
     Ray replaces 127.0.0.1 by the machine's external address, so that driver, gcs, raylet and actors listen on every
-    interface (measured with 2.56). The three processes take 180 MB and 2.4 % of a core when idle
-    (measured with 2.60), and the daemon uses none of them. There is no public switch for this; the tests of open ports and of the
-    family of processes detect when Ray changes.
+    interface (measured with 2.56). The three processes take 180 MB and 2.4 % of an idle core (measured with 2.60), and
+    the daemon uses none of them. There is no public switch for this; the tests of open ports and of processes detect
+    when Ray changes.
     """
     former = ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams
     ray_services.resolve_ip_for_localhost = lambda host: host
