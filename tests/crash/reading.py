@@ -16,6 +16,7 @@ from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore
 from memory_agent.storage.view import View
+from memory_agent.triggers.block import RECALLED
 from relay import Journal, MalformedEventError, journal_folder, read_event
 from relay.crypto import open_key_ring
 from tests.memory_agent.store_checks import verified
@@ -59,13 +60,20 @@ def read_history(
 
 
 def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry], frozenset[str], int]:
-    """Return the journal's entries, the ids in quarantine, and the cursor of `consumer`."""
+    """Return the publishers' entries in the journal, the ids in quarantine, and the cursor of `consumer`.
+
+    Leaves out the blocks with which a daemon answers messages.
+    """
     entries: list[Entry] = []
+    read_through = 0
     keys = open_key_ring(encryption_of(data_dir.parent), data_dir)
     with Journal.open(journal_folder(data_dir), readonly=True, keys=keys) as journal:
-        while batch := journal.read(entries[-1].seq if entries else 0, 5_000, 64 << 20):
+        while batch := journal.read(read_through, 5_000, 64 << 20):
+            read_through = batch[-1].seq
             for found in batch:
                 event = read_event(found.data)
+                if event.event_type == RECALLED:
+                    continue
                 publisher, _, number = event.event_id.rpartition("-")
                 entries.append(Entry(found.seq, publisher, int(number), event.event_id, found.user_id))
         quarantined = frozenset(_event_id(entry.data) for entry in journal.quarantined(limit=10_000))
