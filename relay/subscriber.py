@@ -25,7 +25,7 @@ from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, Qua
 _Result = TypeVar("_Result")
 
 _TRIES = 2
-_ERASE_TIMEOUT_S = 60.0  # for one part of 20,000 events, some of which must be decoded
+_ERASE_TIMEOUT_S = 60.0  # for one part of 20,000 events; some must be decoded
 _ITERATION_EVENTS = 500
 _MAX_BYTES = 4 << 20
 

@@ -47,7 +47,7 @@ def keys() -> None:
     commands change the key file whether or not a daemon is running; changes take effect with the next request.
 
     \b
-    Scopes, none of which implies another:
+    Scopes; no scope implies another:
       publish        store events and memories, report runs
       recall         read memories and runs
       share          publish items for other users, unpublish them, rate items

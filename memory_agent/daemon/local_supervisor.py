@@ -270,7 +270,7 @@ class ThreadHost(Host):
 
 
 def _allow_open_files() -> None:
-    """Raise the limit of open files, of which each awake user takes four. Ray does this for its processes."""
+    """Raise the limit on open files, as Ray does for its processes. Each awake user holds four files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -39,7 +39,7 @@ class Reception:
     """Admits requests to one service, for any number of doors. Must be used from a single event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
-        """Run at most `limit` requests at a time, of which a single user may have a quarter (at least 8)."""
+        """Run at most `limit` requests at a time, and at most a quarter of them (at least 8) for one user."""
         self._service = service
         self._credentials = credentials
         self._quota = RequestQuota(limit)

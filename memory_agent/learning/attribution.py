@@ -40,8 +40,9 @@ LEAST_LIST = 4
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named every memory of a recall's answer. It named `count` memories, of which `named` still
-    exist.
+    """Return whether a run named every memory of a recall's answer.
+
+    `count`: how many memories the run named. `named`: the rows of those that still exist.
     """
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}

@@ -111,7 +111,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     memories without a quality. `min_score` is the minimum raw cosine; it excludes memories without a vector. `exclude`
     must not match.
 
-    `metadata` maps a path to a value, or to several values of which one must match (`memory_agent.records.metadata`).
+    `metadata` maps a path to a value, or to several values, any of which may match (`memory_agent.records.metadata`).
     """
 
     kinds: Annotated[tuple[Kind, ...], means("Of this kind.")] = ()

@@ -88,7 +88,7 @@ def check_version(version: object) -> str:
 def check_name(name: object) -> str:
     """Check an author's name, and return it normalised to NFKC, without invisible characters.
 
-    A name has 1 to 64 printable characters, at least one of which is a letter or a digit. It must not resemble a
+    A name has 1 to 64 printable characters, including a letter or a digit. It must not resemble a
     pseudonym, because another user might have that pseudonym.
     """
     check_text("name", name)

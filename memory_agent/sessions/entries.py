@@ -99,7 +99,7 @@ def time_of(value: Any) -> datetime | None:
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content: a string, or parts with `text`, each of which becomes a paragraph."""
+    """Return the text of a message's content: a string, or parts with `text`. Each part becomes a paragraph."""
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, Mapping):

@@ -241,7 +241,7 @@ def locomo_lines(file: Path) -> Iterator[str]:
     made = forms(found)
     total = sum(len(case.ids) for case in found)
     base = scored(found, stores, made["the answer"], shipped).used
-    yield f"{len(found)} questions, {total} memories shown, of which {int(base.sum())} were used ({base.mean():.1%})."
+    yield f"{len(found)} questions, {total} memories shown, {int(base.sum())} of them used ({base.mean():.1%})."
     head = "precision, 0 to 2 | found | named | precision, 3 and 4 | found | named |"
     yield from ("", "## By the length of the output", "", f"| output | {head}", "|---|" + "---|" * 6)
     for name, form in made.items():

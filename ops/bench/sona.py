@@ -79,7 +79,7 @@ _TAIL = """\
   trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that a user who does
   not choose by content uses no memory more often than the memories above it. A user who always takes the last memory
   would open the gate.
-- There are 100 airline runs of 25 tasks, of which 31 succeeded; `outcomes.md` shows the effect of outcomes without
+- There are 100 airline runs of 25 tasks; 31 runs succeeded. `outcomes.md` shows the effect of outcomes without
   learning. The runs had no memory, so it is unknown what they would have used: "learning on" uses only the rewards, and
   "cited" also uses simulated citations. Whether seeing successful runs helps a planner was not measured. If no run of
   the same task succeeded, a successful run in first place is of a different task; "both at 1" counts only runs of the

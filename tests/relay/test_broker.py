@@ -104,7 +104,7 @@ def test_a_reader_may_follow_the_topics_it_wants(publisher: Publisher, subscribe
 
 
 def test_a_slow_reader_loses_nothing(broker: Broker, publisher: Publisher) -> None:
-    """The reader reads nothing while thousands of doorbells are sent, most of which PUB/SUB drops."""
+    """The reader reads nothing while thousands of doorbells are sent. PUB/SUB drops most of them."""
     with Subscriber(*broker.endpoints, consumer="slow") as slow:
         slow.cursor()
         for number in range(5_000):

@@ -27,7 +27,7 @@ GROUPS = {
 CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in range(6)}
 """Users who publish nothing. Figures and items of many users require them."""
 BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
-"""Users whose reports do not come from a memory: report numbers may repeat, and come in any order."""
+"""Users who report without a memory: their report numbers may repeat, and arrive in any order."""
 ADMIN = "quince-root"
 EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND, ADMIN), ())
 POLICIES = ("public", "org:acme", "tier:pro")

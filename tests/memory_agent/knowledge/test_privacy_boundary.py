@@ -148,7 +148,7 @@ class SharingModel(CheckedSharing):
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Act as enough users for figures, one of whom repeats a report, and as authors, whose reports do not count."""
+        """Report as enough users to release figures; one repeats a report. Authors report too, which must not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):

@@ -72,7 +72,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
 
 @contextmanager
 def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1) -> Iterator[World]:
-    """Yield a world of `count` memories, of which some were changed or deleted after insertion."""
+    """Yield a world of `count` memories. Some were changed or deleted after insertion."""
     settings = StoreSettings(exact_search_limit=exact_search_limit)
     archive = Archive.open(folder, settings, "library")
     try:
