@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -139,7 +140,7 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
     function = declared(verb)
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.name not in ("self", EMBEDDED_ONLY)]
-    known = _imports_of(function)
+    known = _imports_of(inspect.getfile(function))
     for annotation in (signature.return_annotation, *(one.annotation for one in own)):
         for name in re.findall(r"[A-Za-z_]\w*", annotation):
             if name in known:
@@ -186,9 +187,10 @@ def _literal(default: object) -> str:
     return f'"{default}"' if isinstance(default, str) else repr(default)
 
 
-def _imports_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the module from which the function's module imports each name, by name."""
-    tree = ast.parse(Path(inspect.getfile(function)).read_text(encoding="utf-8"))
+@functools.cache
+def _imports_of(file: str) -> dict[str, str]:
+    """Return the module from which a file imports each name, by name."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -27,8 +27,6 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from relay import ALL_SCOPES, Scope, create_key
 
-mcp = pytest.importorskip("mcp")
-
 VPN = "The deploy to staging hangs while the VPN is off: connect it first"
 QUESTION = "why does the deploy to staging hang?"
 BODY_BYTES = 200_000
@@ -107,6 +105,8 @@ async def official_client(served: Served, query: str) -> AsyncIterator[Any]:
 
 
 def with_client(served: Served, query: str, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    pytest.importorskip("mcp")  # here, because each process of a test run imports this file
+
     async def run() -> T:
         async with official_client(served, query) as session:
             return await work(session)
@@ -115,6 +115,8 @@ def with_client(served: Served, query: str, work: Callable[[Any], Coroutine[Any,
 
 
 def test_the_official_client_remembers_and_recalls(served: Served) -> None:
+    mcp = pytest.importorskip("mcp")
+
     async def work(session: Any) -> None:
         assert [tool.name for tool in (await session.list_tools()).tools] == list(BY_SET["standard"])
         known = await session.call_tool("remember", {"text": VPN, "title": "VPN", "tags": ["deploy"]})
