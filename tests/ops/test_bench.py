@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.evaluation import temporary_daemon
-from memory_agent.settings import EmbedderSettings, Settings
+from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from ops.bench import cost, filters, hook, http, ingesting, light, mcp, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 FIGURES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=50)
 MEASURED_TOGETHER = (recall, triggers, http, mcp, hook)
-"""Parts that each start a daemon with the usual settings. A start takes 8 s of processor time."""
+"""Parts that each start a daemon with the usual settings, and measure the same in a daemon without Ray."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,14 @@ def store() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def running_daemon() -> Iterator[Path]:
-    """The data folder of a running daemon."""
+    """The data folder of a running daemon without Ray."""
+    with temporary_daemon(Settings(daemon=DaemonSettings(light=True))) as data_dir:
+        yield data_dir
+
+
+@pytest.fixture(scope="module")
+def full_daemon() -> Iterator[Path]:
+    """The data folder of a running daemon with Ray. A start takes 8 s of processor time."""
     with temporary_daemon(Settings()) as data_dir:
         yield data_dir
 
@@ -176,7 +183,10 @@ def test_events_of_a_growing_memory_go_on_where_they_ended_and_carry_their_tags(
 @pytest.mark.slow
 def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, cost, turns=2, questions=5, counted=2)
-    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=20)
+    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=20, events=1_000)
+    fewer(
+        monkeypatch, sys.modules["ops.bench.grown_stores"], basis=200
+    )  # embedded passages, of which all others are mixed
     fewer(monkeypatch, filters, queries=2)
     with grown_stores((1_000, 2_000)) as growth:
         assert sum(batch.count for batch in growth.batches) == 2_200
@@ -265,22 +275,35 @@ def test_the_memory_of_a_process_and_of_its_children_is_measured() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
-def test_measuring_a_filled_store_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_recall_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, recall, questions=10, warm_up=10)
-    fewer(monkeypatch, resident, recalls=10)
-    parts = {"recall": recall.measure(store), "resident": resident.measure(store)}
-    rows = {row.figure: row for row in all_rows(parts)}
-    assert rows["resident, daemon with one user, Ray included"].target == "≤ 700 MB"
+    rows = {row.figure: row for row in all_rows({"recall": recall.measure(store)})}
     assert "recall through RPC, 250 memories, p50" in rows
-    assert parts["resident"]["processes"]["user-one"]["pss_mb"] > 0
-    assert parts["resident"]["daemon_pss_mb"] < parts["resident"]["daemon_rss_mb"]
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_both_forms_makes_rows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_the_memory_of_each_process_makes_rows(
+    store: Path, full_daemon: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer(monkeypatch, resident, recalls=10)
+    monkeypatch.setattr(resident, "temporary_daemon", lambda settings: nullcontext(full_daemon))
+    measured = resident.measure(store)
+    rows = {row.figure: row for row in all_rows({"resident": measured})}
+    assert rows["resident, daemon with one user, Ray included"].target == "≤ 700 MB"
+    assert measured["processes"]["user-one"]["pss_mb"] > 0
+    assert measured["daemon_pss_mb"] < measured["daemon_rss_mb"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_turn(settings: Settings) -> AbstractContextManager[Path]:
+        return temporary_daemon(settings) if settings.daemon.light else nullcontext(full_daemon)
+
     fewer(monkeypatch, light, recalls=5)
+    monkeypatch.setattr(light, "temporary_daemon", in_turn)
+    monkeypatch.setattr(light, "_USER", "light")
     monkeypatch.setattr(light, "_IDLE_S", 0.1)
     monkeypatch.setattr(light, "_STARTS", {True: 1, False: 1})
     figures = light.measure(store)
@@ -292,7 +315,6 @@ def test_measuring_both_forms_makes_rows(store: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_measuring_blocks_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, triggers, turns=1, messages=6, warm_up=2)
     rows = {row.figure: row for row in all_rows({"triggers": triggers.measure(store)})}
@@ -301,7 +323,6 @@ def test_measuring_blocks_makes_rows(store: Path, one_daemon: None, monkeypatch:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_measuring_both_doors_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, http, turns=1, questions=4, owners=4, warm_up=2)
     rows = {row.figure: row for row in all_rows({"http": http.measure(store)})}
@@ -310,7 +331,6 @@ def test_measuring_both_doors_makes_rows(store: Path, one_daemon: None, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_measuring_mcp_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, mcp, starts=2, turns=1, questions=4, warm_up=2)
     rows = {row.figure: row for row in all_rows({"mcp": mcp.measure(store)})}
@@ -319,7 +339,6 @@ def test_measuring_mcp_makes_rows(store: Path, one_daemon: None, monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.ray
 def test_measuring_hooks_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, hook, turns=1, prompts=4, warm_up=2)
     rows = {row.figure: row for row in all_rows({"hook": hook.measure(store)})}
@@ -333,9 +352,12 @@ def test_measuring_hooks_makes_rows(store: Path, one_daemon: None, monkeypatch: 
 
 _FEW_HOSTS = """
 import json
+from memory_agent.settings import DaemonSettings, Settings
 from ops.bench import hosts
 from ops.bench.filled_store import filled_store
 
+several = hosts._settings
+hosts._settings = lambda count: Settings(daemon=DaemonSettings(light=True)) if count == 1 else several(count)
 hosts._CALLS, hosts._CALL_TURNS, hosts._QUESTIONS, hosts._TURNS, hosts._WARM_UP = 20, 1, 5, 1, 5
 hosts._RECALLS, hosts._LOAD_TURNS, hosts._EVENTS = 3, 1, 5
 with filled_store(250) as store:
@@ -353,7 +375,9 @@ def _in_a_process_of_its_own(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hosts_makes_rows() -> None:
-    """Uses few calls, recalls and events, and checks that there are figures, not their values."""
+    """Uses few calls, recalls and events, and a daemon without Ray as the one with a single host. Checks that there are
+    figures, not their values.
+    """
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
     assert {"hosts, empty call by socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC minus in process, in embeddings"].target == "≤ 1.2"
