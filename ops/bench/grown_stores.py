@@ -49,10 +49,10 @@ Tell = Callable[[str], None]
 class MixedVectors(PassageEmbedder):
     """Mixes two passage vectors (weights .6 and .4) with noise; the words are the first passage's. Deterministic."""
 
-    def __init__(self, model: Embedder) -> None:
-        """Embed the passages that will be mixed. The caller closes `model`."""
+    def __init__(self, model: Embedder, basis: int | None = None) -> None:
+        """Embed the passages that will be mixed: `basis`, or 2,000. The caller closes `model`."""
         self._model = model
-        self._basis = model.embed_passages(passages(_BASIS, _BASIS_SEED))
+        self._basis = model.embed_passages(passages(basis or _BASIS, _BASIS_SEED))
         self._prepared: dict[str, Embedded] = {}
 
     @property
@@ -87,7 +87,7 @@ class MixedVectors(PassageEmbedder):
 
     def _mix(self, text: str) -> Embedded:
         random = np.random.default_rng(zlib.crc32(text.encode()))
-        one, other = (self._basis[place] for place in random.integers(_BASIS, size=2))
+        one, other = (self._basis[place] for place in random.integers(len(self._basis), size=2))
         noise = random.normal(scale=_NOISE / np.sqrt(self.info.ndim), size=self.info.ndim)
         vector = 0.6 * one.vectors[0] + 0.4 * other.vectors[0] + noise
         unit = (vector / np.linalg.norm(vector)).astype(np.float32)

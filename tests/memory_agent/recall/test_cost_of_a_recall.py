@@ -13,6 +13,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Mode
 from ops.bench.cost import TARGET_CALLS, python_calls
+from ops.bench.grown_stores import MixedVectors
 from ops.bench.texts import events, passages, queries
 
 MEMORIES = 2_000
@@ -36,10 +37,16 @@ def connections() -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connections: list[str]) -> Iterator[Memory]:
-    """A memory with passages in sessions of 30, after enough recalls to complete imports and fill caches. Read-only."""
+    """A memory with passages in sessions of 30, after enough recalls to complete imports and fill caches. Read-only.
+
+    Its vectors are mixtures of a few, because embedding all passages would take 12 s of processor time.
+    """
     connections.clear()
-    with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
+    folder = tmp_path_factory.mktemp("filled") / "alice"
+    with Memory.open(folder, embedder=MixedVectors(embedder, basis=100)) as memory:
         memory.ingest(events(passages(MEMORIES, seed=1), "alice", "fill"), now=NOW)
+    with Memory.open(folder, embedder=embedder) as memory:
+        assert memory.stats().without_vector == 0
         for query in ["what failed yesterday?", *queries(WARM_UP, seed=2)]:  # a time word imports the dates
             memory.recall(query, now=NOW)
         yield memory
