@@ -32,6 +32,8 @@ WITHOUT_RAY = tuple(
 """Files of START_RAY whose daemons are light."""
 STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
+SHARED_BY_FILES = {"daemon", "rough_daemon"}
+"""Those of STARTERS whose daemon waits, with a hundredth of a core for each host, until the last file has run."""
 
 
 def starts_ray(nodeid: str) -> bool:
@@ -86,9 +88,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files that start Ray first, because they take longest. Fails if such a file is not listed above."""
+    """Run files that start Ray first, because they take longest; of these, tests with a shared daemon last.
+
+    Fails if a file that starts Ray is not listed above.
+    """
     for item in items:
-        starts = item.get_closest_marker("ray") or STARTERS & set(getattr(item, "fixturenames", ()))
+        starts = item.get_closest_marker("ray") or STARTERS & _fixtures(item)
         if starts and not starts_ray(item.nodeid):
             raise pytest.UsageError(f"{item.nodeid} starts Ray; add its file to START_RAY in {__file__}")
-    items.sort(key=lambda item: not starts_ray(item.nodeid))
+    items.sort(key=lambda item: (not starts_ray(item.nodeid), bool(SHARED_BY_FILES & _fixtures(item))))
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ()))

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 STOP_TIMEOUT_S = 60
+FEW_HOSTS = "daemon.dedicated_hosts=2"
+"""The first two users have separate hosts; the others share two. A host takes 1.2 s of processor time to start, and a
+hundredth of a core while it waits (measured)."""
 
 
 class DaemonProcess:
@@ -104,7 +107,7 @@ def short_folder() -> tempfile.TemporaryDirectory[str]:
 def daemon() -> Iterator[DaemonProcess]:
     """One daemon shared by tests that only send requests; each test uses its own users."""
     with short_folder() as folder:
-        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1")
+        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", FEW_HOSTS)
         process.start()
         yield process
         assert process.stop() == 0, process.log()
@@ -128,7 +131,7 @@ HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_
 def rough_daemon() -> Iterator[DaemonProcess]:
     """One daemon for tests that quarantine events, break a user or kill a part. Each test must empty the quarantine."""
     with short_folder() as folder:
-        process = DaemonProcess(Path(folder), *HASTY)
+        process = DaemonProcess(Path(folder), *HASTY, "daemon.idle_sleep_s=30")  # ends the hosts of earlier tests
         process.start()
         yield process
         assert process.stop() == 0, process.log()
