@@ -162,7 +162,7 @@ def test_forgetting_works_on_a_full_disk(tmp_path: Path) -> None:
         pytest.skip("mounting a small disk requires root")
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     nowhere = EmbedderSettings(folder=str(tmp_path / "none"), allow_download=False)
     small = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=1 << 20)

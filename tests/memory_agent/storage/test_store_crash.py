@@ -80,12 +80,12 @@ def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MB."""
+    """A disk of 4 MB."""
     if os.geteuid():
         pytest.skip("mounting a small disk needs root")
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=False)
     if mounted.returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     yield disk
