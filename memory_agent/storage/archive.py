@@ -24,7 +24,7 @@ from memory_agent.storage.environment import UserKey
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import View
-from relay.disk import Role
+from relay.disk import OnCommit, Role
 from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
@@ -56,12 +56,19 @@ class Archive:
         self._failure: BaseException | None = None
 
     @classmethod
-    def open(cls, folder: Path, settings: StoreSettings, role: Role, key: UserKey | None = None) -> Self:
+    def open(
+        cls,
+        folder: Path,
+        settings: StoreSettings,
+        role: Role,
+        key: UserKey | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> Self:
         """Open or create the archive in `folder`; large columns that need a rebuild are rebuilt in the background.
 
         Raises the same errors as `Store.open`.
         """
-        store = Store.open(folder, settings, role, key)
+        store = Store.open(folder, settings, role, key, on_commit)
         with ExitStack() as undo:
             undo.callback(store.close)
             with suppress(OSError):

@@ -24,7 +24,7 @@ from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
 from relay import SYSTEM_USER, EncryptionSettings, journal_folder
 from relay.crypto import Cipher, Encryption, KeyRing, open_key_ring, read_ring
-from relay.disk import DATA_FILE, Environment, ErrorFamily, OwnerLock, Role, WriterLock, opening
+from relay.disk import DATA_FILE, Environment, ErrorFamily, OnCommit, OwnerLock, Role, WriterLock, opening
 from relay.disk import last_epoch as epoch_of_last_owner
 
 RECORDS_FOLDER = "records"
@@ -48,6 +48,7 @@ def open_environment(
     readonly: bool = False,
     encryption: Encryption | None = None,
     lock: WriterLock | None = None,
+    on_commit: OnCommit | None = None,
 ) -> Environment:
     """Open an environment with `Environment.open`.
 
@@ -55,7 +56,14 @@ def open_environment(
     `EncryptionKeyMissingError`.
     """
     return Environment.open(
-        path, map_size_bytes, databases, STORE_ERRORS, readonly=readonly, encryption=encryption, lock=lock
+        path,
+        map_size_bytes,
+        databases,
+        STORE_ERRORS,
+        readonly=readonly,
+        encryption=encryption,
+        lock=lock,
+        on_commit=on_commit,
     )
 
 
@@ -100,18 +108,30 @@ def settle_key(folder: Path, key: UserKey | None) -> None:
 
 
 def own_records(
-    folder: Path, settings: StoreSettings, key: UserKey | None, lock: OwnerLock | None = None
+    folder: Path,
+    settings: StoreSettings,
+    key: UserKey | None,
+    lock: OwnerLock | None = None,
+    on_commit: OnCommit | None = None,
 ) -> Environment:
     """Open or create the records in a user's folder, encrypted if there is a `key`.
 
     The caller must own the folder; `close` releases `lock`. Raises the same errors as `Store.open`.
     """
-    return records_at(folder / RECORDS_FOLDER, settings, key, lock)
+    return records_at(folder / RECORDS_FOLDER, settings, key, lock, on_commit)
 
 
-def records_at(path: Path, settings: StoreSettings, key: UserKey | None, lock: OwnerLock | None = None) -> Environment:
+def records_at(
+    path: Path,
+    settings: StoreSettings,
+    key: UserKey | None,
+    lock: OwnerLock | None = None,
+    on_commit: OnCommit | None = None,
+) -> Environment:
     """Open or create the records in the folder `path`, like `own_records`."""
-    return open_environment(path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock)
+    return open_environment(
+        path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock, on_commit=on_commit
+    )
 
 
 def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:

@@ -30,7 +30,7 @@ from memory_agent.storage.codec import FORMAT, StoreState
 from memory_agent.storage.environment import UserKey, compact, own, own_records, settle_key
 from memory_agent.storage.snapshot import META, Counts, Snapshot
 from memory_agent.storage.stored_runs import RecallNote
-from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
+from relay.disk import Environment, OnCommit, OwnerLock, Role, Transaction, free_bytes
 
 _MOST_WAITING = 2_000  # maximum number of recalls waiting to be written; about 2 MB
 
@@ -62,18 +62,20 @@ class Store:
         settings: StoreSettings | None = None,
         role: Role = "library",
         key: UserKey | None = None,
+        on_commit: OnCommit | None = None,
     ) -> Self:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
         A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; a new
-        store creates the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
+        store creates the key. `on_commit` receives every committed change as stored (`Environment.open`), including
+        those of the opening. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
         `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
         settle_key(folder, key)
         lock = own(folder, role, settings.takeover_after_s)
         try:
-            environment = own_records(folder, settings, key, lock)
+            environment = own_records(folder, settings, key, lock, on_commit)
             try:
                 lock.claim(environment.write, META)
                 return cls(folder, settings, environment, lock, key)
@@ -212,6 +214,10 @@ class Store:
             before = self._environment.file_bytes
             compact(self._environment)
             return before, self._environment.file_bytes
+
+    def copy(self, folder: Path) -> None:
+        """Write a compact copy of a snapshot of the records into the empty folder `folder`. Not fsynced."""
+        self._environment.copy(folder)
 
     def counts(self) -> Counts:
         """Return the counts of memories: all, with a vector, with words, and waiting for either."""

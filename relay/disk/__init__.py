@@ -20,7 +20,7 @@ from relay.disk.files import (
 )
 from relay.disk.pages import DATA_FILE, find_fault
 from relay.disk.room import free_bytes, has_room, keep_reserve, release_reserve
-from relay.disk.transaction import ErrorFamily, Pair, Transaction
+from relay.disk.transaction import ErrorFamily, OnCommit, Pair, StoredChange, Transaction
 
 __all__ = [
     "CHECKSUM_BYTES",
@@ -31,10 +31,12 @@ __all__ = [
     "ErrorFamily",
     "Finding",
     "Findings",
+    "OnCommit",
     "OwnerLock",
     "Pair",
     "Report",
     "Role",
+    "StoredChange",
     "Transaction",
     "WriterLock",
     "add_checksum",

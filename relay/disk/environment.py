@@ -29,14 +29,24 @@ from relay.disk.fence import WriterLock
 from relay.disk.files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
 from relay.disk.pages import DATA_FILE, CommitGoneError, clear_unused, examine
 from relay.disk.room import means_no_room
-from relay.disk.transaction import EncryptedTransaction, ErrorFamily, Pair, PairCipher, Transaction
+from relay.disk.transaction import (
+    EncryptedTransaction,
+    ErrorFamily,
+    OnCommit,
+    Pair,
+    PairCipher,
+    RecordingEncryptedTransaction,
+    RecordingTransaction,
+    StoredChange,
+    Transaction,
+)
 from relay.locks import ReadWriteLock, holding
 
 # Before a replacement, new transactions wait this long for old ones to end, then run this long until the next try.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
-_SPARE_DATABASES = 16  # for the marker and for databases of other versions
+_SPARE_DATABASES = 32  # for the marker and for databases of other versions
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -71,6 +81,7 @@ class Environment:
         databases: Sequence[str],
         encryption: Encryption | None,
         lock: WriterLock | None,
+        on_commit: OnCommit | None,
         *,
         readonly: bool,
     ) -> None:
@@ -82,6 +93,7 @@ class Environment:
         self.errors = failures.errors
         self._encryption = encryption
         self._lock = lock
+        self._on_commit = on_commit
         self.path = failures.path
         self.map_size_bytes = failures.map_size_bytes
         self._databases: dict[str, Any] = _open_databases(engine, databases, readonly=readonly)
@@ -97,14 +109,16 @@ class Environment:
         readonly: bool = False,
         encryption: Encryption | None = None,
         lock: WriterLock | None = None,
+        on_commit: OnCommit | None = None,
     ) -> Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
         The map is address space, not disk space; it bounds the size while the environment is open. An encrypted
         environment must be opened with its `encryption`, a plain environment without one. Without `databases`, any
         environment can be opened and copied, but not read. `lock` guards the replacement of the file, and is released
-        by `close`. Raises `failed`, `full`, `damaged`, `is_encrypted` and `not_encrypted` of `errors`, and the errors
-        of `encryption`.
+        by `close`. `on_commit` receives the changes of each write transaction after its commit, in commit order; it
+        must not raise, and the next write waits for it. Raises `failed`, `full`, `damaged`, `is_encrypted` and
+        `not_encrypted` of `errors`, and the errors of `encryption`.
         """
         failures = _Failures(errors, path, map_size_bytes)
         engine = None
@@ -113,7 +127,7 @@ class Environment:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 make_first_file(path, lambda aside: lmdb.open(str(aside), map_size=map_size_bytes, mode=0o600).close())
             engine = _open_engine(failures, len(databases), readonly=readonly)
-            opened = cls(engine, failures, databases, encryption, lock, readonly=readonly)
+            opened = cls(engine, failures, databases, encryption, lock, on_commit, readonly=readonly)
             if databases:
                 opened._require_encryption(readonly=readonly)
         except BaseException as error:
@@ -142,24 +156,49 @@ class Environment:
         """
         self._refuse_fork()  # before locking, because a child never gets a lock that another thread of its parent held
         try:
-            with self._writing, self._begin(write=True) as transaction:
-                yield transaction
+            with self._writing:
+                if self._on_commit is not None:
+                    yield from self._recording(self._on_commit)
+                else:
+                    with self._begin(write=True) as transaction:
+                        yield transaction
         except self.errors.full:
             self._reopen_if_unusable()
             raise
 
+    def _recording(self, on_commit: OnCommit) -> Iterator[Transaction]:
+        """Yield a write transaction, and hand over its changes after the commit."""
+        recorded: list[StoredChange] = []
+        is_committing = False
+        try:
+            with self._begin(write=True, recorded=recorded) as transaction:
+                yield transaction
+                is_committing = bool(recorded)
+            if recorded:
+                on_commit(recorded)
+            is_committing = False
+        finally:
+            if is_committing:
+                on_commit(None)
+
     @contextmanager
-    def _begin(self, *, write: bool) -> Iterator[Transaction]:
+    def _begin(self, *, write: bool, recorded: list[StoredChange] | None = None) -> Iterator[Transaction]:
         self._refuse_fork()
         cipher = None if self._encryption is None else self._encryption.begin(self.errors)
         try:
             with self._transactions.shared(), self._engine.begin(write=write) as engine:
-                if cipher is None:
-                    yield Transaction(engine, self._databases, self._failures)
-                else:
-                    yield EncryptedTransaction(engine, self._databases, self._failures, cipher)
+                yield self._transaction(engine, cipher, recorded)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
+
+    def _transaction(self, engine: Any, cipher: PairCipher | None, recorded: list[StoredChange] | None) -> Transaction:
+        if recorded is None:
+            if cipher is None:
+                return Transaction(engine, self._databases, self._failures)
+            return EncryptedTransaction(engine, self._databases, self._failures, cipher)
+        if cipher is None:
+            return RecordingTransaction(engine, self._databases, self._failures, recorded)
+        return RecordingEncryptedTransaction(engine, self._databases, self._failures, cipher, recorded)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
@@ -240,6 +279,28 @@ class Environment:
         try:
             with self._transactions.shared():
                 self._engine.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise self._failures.translate(error) from error
+
+    def apply(self, changes: Iterable[StoredChange]) -> None:
+        """Apply changes that another environment recorded (`on_commit`), in one transaction. Durable on return.
+
+        Neither decrypts nor records them, so an environment that was opened without `databases` needs no key. Creates
+        missing databases. Raises the same errors as `write`.
+        """
+        handles: dict[str, Any] = {}
+        try:
+            with self._writing, self._transactions.shared(), self._engine.begin(write=True) as engine:
+                transaction = Transaction(engine, handles, self._failures)
+                for database, key, value in changes:
+                    if database not in handles:
+                        handles[database] = self._engine.open_db(database.encode(), txn=engine)
+                    if key is None:
+                        transaction.clear(database)
+                    elif value is None:
+                        transaction.delete(database, key)
+                    else:
+                        transaction.put(database, key, value)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
 

@@ -13,6 +13,18 @@ Pair = tuple[bytes, bytes]
 """A key and its value."""
 
 
+class StoredChange(NamedTuple):
+    """A change of one pair as stored, that is, after encryption. Without a `key`, the database was cleared."""
+
+    database: str
+    key: bytes | None
+    value: bytes | None  # None: deleted
+
+
+OnCommit = Callable[[list[StoredChange] | None], None]
+"""Receives the changes of a committed transaction, or None if a commit was interrupted and may have taken effect."""
+
+
 class ErrorFamily(NamedTuple):
     """The exceptions of one kind of environment. The comments list their arguments."""
 
@@ -229,6 +241,59 @@ class EncryptedTransaction(Transaction):
     ) -> Iterator[Pair]:
         for stored, value in self.scan_stored(database, start, end, reverse=reverse):
             yield self._cipher.plain_key(database, stored), self._cipher.open(database, stored, value)
+
+
+class RecordingTransaction(Transaction):
+    """A transaction that records its changes."""
+
+    def __init__(
+        self, transaction: Any, databases: Mapping[str, Any], failures: Failures, recorded: list[StoredChange]
+    ) -> None:
+        super().__init__(transaction, databases, failures)
+        self._recorded = recorded
+
+    def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
+        super().put(database, key, value, append=append)
+        self._recorded.append(StoredChange(database, key, value))
+
+    def _put_many(self, database: str, pairs: Collection[Pair], *, append: bool) -> int:
+        self._recorded += [StoredChange(database, key, value) for key, value in pairs]
+        return super()._put_many(database, pairs, append=append)
+
+    def delete(self, database: str, key: bytes) -> bool:
+        existed = super().delete(database, key)
+        if existed:
+            self._recorded.append(StoredChange(database, key, None))
+        return existed
+
+    def clear(self, database: str) -> None:
+        super().clear(database)
+        self._recorded.append(StoredChange(database, None, None))
+
+    def consume(self, database: str) -> Iterator[Pair]:
+        deleted = None  # when the next pair is requested
+        for pair in super().consume(database):
+            if deleted is not None:
+                self._recorded.append(StoredChange(database, deleted, None))
+            yield pair
+            deleted = pair[0]
+        if deleted is not None:
+            self._recorded.append(StoredChange(database, deleted, None))
+
+
+class RecordingEncryptedTransaction(EncryptedTransaction, RecordingTransaction):
+    """An encrypted transaction that records its changes as stored."""
+
+    def __init__(
+        self,
+        transaction: Any,
+        databases: Mapping[str, Any],
+        failures: Failures,
+        cipher: PairCipher,
+        recorded: list[StoredChange],
+    ) -> None:
+        RecordingTransaction.__init__(self, transaction, databases, failures, recorded)
+        self._cipher = cipher
 
 
 def _up(cursor: Any, start: bytes, end: bytes | None) -> Iterator[Pair]:
