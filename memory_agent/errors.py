@@ -20,6 +20,8 @@ from relay.errors import (
 
 __all__ = [
     "ERRORS",
+    "ArchiveDamagedError",
+    "ArchiveUnavailableError",
     "BackupDamagedError",
     "ClientSettingsError",
     "DaemonRunningError",
@@ -202,6 +204,12 @@ class BackupDamagedError(MemoryAgentError):
     code = "backup_damaged"
 
 
+class ArchiveDamagedError(MemoryAgentError):
+    """A user's archive is incomplete, damaged or older than required; nothing was restored from it."""
+
+    code = "archive_damaged"
+
+
 @dataclass(eq=False, repr=False)
 class ClientSettingsError(MemoryAgentError):
     """A coding agent's settings file cannot be edited, so it was not changed."""
@@ -249,6 +257,12 @@ class HostDiedError(UnavailableError):
     """A user's host process died during the request, which may or may not have taken effect."""
 
     code = "host_died"
+
+
+class ArchiveUnavailableError(UnavailableError):
+    """The archive refused an operation or did not complete it in time. What was to be archived is still pending."""
+
+    code = "archive_unavailable"
 
 
 class NothingSharedError(UnavailableError):

@@ -58,6 +58,19 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     takeover_after_s: Positive = 5.0
 
 
+class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The archive, to which changes of each user's store are uploaded. Without a `url` nothing is archived.
+
+    `options` are passed to the file system of the URL's protocol (`fsspec`); they may contain secrets. An operation may
+    take `timeout_s`, and one second more for each megabyte.
+    """
+
+    url: str = ""
+    interval_s: Positive = 5.0
+    timeout_s: Positive = 30.0
+    options: dict[str, Any] = {}
+
+
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which events become memories. `signals` is a TOML file that adds rows to the default table or removes them."""
 
@@ -243,6 +256,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     relay: BusSettings = BusSettings()
     embedder: EmbedderSettings = EmbedderSettings()
     store: StoreSettings = StoreSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     ingest: IngestSettings = IngestSettings()
     recall: RecallSettings = RecallSettings()
     learning: LearningSettings = LearningSettings()

@@ -31,6 +31,7 @@ ENGINES = frozenset(
         "structlog",
         "starlette",
         "uvicorn",
+        "fsspec",
     }
 )
 FACES_OF_RELAY = frozenset(

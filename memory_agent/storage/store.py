@@ -216,8 +216,11 @@ class Store:
             return before, self._environment.file_bytes
 
     def copy(self, folder: Path) -> None:
-        """Write a compact copy of a snapshot of the records into the empty folder `folder`. Not fsynced."""
-        self._environment.copy(folder)
+        """Write a compact copy of a snapshot of the records into the empty folder `folder`. Not fsynced.
+
+        After `compact`, the copy contains nothing that was deleted before. Raises `StoreError` and `OSError`.
+        """
+        self._environment.copy(folder, clears_unused=True)
 
     def counts(self) -> Counts:
         """Return the counts of memories: all, with a vector, with words, and waiting for either."""

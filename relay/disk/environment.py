@@ -274,11 +274,16 @@ class Environment:
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
 
-    def copy(self, folder: Path) -> None:
-        """Write a compact copy of a snapshot into the empty folder `folder`, even while in use. Not fsynced."""
+    def copy(self, folder: Path, *, clears_unused: bool = False) -> None:
+        """Write a compact copy of a snapshot into the empty folder `folder`, even while in use. Not fsynced.
+
+        `clears_unused`: zero the unused bytes, which can be parts of deleted values (27 ms for 17 MB).
+        """
         try:
             with self._transactions.shared():
                 self._engine.copy(str(folder), compact=True)
+            if clears_unused:
+                clear_unused(folder)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
 

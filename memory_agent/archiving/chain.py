@@ -1,0 +1,164 @@
+"""The objects of an archive: their names, headers and bodies, and how each is linked to the one before it.
+
+An object is named `<epoch>/<number>.<kind>`. Its header contains a checksum of its body and the digest of the previous
+object's header, so a missing, altered or moved object is detected. Checksums do not protect against forgery.
+
+Rejected: compression. Level 1 of zlib leaves 0.74 of the snapshot of 10,000 memories (17 MB), but takes 0.33 s, ten
+times as long as the copy, and leaves all of an encrypted one.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+
+from memory_agent.errors import ArchiveDamagedError
+from relay.disk import StoredChange
+
+Kind = Literal["snapshot", "increment", "base"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FORMAT = 1
+
+_MAGIC = b"MEMARCHV"
+_header = struct.Struct(">8sHBxQQQ32s32s32s")
+_DIGEST_BYTES = 32
+HEADER_BYTES = _header.size + _DIGEST_BYTES
+_NAME = re.compile(rf"(\d{{12}})\.({'|'.join(KINDS)})")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[StoredChange])
+_length = struct.Struct(">I")
+_position = struct.Struct(">QQ")
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """The place of an object in a user's archive; later states have greater positions."""
+
+    epoch: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}/{self.number}"
+
+
+class Restored(NamedTuple):
+    """The state that was restored: its position, the digest of its last object, and the size of its chain."""
+
+    position: Position
+    digest: bytes
+    snapshot_bytes: int
+    increments: int
+    increment_bytes: int
+
+
+class Header(NamedTuple):
+    """The header of an object. `previous` is the digest of the previous object's header, or zeros."""
+
+    kind: Kind
+    position: Position
+    user_id: str
+    body_bytes: int
+    body_sha256: bytes
+    previous: bytes
+
+    def encode(self) -> bytes:
+        """Return the header's bytes, which end with its digest."""
+        fields = _header.pack(
+            _MAGIC,
+            FORMAT,
+            KINDS.index(self.kind),
+            self.position.epoch,
+            self.position.number,
+            self.body_bytes,
+            sha256(self.user_id.encode()).digest(),
+            self.body_sha256,
+            self.previous,
+        )
+        return fields + sha256(fields).digest()
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of this header."""
+        return self.encode()[-_DIGEST_BYTES:]
+
+
+NO_PREVIOUS = bytes(_DIGEST_BYTES)
+
+
+def object_name(number: int, kind: Kind) -> str:
+    """Return the name of an object in the folder of its epoch."""
+    return f"{number:012}.{kind}"
+
+
+def parse_name(name: str) -> tuple[int, Kind] | None:
+    """Return the number and kind of the object with this name, or None if it names no object."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), KINDS[KINDS.index(found[2])])
+
+
+def read_header(data: bytes, kind: Kind, position: Position, user_id: str) -> Header:
+    """Return the header at the start of an object. Raises `ArchiveDamagedError` unless it is that of this object."""
+    what = f"object {position}.{kind}"
+    fields = data[: _header.size]
+    if len(data) < HEADER_BYTES or sha256(fields).digest() != data[_header.size : HEADER_BYTES]:
+        raise ArchiveDamagedError(f"{what}: the header is damaged")
+    magic, version, code, epoch, number, body_bytes, user, body_sha256, previous = _header.unpack(fields)
+    if magic == _MAGIC and version > FORMAT:
+        raise ArchiveDamagedError(f"{what} has format {version}; this version supports up to {FORMAT}")
+    header = Header(kind, position, user_id, body_bytes, body_sha256, previous)
+    is_same = magic == _MAGIC and (code, epoch, number) == (KINDS.index(kind), position.epoch, position.number)
+    if not is_same or user != sha256(user_id.encode()).digest():
+        raise ArchiveDamagedError(f"{what} is an object of another user, position or kind")
+    return header
+
+
+def read_body(data: bytes, header: Header) -> memoryview:
+    """Return the body of an object. Raises `ArchiveDamagedError` if it does not match the header."""
+    body = memoryview(data)[HEADER_BYTES:]
+    if len(body) != header.body_bytes or sha256(body).digest() != header.body_sha256:
+        raise ArchiveDamagedError(f"object {header.position}.{header.kind} is damaged")
+    return body
+
+
+def make_object(kind: Kind, position: Position, user_id: str, body: bytes, previous: bytes) -> tuple[Header, bytes]:
+    """Return an object and its header."""
+    header = Header(kind, position, user_id, len(body), sha256(body).digest(), previous)
+    return header, header.encode() + body
+
+
+def encode_changes(changes: Sequence[StoredChange]) -> bytes:
+    """Return the bytes of the changes of one transaction."""
+    return _encoder.encode(changes)
+
+
+def increment_body(transactions: Iterable[bytes]) -> bytes:
+    """Return the body of an increment from the encoded changes of transactions."""
+    return b"".join(_length.pack(len(one)) + one for one in transactions)
+
+
+def read_changes(body: memoryview, header: Header) -> Iterator[StoredChange]:
+    """Yield the changes in the body of an increment. Raises `ArchiveDamagedError`."""
+    try:
+        start = 0
+        while start < len(body):
+            end = start + _length.size + _length.unpack_from(body, start)[0]
+            yield from _decoder.decode(body[start + _length.size : end])
+            start = end
+    except (struct.error, msgspec.DecodeError) as error:  # the checksum was right
+        raise ArchiveDamagedError(f"object {header.position}.{header.kind}: {error}") from error
+
+
+def base_body(continued: Position) -> bytes:
+    """Return the body of a base, which names the object that its epoch continues."""
+    return _position.pack(continued.epoch, continued.number)
+
+
+def read_base(body: memoryview, header: Header) -> Position:
+    """Return the position that a base continues. Raises `ArchiveDamagedError`."""
+    if len(body) != _position.size or (continued := Position(*_position.unpack(body))).epoch >= header.position.epoch:
+        raise ArchiveDamagedError(f"object {header.position}.{header.kind} does not name an earlier epoch")
+    return continued

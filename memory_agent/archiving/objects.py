@@ -1,0 +1,221 @@
+"""One user's objects in a folder or an object store, through `fsspec`. Objects become visible only when complete.
+
+Each operation runs in a thread of its own, because not every file system honours a timeout. An operation that exceeds
+its deadline is abandoned but not stopped; the next operation on the same objects waits for it, so a late write never
+overtakes a newer one.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from memory_agent.errors import ArchiveUnavailableError, SettingsError
+from memory_agent.settings import ArchiveSettings
+from memory_agent.storage.folders import user_folder
+from relay.disk import flush
+
+SLOWEST_BYTES_PER_S = 1 << 20
+_COPIED_BYTES = 1 << 20
+_FOLDER = re.compile(r"\d{10}")
+_Result = TypeVar("_Result")
+
+
+class ObjectStore:
+    """The objects of all users below the archive's URL."""
+
+    def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
+        self._files = files
+        self._root = root
+        self._timeout_s = timeout_s
+        self._is_local = is_local
+
+    @classmethod
+    def open(cls, settings: ArchiveSettings) -> ObjectStore:
+        """Open the store at `settings.url`, without connecting to it. Raises `SettingsError`."""
+        _require_url(settings.url)
+        try:
+            from fsspec.core import url_to_fs
+            from fsspec.implementations.local import LocalFileSystem
+        except ImportError as error:
+            raise SettingsError("archive.url", "requires `pip install memory-agent[archive]`") from error
+        always = {"use_listings_cache": False, "skip_instance_cache": True}  # other machines write, too
+        try:
+            files, root = url_to_fs(settings.url, **settings.options, **always)
+        except ImportError as error:  # names the package to install
+            raise SettingsError("archive.url", str(error)) from error
+        except Exception as error:
+            if "rotocol not known" in str(error):
+                raise SettingsError("archive.url", f"fsspec knows no protocol {settings.url.split(':')[0]}") from error
+            what = f"the file system rejected the URL or the options ({type(error).__name__})"  # may contain secrets
+            raise SettingsError("archive.options", what) from None
+        return cls(files, root.rstrip("/"), settings.timeout_s, is_local=isinstance(files, LocalFileSystem))
+
+    def of_user(self, user_id: str) -> Objects:
+        """Return the objects of a user. Raises `InvalidInputError` for an invalid id."""
+        folder = user_folder(Path(self._root), user_id)
+        return Objects(self._files, f"{self._root}/users/{folder.name}", self._timeout_s, is_local=self._is_local)
+
+
+def _require_url(url: str) -> None:
+    if "://" not in url:
+        raise SettingsError("archive.url", "must be a URL, such as file:///srv/archive or s3://bucket/prefix")
+    if any(sign in url for sign in "*?[]"):
+        raise SettingsError("archive.url", "must not contain the characters *?[]")
+    try:
+        password = urlsplit(url).password
+    except ValueError as error:
+        raise SettingsError("archive.url", "is not a valid URL") from error
+    if password is not None:
+        raise SettingsError("archive.url", "must not contain a password; put it into archive.options")
+
+
+class Objects:
+    """One user's objects, in a folder for each epoch. Thread-safe; operations run one at a time.
+
+    Every method raises `ArchiveUnavailableError` if the store fails or does not answer within the deadline. Methods
+    that read an object raise `FileNotFoundError` if it does not exist.
+    """
+
+    def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
+        self._files = files
+        self._root = root
+        self._timeout_s = timeout_s
+        self._is_local = is_local
+        self._turn = SimpleQueue[None]()  # contains an item while no operation runs
+        self._turn.put(None)
+
+    def epochs(self) -> list[int]:
+        """Return the epochs that have a folder, in ascending order."""
+        return sorted(int(name) for name in self._list("") if _FOLDER.fullmatch(name))
+
+    def names(self, epoch: int) -> list[str]:
+        """Return the names of all files in the folder of an epoch, including those of interrupted writes, sorted."""
+        return sorted(self._list(f"/{_folder(epoch)}"))
+
+    def put(self, epoch: int, name: str, content: bytes | Path) -> None:
+        """Write an object, given as bytes or as a file, and replace an existing one. Durable on return."""
+        path = f"{self._root}/{_folder(epoch)}/{name}"
+        if self._is_local:
+            self._run(path, lambda: _put_locally(Path(path), content), _size(content))
+        elif isinstance(content, bytes):
+            self._run(path, lambda: self._files.pipe_file(path, content), _size(content))
+        else:
+            self._run(path, lambda: self._files.put_file(str(content), path), _size(content))
+
+    def get(self, epoch: int, names: Sequence[str]) -> list[bytes]:
+        """Return the contents of objects, which are read concurrently if the file system can do so."""
+        paths = [f"{self._root}/{_folder(epoch)}/{name}" for name in names]
+        found: dict[str, bytes] = self._run(self._root, lambda: self._files.cat(paths), may_be_missing=True)
+        return [found[path] for path in paths]
+
+    def get_file(self, epoch: int, name: str, target: Path) -> None:
+        """Write the content of an object to the file `target`."""
+        path = f"{self._root}/{_folder(epoch)}/{name}"
+        size_bytes = self._run(path, lambda: int(self._files.size(path) or 0), may_be_missing=True)
+        self._run(path, lambda: self._files.get_file(path, str(target)), size_bytes, may_be_missing=True)
+
+    def remove(self, epoch: int, names: Sequence[str]) -> None:
+        """Delete objects of an epoch. Durable on return."""
+        self._remove([f"{_folder(epoch)}/{name}" for name in names], recursive=False)
+
+    def remove_epochs(self, epochs: Sequence[int]) -> None:
+        """Delete everything in the folders of these epochs. Durable on return."""
+        self._remove([_folder(epoch) for epoch in epochs], recursive=True)
+
+    def remove_all(self) -> None:
+        """Delete everything of this user. Durable on return. Idempotent."""
+        if self._list(""):
+            self._remove([""], recursive=True)
+
+    def _remove(self, names: Sequence[str], *, recursive: bool) -> None:
+        paths = [f"{self._root}/{name}".rstrip("/") for name in names]
+
+        def remove() -> None:
+            self._files.rm(paths, recursive=recursive)
+            if self._is_local:
+                for folder in {Path(path).parent for path in paths}:
+                    flush(folder)
+
+        if paths:
+            self._run(self._root, remove)
+
+    def _list(self, folder: str) -> list[str]:
+        path = self._root + folder
+
+        def listed() -> list[str]:
+            self._files.invalidate_cache()
+            try:
+                return list(self._files.ls(path, detail=False))
+            except FileNotFoundError:
+                return []
+
+        names = (str(found).rstrip("/") for found in self._run(path, listed))
+        return [name.rpartition("/")[2] for name in names if not path.endswith(name)]
+
+    def _run(
+        self, what: str, operation: Callable[[], _Result], size_bytes: int = 0, *, may_be_missing: bool = False
+    ) -> _Result:
+        """Run an operation in a thread, and return its result. `may_be_missing`: let `FileNotFoundError` through."""
+        limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
+        deadline_s = time.monotonic() + limit_s
+        done = SimpleQueue[tuple[_Result, None] | tuple[None, Exception]]()
+
+        def work() -> None:
+            try:
+                done.put((operation(), None))
+            except Exception as error:  # noqa: BLE001 - raised by the caller's thread
+                done.put((None, error))
+            finally:
+                self._turn.put(None)
+
+        try:
+            self._turn.get(timeout=limit_s)
+            self._start(work)
+            result, failure = done.get(timeout=max(0.001, deadline_s - time.monotonic()))
+        except Empty as error:
+            raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:g} s") from error
+        if failure is None:
+            return result  # type: ignore[return-value]
+        if may_be_missing and isinstance(failure, FileNotFoundError):
+            raise failure
+        raise ArchiveUnavailableError(f"{what}: {type(failure).__name__}: {failure}") from failure
+
+    def _start(self, work: Callable[[], None]) -> None:
+        try:
+            threading.Thread(target=work, name="archive", daemon=True).start()
+        except RuntimeError as error:  # too many threads
+            self._turn.put(None)
+            raise ArchiveUnavailableError(f"{self._root}: {error}") from error
+
+
+def _folder(epoch: int) -> str:
+    return f"{epoch:010}"
+
+
+def _size(content: bytes | Path) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def _put_locally(path: Path, content: bytes | Path) -> None:
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        flush(folder.parent)
+    made = path.with_name(f"{path.name}.new")
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+        made.unlink(missing_ok=True)
+        made.touch(mode=0o600)
+        with made.open("wb") as target:
+            shutil.copyfileobj(source, target, _COPIED_BYTES)
+    flush(made)
+    made.replace(path)
+    flush(path.parent)

@@ -1,0 +1,182 @@
+"""Restores the newest state of a user's store from the archive.
+
+Starts at the newest epoch that has objects, follows bases back to the last snapshot before each, and applies all later
+increments in one transaction. Every checksum and link is verified. While an owner deletes replaced objects, a listing
+can be inconsistent, so a failed attempt is repeated.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+
+from memory_agent.archiving.chain import (
+    HEADER_BYTES,
+    Header,
+    Kind,
+    Position,
+    Restored,
+    object_name,
+    parse_name,
+    read_base,
+    read_body,
+    read_changes,
+    read_header,
+)
+from memory_agent.archiving.objects import Objects
+from memory_agent.errors import ArchiveDamagedError, InvalidInputError
+from memory_agent.settings import StoreSettings
+from memory_agent.storage.environment import STORE_ERRORS, open_environment
+from relay.disk import DATA_FILE, StoredChange, flush, flush_tree
+
+_TRIES = 3
+_AT_ONCE = 64  # objects read concurrently; together at most about half a snapshot
+_COPIED_BYTES = 1 << 20
+
+_Object = tuple[Position, Kind]
+
+
+def restore(
+    objects: Objects,
+    user_id: str,
+    target: Path,
+    at_least: Position | None = None,
+    settings: StoreSettings | None = None,
+) -> Restored | None:
+    """Write the newest archived state into the folder `target`, which must not exist. Durable on return.
+
+    `target` is the folder of the records (`RECORDS_FOLDER` in the user's folder). Returns None if there is no archive
+    and `at_least` is None. Raises `ArchiveDamagedError` if objects are missing or damaged, or if the newest state is
+    older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and `StoreError`. Needs no encryption key.
+    """
+    if target.exists():
+        raise InvalidInputError("target", f"{target} already exists")
+    partial = target.with_name(f".{target.name}.restoring")
+    map_size_bytes = (settings or StoreSettings()).map_size_bytes
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for attempt in range(_TRIES):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(mode=0o700)
+            try:
+                restored = _Restoration(objects, user_id, partial, map_size_bytes).run()
+                _require_recent(user_id, restored, at_least)
+                break
+            except (FileNotFoundError, ArchiveDamagedError) as error:
+                if attempt == _TRIES - 1:
+                    if isinstance(error, ArchiveDamagedError):
+                        raise
+                    raise ArchiveDamagedError(f"the archive of {user_id} lacks the object {error}") from error
+        if restored is not None:
+            flush_tree(partial)
+            partial.rename(target)
+            flush(target.parent)
+    except OSError as error:
+        raise STORE_ERRORS.of_system(error, target, map_size_bytes) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return restored
+
+
+def _require_recent(user_id: str, restored: Restored | None, at_least: Position | None) -> None:
+    if at_least is not None and (restored is None or restored.position < at_least):
+        newest = "there is none" if restored is None else f"the newest is {restored.position}"
+        raise ArchiveDamagedError(f"the archive of {user_id} must contain the state {at_least}, but {newest}")
+
+
+class _Restoration:
+    """One attempt to restore into the empty folder `folder`."""
+
+    def __init__(self, objects: Objects, user_id: str, folder: Path, map_size_bytes: int) -> None:
+        self._objects = objects
+        self._user_id = user_id
+        self._folder = folder
+        self._map_size_bytes = map_size_bytes
+        self._last: Header | None = None
+        self._increment_bytes = 0
+
+    def run(self) -> Restored | None:
+        """Raises `FileNotFoundError` if an object disappears."""
+        chain = self._chain()
+        if not chain:
+            return None
+        self._last = snapshot = self._take_snapshot(chain[0])
+        if chain[1:]:
+            with closing(open_environment(self._folder, self._map_size_bytes)) as environment:
+                environment.apply(self._changes(chain[1:]))
+            (self._folder / "lock.mdb").unlink()
+        last = self._last
+        return Restored(last.position, last.digest, snapshot.body_bytes, len(chain) - 1, self._increment_bytes)
+
+    def _chain(self) -> list[_Object]:
+        """Return the objects to read, oldest first: a snapshot, then increments and bases."""
+        epochs = self._objects.epochs()
+        found = next((parts for epoch in reversed(epochs) if (parts := self._of_epoch(epoch))), [])
+        chain = self._since_start(found)
+        while chain and chain[0][1] == "base":
+            continued = read_base(*self._read(chain[0], self._objects.get(*_place(chain[0]))[0]))
+            earlier = [part for part in self._of_epoch(continued.epoch) if part[0] <= continued]
+            if not earlier or earlier[-1][0] != continued:
+                raise ArchiveDamagedError(f"object {continued} is missing, which {chain[0][0]} continues")
+            chain = self._since_start(earlier) + chain
+        return chain
+
+    def _of_epoch(self, epoch: int) -> list[_Object]:
+        found = (parse_name(name) for name in self._objects.names(epoch))
+        return sorted((Position(epoch, name[0]), name[1]) for name in found if name is not None)
+
+    def _since_start(self, parts: Sequence[_Object]) -> list[_Object]:
+        """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base."""
+        start = max((place for place, (_, kind) in enumerate(parts) if kind == "snapshot"), default=0)
+        used = list(parts[start:])
+        first = used[0][0].number if used else 0
+        for place, (position, kind) in enumerate(used):
+            is_start = kind == "snapshot" or (kind == "base" and position.number == 0)
+            if position.number != first + place or is_start != (place == 0):
+                raise ArchiveDamagedError(f"an object before {position}.{kind} is missing")
+        return used
+
+    def _take_snapshot(self, snapshot: _Object) -> Header:
+        """Write the body of the snapshot as the data file."""
+        content = self._folder / "object"
+        epoch, (name,) = _place(snapshot)
+        self._objects.get_file(epoch, name, content)
+        digest = sha256()
+        with content.open("rb") as source, (self._folder / DATA_FILE).open("xb") as target:
+            header = read_header(source.read(HEADER_BYTES), snapshot[1], snapshot[0], self._user_id)
+            while chunk := source.read(_COPIED_BYTES):
+                digest.update(chunk)
+                target.write(chunk)
+            if target.tell() != header.body_bytes or digest.digest() != header.body_sha256:
+                raise ArchiveDamagedError(f"object {header.position}.snapshot is damaged")
+        (self._folder / DATA_FILE).chmod(0o600)
+        content.unlink()
+        return header
+
+    def _changes(self, chain: Sequence[_Object]) -> Iterator[StoredChange]:
+        """Yield the changes of all increments, after checking the link of each object to the one before it."""
+        while chain:
+            epoch = chain[0][0].epoch
+            group = [part for part in chain[:_AT_ONCE] if part[0].epoch == epoch]
+            contents = self._objects.get(epoch, [object_name(part[0].number, part[1]) for part in group])
+            for part, content in zip(group, contents, strict=True):
+                body, header = self._read(part, content)
+                if self._last is None or header.previous != self._last.digest:
+                    raise ArchiveDamagedError(f"object {header.position}.{header.kind} does not follow the one before")
+                self._last = header
+                self._increment_bytes += len(content)
+                if header.kind == "increment":
+                    yield from read_changes(body, header)
+            chain = chain[len(group) :]
+
+    def _read(self, part: _Object, content: bytes) -> tuple[memoryview, Header]:
+        header = read_header(content, part[1], part[0], self._user_id)
+        return read_body(content, header), header
+
+
+def _place(part: _Object) -> tuple[int, list[str]]:
+    position, kind = part
+    return position.epoch, [object_name(position.number, kind)]
