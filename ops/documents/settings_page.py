@@ -103,6 +103,8 @@ def _type(kind: Any) -> str:
         return "true or false"
     if isinstance(kind, inspect.StrType):
         return "text"
+    if isinstance(kind, inspect.AnyType):
+        return "value"
     if isinstance(kind, inspect.DictType):
         return f"table of {_type(kind.value_type)}s"
     return f"{'whole number' if isinstance(kind, inspect.IntType) else 'number'}{_bounds(kind)}"
