@@ -6,6 +6,6 @@ Read `chain` first (what is stored), then `user_archive` (writing) and `restorat
 from memory_agent.archiving.chain import Position, Restored
 from memory_agent.archiving.objects import Objects, ObjectStore
 from memory_agent.archiving.restoration import restore
-from memory_agent.archiving.user_archive import Copy, UserArchive
+from memory_agent.archiving.user_archive import Copy, Limits, UserArchive
 
-__all__ = ["Copy", "ObjectStore", "Objects", "Position", "Restored", "UserArchive", "restore"]
+__all__ = ["Copy", "Limits", "ObjectStore", "Objects", "Position", "Restored", "UserArchive", "restore"]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from memory_agent.archiving.chain import (
     HEADER_BYTES,
@@ -34,11 +35,20 @@ from memory_agent.archiving.objects import Objects
 from memory_agent.errors import ArchiveUnavailableError, FencedError, StoreError
 from relay.disk import DATA_FILE, StoredChange
 
-PENDING_BYTES = 8 << 20
-"""Maximum size of changes in memory. Beyond it they are dropped, and the next flush writes a snapshot."""
-SHARE = 0.5
-INCREMENTS = 1_000  # restoring them takes 0.2 s from a folder, and 16 rounds of concurrent requests from a store
-LEAST_BYTES = 4 << 20  # increments of a small store that need no new snapshot
+
+class Limits(NamedTuple):
+    """When to write a snapshot instead of an increment.
+
+    Beyond `pending_bytes` of changes in memory, they are dropped. Otherwise a snapshot is due once there are
+    `increments` since the last one, or more bytes than `share` of its size and `least_bytes`.
+    """
+
+    pending_bytes: int = 8 << 20
+    increments: int = 1_000
+    share: float = 0.5
+    least_bytes: int = 4 << 20
+
+
 _COPIED_BYTES = 1 << 20
 
 Copy = Callable[[Path], None]
@@ -53,12 +63,13 @@ class UserArchive:
     them), `FencedError` if there are objects of a newer owner, and `StoreError` if the store cannot be copied.
     """
 
-    def __init__(self, objects: Objects, user_id: str, epoch: int, scratch: Path) -> None:
+    def __init__(self, objects: Objects, user_id: str, epoch: int, scratch: Path, limits: Limits | None = None) -> None:
         """`scratch` is a folder on the same disk for temporary copies; leftovers in it are deleted."""
         self._objects = objects
         self._user_id = user_id
         self._epoch = epoch
         self._scratch = scratch
+        self._limits = limits or Limits()
         self._copy: Copy | None = None
         self._continued: Position | None = None  # while the chain begins with a base
         self._flushing = threading.RLock()
@@ -99,7 +110,7 @@ class UserArchive:
                 return
             self._pending.append(encoded)
             self._pending_bytes += len(encoded)
-            if changes is not None and self._pending_bytes <= PENDING_BYTES:
+            if changes is not None and self._pending_bytes <= self._limits.pending_bytes:
                 return
         self._drop_pending()
 
@@ -162,9 +173,9 @@ class UserArchive:
         return epochs
 
     def _is_snapshot_due(self) -> bool:
-        if self._needs_snapshot or self._increments >= INCREMENTS:
+        if self._needs_snapshot or self._increments >= self._limits.increments:
             return True
-        if self._increment_bytes > max(LEAST_BYTES, SHARE * self._snapshot_bytes):
+        if self._increment_bytes > max(self._limits.least_bytes, self._limits.share * self._snapshot_bytes):
             return True
         return self._continued is not None and not self._is_continued_kept(self._continued)
 

@@ -1,0 +1,140 @@
+"""A user's environment that is archived, and an object store in memory that fails when told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+
+from memory_agent.archiving import Limits, Objects, ObjectStore, Restored, UserArchive
+from memory_agent.settings import ArchiveSettings
+from memory_agent.storage.environment import open_environment
+from relay.disk import Environment
+
+SIZE = 8 << 20
+DATABASES = ("one", "two")
+USER = "alice"
+FREQUENT = Limits(pending_bytes=2_000, increments=4, share=2.0, least_bytes=0)
+
+Fault = Literal["none", "refused", "reply lost"]
+Contents = dict[str, list[tuple[bytes, bytes]]]
+
+
+class FaultyFileSystem(MemoryFileSystem):
+    """A file system in memory, whose next writes and deletions fail as `faults` says."""
+
+    protocol = "faulty"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    faults: ClassVar[list[Fault]] = []
+    blocked: ClassVar[threading.Event | None] = None
+    """If set, every operation waits for this event."""
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return super()._strip_protocol(str(path).removeprefix("faulty://"))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        with _failing():
+            super().pipe_file(path, value, mode, **options)
+
+    def put_file(self, lpath: str, rpath: str, *further: Any, **options: Any) -> None:
+        with _failing():
+            super().pipe_file(rpath, Path(lpath).read_bytes())
+
+    def rm_file(self, path: str) -> None:
+        with _failing():
+            super().rm_file(path)
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        if FaultyFileSystem.blocked is not None:
+            FaultyFileSystem.blocked.wait()
+        return super().ls(path, detail, **options)
+
+
+class _failing:  # noqa: N801 - used like a function
+    def __enter__(self) -> None:
+        if FaultyFileSystem.blocked is not None:
+            FaultyFileSystem.blocked.wait()
+        self._fault: Fault = FaultyFileSystem.faults.pop(0) if FaultyFileSystem.faults else "none"
+        if self._fault == "refused":
+            raise PermissionError("refused")
+
+    def __exit__(self, *_: object) -> None:
+        if self._fault == "reply lost":
+            raise ConnectionError("reply lost")
+
+
+def clear_faulty() -> None:
+    fsspec.register_implementation("faulty", FaultyFileSystem, clobber=True)
+    FaultyFileSystem.store.clear()
+    FaultyFileSystem.pseudo_dirs[:] = [""]
+    FaultyFileSystem.faults.clear()
+    FaultyFileSystem.blocked = None
+
+
+def faulty_objects(timeout_s: float = 60.0) -> Objects:
+    return ObjectStore.open(ArchiveSettings(url="faulty://bucket", timeout_s=timeout_s)).of_user(USER)
+
+
+def local_objects(folder: Path) -> Objects:
+    return ObjectStore.open(ArchiveSettings(url=f"file://{folder}")).of_user(USER)
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+class Owner:
+    """A machine that owns the user's environment with an epoch, and archives it."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        folder: Path,
+        epoch: int,
+        continues: Restored | None = None,
+        limits: Limits = FREQUENT,
+    ) -> None:
+        self.archive = UserArchive(objects, USER, epoch, folder / "scratch", limits)
+        self.environment = open_environment(folder / "records", SIZE, DATABASES, on_commit=self.archive.note)
+        self.put("one", b"epoch", b"%d" % epoch)  # as the claim of a store does
+        self.archive.start(lambda target: self.environment.copy(target, clears_unused=True), continues)
+
+    def put(self, database: str, key: bytes, value: bytes) -> None:
+        with self.environment.write() as transaction:
+            transaction.put(database, key, value)
+
+    def contents(self) -> Contents:
+        return contents(self.environment)
+
+    def __enter__(self) -> Owner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.environment.close()
+
+
+def contents(environment: Environment) -> Contents:
+    with environment.read() as transaction:
+        return {name: list(transaction.scan(name)) for name in DATABASES}
+
+
+def contents_of(folder: Path) -> Contents:
+    """Return what a restored folder of records contains."""
+    with closing(open_environment(folder, SIZE, DATABASES, readonly=True)) as environment:
+        return contents(environment)
+
+
+def numbered() -> Iterator[str]:
+    """Yield the names of folders of successive machines."""
+    number = 0
+    while True:
+        yield f"machine-{number}"
+        number += 1

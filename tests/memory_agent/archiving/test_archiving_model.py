@@ -1,0 +1,102 @@
+"""Whatever fails and whoever else writes: what is restored is what was committed up to the last flush, or later."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Literal
+
+from archives import Contents, Fault, FaultyFileSystem, Owner, clear_faulty, contents_of, faulty_objects
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_agent.archiving import Position, restore
+from memory_agent.errors import ArchiveUnavailableError, FencedError
+
+Act = tuple[Literal["write", "flush", "renew", "compact", "move", "earlier owner"], tuple[Fault, ...], int]
+
+faults = st.lists(st.sampled_from(["none", "none", "refused", "reply lost"]), max_size=3).map(tuple)
+acts = st.tuples(
+    st.sampled_from(["write", "write", "flush", "flush", "renew", "compact", "move", "earlier owner"]),
+    faults,
+    st.integers(0, 40),
+)
+
+
+class Machines:
+    """The current owner, the owner before it, which still writes, and what a restoration may find."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._count = 0
+        self.owner = self._stack.enter_context(Owner(faulty_objects(), folder / "first", 1))
+        self.earlier: Owner | None = None
+        self.allowed: list[Contents | None] = [None]
+        self.at_least: Position | None = None
+
+    def write(self, owner: Owner, number: int) -> None:
+        with owner.environment.write() as transaction:
+            name = "one" if number % 2 else "two"
+            if number % 7 == 0:
+                transaction.clear(name)
+            elif number % 5 == 0:
+                transaction.delete(name, b"%d" % (number % 6))
+            else:
+                transaction.put(name, b"%d" % (number % 6), b"value " * number * 4)
+                transaction.put_all("one", [(b"a%d" % number, b"x"), (b"b", b"%d" % number)])
+
+    def flush(self, *, is_renewal: bool) -> None:
+        archive, committed = self.owner.archive, self.owner.contents()
+        try:
+            position = archive.renew() if is_renewal else archive.flush()
+        except ArchiveUnavailableError:
+            self.allowed.append(committed)
+        else:
+            assert self.at_least is None or position >= self.at_least
+            self.allowed, self.at_least = [committed], position
+
+    def move(self) -> None:
+        """Restore on another machine, which becomes the owner; the machine before it does not know that."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        restored = restore(faulty_objects(), "alice", folder / "records", self.at_least)
+        assert (contents_of(folder / "records") if restored else None) in self.allowed
+        self.earlier = self.owner
+        self.owner = self._stack.enter_context(Owner(faulty_objects(), folder, 2 + self._count, restored))
+        self.flush(is_renewal=False)
+
+    def earlier_owner_writes(self, number: int) -> None:
+        if self.earlier is not None:
+            self.write(self.earlier, number)
+            with suppress(ArchiveUnavailableError, FencedError):
+                self.earlier.archive.flush()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(acts, max_size=30))
+def test_a_restoration_finds_the_last_flush(made: list[Act]) -> None:
+    clear_faulty()
+    with tempfile.TemporaryDirectory() as folder:
+        machines = Machines(Path(folder))
+        try:
+            for act, planned, number in made:
+                FaultyFileSystem.faults[:] = [] if act == "move" else planned
+                if act == "write":
+                    machines.write(machines.owner, number)
+                elif act == "compact":
+                    machines.owner.environment.compact()
+                elif act == "move":
+                    machines.move()
+                elif act == "earlier owner":
+                    machines.earlier_owner_writes(number)
+                else:
+                    machines.flush(is_renewal=act == "renew")
+            FaultyFileSystem.faults.clear()
+            machines.move()
+        finally:
+            machines.close()
