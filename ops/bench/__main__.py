@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ops.bench import (
+    archiving,
     cost,
     embedding,
     filters,
@@ -60,6 +61,7 @@ _ON_STORE = {
     "http": http.measure,
     "mcp": mcp.measure,
     "hook": hook.measure,
+    "archiving": archiving.measure,
 }
 _ON_GROWN = {
     "cost": cost.measure,

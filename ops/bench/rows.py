@@ -45,6 +45,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "http": http_rows,
         "mcp": mcp_rows,
         "hook": hook_rows,
+        "archiving": archiving_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -200,6 +201,22 @@ def light_rows(figures: Figures) -> Iterator[Row]:
     yield Row("light: recall", f"{_spread(light['recall_ms'])} ms", f"full {_spread(full['recall_ms'])} ms")
     yield Row("light: idle", f"{light['idle_share_of_a_core']:.2%} of a core",
               f"full {full['idle_share_of_a_core']:.2%}")  # fmt: skip
+
+
+def archiving_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the times of the archive in a local folder, and its cost to batches."""
+    what = f"archive, {figures['memories']:,} memories"
+    yield Row(f"{what}, snapshot", f"{_spread(figures['snapshot_ms'])} ms", f"{figures['snapshot_mb']:g} MB")
+    yield Row(f"{what}, increment of {figures['batch']} memories", f"{_spread(figures['increment_ms'])} ms",
+              f"{figures['increment_kb']:g} KB")  # fmt: skip
+    for name, took in {
+        "": "restore_ms",
+        f" with {figures['increments']} increments": "restore_with_increments_ms",
+    }.items():
+        yield _at_most(f"{what}, restored{name}", figures[took]["median"], figures["target_restore_ms"], "ms",
+                       measured=_spread(figures[took]))  # fmt: skip
+    yield Row(f"{what}, batch of {figures['batch']}, archived relative to not", f"{figures['batch_ratio']:g} times",
+              f"{_spread(figures['archived_batch_ms'])} ms, not {_spread(figures['plain_batch_ms'])} ms")  # fmt: skip
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:

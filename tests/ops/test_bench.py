@@ -21,7 +21,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
-from ops.bench import cost, filters, hook, http, ingesting, light, mcp, recall, resident, storage, triggers
+from ops.bench import archiving, cost, filters, hook, http, ingesting, light, mcp, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -279,6 +279,14 @@ def test_measuring_recall_makes_rows(store: Path, one_daemon: None, monkeypatch:
     fewer(monkeypatch, recall, questions=10, warm_up=10)
     rows = {row.figure: row for row in all_rows({"recall": recall.measure(store)})}
     assert "recall through RPC, 250 memories, p50" in rows
+
+
+@pytest.mark.slow
+def test_measuring_an_archive_makes_rows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, archiving, turns=1, batches=2)
+    rows = {row.figure: row for row in all_rows({"archiving": archiving.measure(store)})}
+    assert rows["archive, 250 memories, restored with 2 increments"].target == "≤ 1000 ms"
+    assert "archive, 250 memories, batch of 25, archived relative to not" in rows
 
 
 @pytest.mark.slow
