@@ -105,15 +105,20 @@ class UserArchive:
 
     def note(self, changes: Sequence[StoredChange] | None) -> None:
         """Add the changes of a commit, or None for a commit of unknown outcome. Does no I/O and does not raise."""
-        encoded = b"" if changes is None else encode_changes(changes)
+        encoded = None if changes is None else encode_changes(changes)
         with self._noting:
             if self._needs_snapshot:
                 return
+            if encoded is None or self._pending_bytes + len(encoded) > self._limits.pending_bytes:
+                self._pending, self._pending_bytes, self._needs_snapshot = [], 0, True
+                return
             self._pending.append(encoded)
             self._pending_bytes += len(encoded)
-            if changes is not None and self._pending_bytes <= self._limits.pending_bytes:
-                return
-        self._drop_pending()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a flush has something to write."""
+        return self._needs_snapshot or self._unsent is not None or bool(self._pending)
 
     @property
     def pending_bytes(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -78,8 +77,8 @@ def clear_faulty() -> None:
     FaultyFileSystem.blocked = None
 
 
-def faulty_objects(timeout_s: float = 60.0) -> Objects:
-    return ObjectStore.open(ArchiveSettings(url="faulty://bucket", timeout_s=timeout_s)).of_user(USER)
+def faulty_objects() -> Objects:
+    return ObjectStore.open(ArchiveSettings(url="faulty://bucket")).of_user(USER)
 
 
 def local_objects(folder: Path) -> Objects:
@@ -130,11 +129,3 @@ def contents_of(folder: Path) -> Contents:
     """Return what a restored folder of records contains."""
     with closing(open_environment(folder, SIZE, DATABASES, readonly=True)) as environment:
         return contents(environment)
-
-
-def numbered() -> Iterator[str]:
-    """Yield the names of folders of successive machines."""
-    number = 0
-    while True:
-        yield f"machine-{number}"
-        number += 1

@@ -254,19 +254,33 @@ def test_pending_changes_are_bounded_while_the_store_is_away(tmp_path: Path) -> 
 
 
 def test_a_store_that_does_not_answer_delays_no_commit(tmp_path: Path) -> None:
-    going_on = threading.Event()
-    with Owner(faulty_objects(timeout_s=0.05), tmp_path / "a", 1) as owner:
+    objects, going_on = faulty_objects(), threading.Event()
+    with Owner(objects, tmp_path / "a", 1) as owner:
         owner.archive.flush()
-        FaultyFileSystem.blocked = going_on
+        FaultyFileSystem.blocked, objects._timeout_s = going_on, 0.05
         for number in range(3):
             owner.put("one", b"%d" % number, b"value")
+            assert owner.archive.is_behind
             with pytest.raises(ArchiveUnavailableError, match="did not answer"):
                 owner.archive.flush()
+        objects._timeout_s = 60.0
         going_on.set()
-    late = UserArchive(faulty_objects(), USER, 2, tmp_path / "scratch")
-    with Owner(faulty_objects(), tmp_path / "b", 2) as owner:
         owner.archive.flush()
-    late.remove_all()
+        assert not owner.archive.is_behind
+        restore(faulty_objects(), USER, tmp_path / "c")
+        assert contents_of(tmp_path / "c") == owner.contents()
+
+
+def test_a_user_with_any_id_is_archived(tmp_path: Path) -> None:
+    user_id = "Team:Bob+x@Example.org"
+    store = ObjectStore.open(ArchiveSettings(url=f"file://{tmp_path}/archive"))
+    writer = UserArchive(store.of_user(user_id), user_id, 1, tmp_path / "scratch")
+    with closing(Store.open(tmp_path / "user", on_commit=writer.note)) as opened:
+        writer.start(opened.copy)
+        position = writer.flush()
+    restored = restore(store.of_user(user_id), user_id, tmp_path / "c", position)
+    assert restored is not None
+    assert restored.position == position
 
 
 def test_an_interrupted_commit_leads_to_a_snapshot(tmp_path: Path) -> None:
