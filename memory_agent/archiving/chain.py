@@ -46,13 +46,17 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
 
 class Restored(NamedTuple):
-    """The state that was restored: its position, the digest of its last object, and the size of its chain."""
+    """The state that was restored: its position, the digest of its last object, and the size of its chain.
+
+    `continued` are the positions that the bases in the chain name.
+    """
 
     position: Position
     digest: bytes
     snapshot_bytes: int
     increments: int
     increment_bytes: int
+    continued: tuple[Position, ...]
 
 
 class Header(NamedTuple):

@@ -205,11 +205,16 @@ def _size(content: bytes | Path) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
+def make_folders(folder: Path) -> None:
+    """Create a folder and its parents if they do not exist. Durable on return. Raises `OSError`."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+        flush(one.parent)
+
+
 def _put_locally(path: Path, content: bytes | Path) -> None:
-    missing = [folder for folder in path.parents if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        flush(folder.parent)
+    make_folders(path.parent)
     made = path.with_name(f"{path.name}.new")
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
         made.unlink(missing_ok=True)

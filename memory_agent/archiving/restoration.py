@@ -26,7 +26,7 @@ from memory_agent.archiving.chain import (
     read_changes,
     read_header,
 )
-from memory_agent.archiving.objects import Objects
+from memory_agent.archiving.objects import Objects, make_folders
 from memory_agent.errors import ArchiveDamagedError, InvalidInputError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import STORE_ERRORS, open_environment
@@ -57,7 +57,7 @@ def restore(
     partial = target.with_name(f".{target.name}.restoring")
     map_size_bytes = (settings or StoreSettings()).map_size_bytes
     try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(target.parent)
         for attempt in range(_TRIES):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(mode=0o700)
@@ -97,6 +97,7 @@ class _Restoration:
         self._map_size_bytes = map_size_bytes
         self._last: Header | None = None
         self._increment_bytes = 0
+        self._continued: list[Position] = []
 
     def run(self) -> Restored | None:
         """Raises `FileNotFoundError` if an object disappears."""
@@ -108,8 +109,10 @@ class _Restoration:
             with closing(open_environment(self._folder, self._map_size_bytes)) as environment:
                 environment.apply(self._changes(chain[1:]))
             (self._folder / "lock.mdb").unlink()
-        last = self._last
-        return Restored(last.position, last.digest, snapshot.body_bytes, len(chain) - 1, self._increment_bytes)
+        last, continued = self._last, tuple(self._continued)
+        return Restored(
+            last.position, last.digest, snapshot.body_bytes, len(chain) - 1, self._increment_bytes, continued
+        )
 
     def _chain(self) -> list[_Object]:
         """Return the objects to read, oldest first: a snapshot, then increments and bases."""
@@ -121,6 +124,7 @@ class _Restoration:
             earlier = [part for part in self._of_epoch(continued.epoch) if part[0] <= continued]
             if not earlier or earlier[-1][0] != continued:
                 raise ArchiveDamagedError(f"object {continued} is missing, which {chain[0][0]} continues")
+            self._continued.append(continued)
             chain = self._since_start(earlier) + chain
         return chain
 

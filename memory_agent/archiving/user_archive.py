@@ -72,7 +72,7 @@ class UserArchive:
         self._scratch = scratch
         self._limits = limits or Limits()
         self._copy: Copy | None = None
-        self._continued: Position | None = None  # while the chain begins with a base
+        self._continued: tuple[Position, ...] = ()  # the objects of earlier owners that bases name
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
@@ -98,7 +98,7 @@ class UserArchive:
         if continues is None:
             self._drop_pending()
             return
-        self._continued, self._digest = continues.position, continues.digest
+        self._continued, self._digest = (continues.position, *continues.continued), continues.digest
         self._snapshot_bytes = continues.snapshot_bytes
         self._increments, self._increment_bytes = continues.increments, continues.increment_bytes
         self._unsent = self._made("base", base_body(continues.position))
@@ -137,7 +137,7 @@ class UserArchive:
                 self._write_snapshot()
             elif pending:
                 self._send(*self._made("increment", increment_body(pending)))
-            if self._has_older and self._continued is None:
+            if self._has_older and not self._continued:
                 with suppress(ArchiveUnavailableError):
                     self._remove_older()
             return self._last
@@ -183,12 +183,12 @@ class UserArchive:
             return True
         if self._increment_bytes > max(self._limits.least_bytes, self._limits.share * self._snapshot_bytes):
             return True
-        return self._continued is not None and not self._is_continued_kept(self._continued)
+        return not all(self._is_kept(position) for position in self._continued)
 
-    def _is_continued_kept(self, continued: Position) -> bool:
-        """Whether the object that the base names still exists: an earlier owner may have deleted it late."""
-        found = (parse_name(name) for name in self._objects.names(continued.epoch))
-        return continued.number in {name[0] for name in found if name is not None}
+    def _is_kept(self, position: Position) -> bool:
+        """Whether an earlier owner's object still exists, which that owner may have deleted late."""
+        found = (parse_name(name) for name in self._objects.names(position.epoch))
+        return position.number in {name[0] for name in found if name is not None}
 
     def _drop_pending(self) -> None:
         """Write a snapshot with the next flush instead of the pending changes."""
@@ -241,7 +241,7 @@ class UserArchive:
         self._advance(header)
         self._snapshot_number = number
         self._snapshot_bytes, self._increments, self._increment_bytes = header.body_bytes, 0, 0
-        self._continued = None
+        self._continued = ()
 
     def _seal(self, body: Path, target: Path, number: int) -> Header:
         """Write the header and the body of a snapshot to the file `target`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
 
+import fsspec
 import pytest
 from archives import (
     FREQUENT,
@@ -19,6 +21,8 @@ from archives import (
     files,
     local_objects,
 )
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from memory_samples import NOW
 
 from memory_agent.archiving import Limits, ObjectStore, Position, UserArchive, restore
 from memory_agent.errors import (
@@ -186,16 +190,25 @@ def test_an_epoch_is_used_once(tmp_path: Path) -> None:
         owner.archive.flush()
 
 
-def test_an_owner_whose_base_lost_its_chain_writes_a_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_owner_whose_base_lost_its_chain_writes_a_snapshot(tmp_path: Path, epoch: int) -> None:
     archive = archived(tmp_path)
     restored = restore(local_objects(archive), USER, tmp_path / "c" / "records")
     with Owner(local_objects(archive), tmp_path / "c", 3, restored, RARE) as owner:
         owner.archive.flush()
-        shutil.rmtree(files(archive)[0].parent)  # as if the first owner had written a late snapshot
-        (files(archive)[1]).unlink()
+        assert names(archive)[-2:] == ["3/0.base", "3/1.increment"]
+        shutil.rmtree(archive / "users" / USER / f"{epoch:010}")  # as an earlier owner may do late
         owner.archive.flush()
+        assert names(archive) == ["3/2.snapshot"]
         assert restore(local_objects(archive), USER, tmp_path / "d") is not None
         assert contents_of(tmp_path / "d") == owner.contents()
+
+
+def test_an_interrupted_restoration_is_replaced(tmp_path: Path) -> None:
+    archive = archived(tmp_path)
+    (tmp_path / ".c.restoring" / "data.mdb").mkdir(parents=True)
+    assert restore(local_objects(archive), USER, tmp_path / "c") is not None
+    assert not (tmp_path / ".c.restoring").exists()
 
 
 def test_after_a_renewal_nothing_that_was_deleted_is_left(tmp_path: Path) -> None:
@@ -283,6 +296,31 @@ def test_a_user_with_any_id_is_archived(tmp_path: Path) -> None:
     assert restored.position == position
 
 
+def test_an_asynchronous_file_system_is_used_like_others(tmp_path: Path) -> None:
+    files = AsyncFileSystemWrapper(FaultyFileSystem())
+    objects = ObjectStore(files, "/bucket", 60.0, is_local=False).of_user(USER)
+    with Owner(objects, tmp_path / "a", 1, limits=RARE) as owner:
+        for number in range(3):
+            owner.put("one", b"key", b"value %d" % number)
+            position = owner.archive.flush()
+        restored = restore(objects, USER, tmp_path / "c", position)
+        assert restored is not None
+        assert restored.increments == 2
+        assert contents_of(tmp_path / "c") == owner.contents()
+    with Owner(objects, tmp_path / "b", 2) as owner:
+        owner.archive.flush()
+        assert list(FaultyFileSystem.store) == ["/bucket/users/alice/0000000002/000000000000.snapshot"]
+        owner.archive.remove_all()
+        owner.archive.remove_all()
+    assert FaultyFileSystem.store == {}
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(SettingsError, match=r"pip install memory-agent\[archive\]"):
+        ObjectStore.open(ArchiveSettings(url="file:///srv/archive"))
+
+
 def test_an_interrupted_commit_leads_to_a_snapshot(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     with Owner(local_objects(archive), tmp_path / "a", 1, limits=RARE) as owner:
@@ -318,8 +356,6 @@ def test_a_restored_store_continues_and_an_encrypted_one_stays_encrypted(tmp_pat
 
 
 def record(text: str) -> MemoryRecord:
-    from memory_samples import NOW
-
     return MemoryRecord(id=text[-3:], text=text, source="worker_result", kind="finding", timestamp=NOW)
 
 
@@ -335,8 +371,6 @@ def record(text: str) -> MemoryRecord:
     ],
 )
 def test_an_unusable_url_is_named(settings: ArchiveSettings, message: str) -> None:
-    import fsspec
-
     fsspec.register_implementation(
         "missing", "missingfs.core.MissingFileSystem", clobber=True, errtxt="install missingfs"
     )
