@@ -118,6 +118,8 @@ class _Restoration:
         """Return the objects to read, oldest first: a snapshot, then increments and bases."""
         epochs = self._objects.epochs()
         found = next((parts for epoch in reversed(epochs) if (parts := self._of_epoch(epoch))), [])
+        if not found and epochs != self._objects.epochs():  # a new owner has replaced what was listed
+            raise FileNotFoundError(f"of the epochs {epochs}")
         chain = self._since_start(found)
         while chain and chain[0][1] == "base":
             continued = read_base(*self._read(chain[0], self._objects.get(*_place(chain[0]))[0]))

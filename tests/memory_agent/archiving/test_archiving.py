@@ -86,6 +86,13 @@ def test_a_user_without_archive_has_nothing_to_restore(tmp_path: Path) -> None:
         restore(objects, USER, tmp_path / "target", Position(1, 0))
 
 
+def test_the_remains_of_a_first_upload_are_no_archive(tmp_path: Path) -> None:
+    folder = tmp_path / "archive" / "users" / USER / "0000000001"
+    folder.mkdir(parents=True)
+    (folder / "000000000000.snapshot.new").write_bytes(b"partial")
+    assert restore(local_objects(tmp_path / "archive"), USER, tmp_path / "target") is None
+
+
 def test_an_existing_folder_is_never_replaced(tmp_path: Path) -> None:
     objects = local_objects(archived(tmp_path))
     with pytest.raises(InvalidInputError):
