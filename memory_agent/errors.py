@@ -36,6 +36,10 @@ __all__ = [
     "ModelChecksumError",
     "ModelError",
     "ModelMissingError",
+    "NoClusterError",
+    "NodeLeftError",
+    "NodeMismatchError",
+    "NodeNameTakenError",
     "NothingSharedError",
     "ProtocolError",
     "RateLimitedError",
@@ -275,6 +279,45 @@ class DaemonRunningError(MemoryAgentError):
     """Another daemon already serves this data folder."""
 
     code = "daemon_running"
+
+
+class NoClusterError(MemoryAgentError):
+    """The daemon accepts no other machines: its setting `cluster.listen` is empty, or it runs without Ray."""
+
+    code = "no_cluster"
+
+
+@dataclass(eq=False, repr=False)
+class NodeMismatchError(MemoryAgentError):
+    """A machine cannot join, because its version, model or clock differs from the daemon's."""
+
+    code = "node_mismatch"
+    template = "the {what} of this machine is {own}, but that of the daemon is {expected}"
+
+    what: str
+    own: str
+    expected: str
+
+
+@dataclass(eq=False, repr=False)
+class NodeNameTakenError(MemoryAgentError):
+    """Another machine has joined under this name."""
+
+    code = "node_name_taken"
+    template = "{name} is the name of the machine at {address}; choose another, or let that machine leave first"
+
+    name: str
+    address: str
+
+
+@dataclass(eq=False, repr=False)
+class NodeLeftError(MemoryAgentError):
+    """This machine left the cluster, so its process does not join again by itself."""
+
+    code = "node_left"
+    template = "{name} has left the cluster; to join again: memory-agent join"
+
+    name: str
 
 
 @dataclass(eq=False, repr=False)

@@ -3,6 +3,7 @@
 DATA/daemon.lock            held while a daemon serves this folder
 DATA/token                  the key `local`, for clients on this machine (0600)
 DATA/keys.json curve.json   the other keys, and the key pair that identifies the daemon to remote clients (0600)
+DATA/cluster/               the secrets of a daemon that other machines may join (0700)
 DATA/encryption             the id of the key of `system`, which identifies the key folder
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
@@ -65,6 +66,7 @@ class Layout:
         self.absent_users = self.run / "absent-users"
         self.owners = self.data_dir / "owners"
         self.journal = self.data_dir / "journal"
+        self.cluster = self.data_dir / "cluster"
         self._lock = self.data_dir / "daemon.lock"
         self._token = self.data_dir / "token"
 

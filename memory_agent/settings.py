@@ -247,6 +247,17 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     http: HttpSettings = HttpSettings()
 
 
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Other machines that host users (`memory-agent join`).
+
+    `listen` is the IP address of this machine at which they reach the daemon's Ray and hosts; "" is no cluster. A
+    machine whose clock differs by more than `clock_tolerance_s` may not join.
+    """
+
+    listen: str = ""
+    clock_tolerance_s: Positive = 5.0
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings: one struct for each table of the TOML file."""
 
@@ -264,6 +275,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     triggers: TriggerSettings = TriggerSettings()
     shared: SharedSettings = SharedSettings()
     daemon: DaemonSettings = DaemonSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
 
 class SettingsKeywords(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""A host process: two sockets, their threads, and the memories of several users behind them. Independent of Ray.
+"""A host process: its sockets, their threads, and the memories of several users behind them. Independent of Ray.
 
 `HostServer` takes requests at one socket and batches of events at the other, each with its own threads, so that recalls
 never queue behind ingestion. `Workers` shares the threads of a socket fairly among users. `MemoryHost` opens a memory
@@ -47,7 +47,8 @@ from memory_agent.verbs.protocol import (
     encode_result,
 )
 from memory_agent.verbs.table import BY_NAME
-from relay import SHARED_USER
+from relay import SHARED_USER, CurveAuthenticator, is_curve
+from relay.access import CurvePair
 from relay.log import log
 from relay.net import Message, ReplySocket
 
@@ -72,19 +73,44 @@ def internal_error(cause: BaseException) -> MemoryAgentError:
 class HostServer:
     """Serves a `MemoryHost` until `close` or the end of the process."""
 
-    def __init__(self, host: MemoryHost, endpoints: HostEndpoints, answer_threads: int, ingest_threads: int) -> None:
-        """Bind both sockets, replacing socket files of an earlier process. Raises `UnavailableError`."""
-        answers, batches = ReplySocket(endpoints.answer), ReplySocket(endpoints.ingest)
-        self.endpoints = HostEndpoints(answer=answers.endpoint, ingest=batches.endpoint)
-        self._workers = (
-            Workers("answer", answers, answer_threads, lambda request, params: _answer(host, request, params)),
-            Workers("ingest", batches, ingest_threads, lambda request, batch: host.ingest(request.user_id, batch)),
+    def __init__(
+        self,
+        host: MemoryHost,
+        endpoints: HostEndpoints,
+        answer_threads: int,
+        ingest_threads: int,
+        curve: CurvePair | None = None,
+    ) -> None:
+        """Bind the sockets, replacing socket files of an earlier process. Raises `UnavailableError`.
+
+        `curve`: the key pair of the cluster, for CURVE endpoints, which accept only peers with the same pair.
+        """
+        answers, batches = _bound(endpoints.answer, curve), _bound(endpoints.ingest, curve)
+        remote = _bound(endpoints.remote, curve) if endpoints.remote else None
+        self.endpoints = HostEndpoints(
+            answer=answers.endpoint, ingest=batches.endpoint, remote="" if remote is None else remote.endpoint
         )
+
+        def answer(request: HostRequest, params: bytes) -> bytes:
+            return _answer(host, request, params)
+
+        self._workers = [
+            Workers("answer", answers, answer_threads, answer),
+            Workers("ingest", batches, ingest_threads, lambda request, batch: host.ingest(request.user_id, batch)),
+        ]
+        if remote is not None:
+            self._workers.append(Workers("remote", remote, answer_threads, answer))
 
     def close(self) -> None:
         """Stop after the requests in progress."""
         for workers in self._workers:
             workers.close()
+
+
+def _bound(endpoint: str, curve: CurvePair | None) -> ReplySocket:
+    if curve is None or not is_curve(endpoint):
+        return ReplySocket(endpoint)
+    return ReplySocket(endpoint, CurveAuthenticator(curve, lambda key: key == curve.public))
 
 
 def _answer(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:

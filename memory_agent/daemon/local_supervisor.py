@@ -25,12 +25,20 @@ from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, sha
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.server import EmbedderServer, open_server, return_freed_memory
-from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, NoClusterError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, IngestBatch, PartStatus, decode
+from memory_agent.verbs.protocol import (
+    HostAddress,
+    HostEndpoints,
+    HostRequest,
+    IngestBatch,
+    JoinGrant,
+    PartStatus,
+    decode,
+)
 from relay import SHARED_USER, Broker, RelayError, RelaySettings, open_after_former
 from relay.access import ipc_endpoint
 from relay.log import log
@@ -38,6 +46,7 @@ from relay.log import log
 _CHECK_S = 1.0
 _STOP_TIMEOUT_S = 10.0
 _OPEN_FILES = 65_536
+_NO_CLUSTER = "this daemon runs as one process (serve --light), which other machines cannot join"
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 
@@ -79,8 +88,10 @@ class LocalSupervisor:
         """As `Supervisor.model`."""
         return None if self._embedder is None else self._embedder.model
 
-    def start_host(self, *, shared: bool = False) -> ThreadHost:
-        """As `Supervisor.start_host`."""
+    def start_host(self, *, shared: bool = False, node: str = "") -> ThreadHost:
+        """As `Supervisor.start_host`. Raises `NoClusterError` for another machine."""
+        if node:
+            raise NoClusterError(_NO_CLUSTER)
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
         endpoints = host_endpoints(self._layout.run, self._started, shared=shared)
@@ -93,6 +104,14 @@ class LocalSupervisor:
         )
         threads = (self.capacity.answer_threads, self.capacity.ingest_threads)
         return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads), self._deliveries)
+
+    def grant(self, address: str) -> JoinGrant:
+        """Raises `NoClusterError`."""
+        raise NoClusterError(_NO_CLUSTER)
+
+    async def end_node(self, node: str) -> None:
+        """Raises `NoClusterError`."""
+        raise NoClusterError(_NO_CLUSTER)
 
     def parts(self) -> tuple[PartStatus, ...]:
         """As `Supervisor.parts`. The threads' memory is counted as the daemon's."""

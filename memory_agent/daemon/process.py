@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from memory_agent.daemon.children import resident_bytes
+from memory_agent.daemon.cluster_secrets import ClusterSecrets, ray_environment, require_address
 from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.supervisor import Endpoints, Supervisor
@@ -60,6 +61,8 @@ def serve(settings: Settings, data_dir: Path) -> int:
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     place_of(settings.daemon.http)
+    if settings.cluster.listen:
+        require_address("cluster.listen", settings.cluster.listen)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
@@ -73,15 +76,22 @@ def serve(settings: Settings, data_dir: Path) -> int:
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
     """Return the supervisor of the form that the settings choose. Only here do the two forms differ.
 
-    The supervisors are imported late: Ray takes a second.
+    The supervisors are imported late: Ray takes a second, and reads the variables of a cluster when it is imported.
     """
+    listen = settings.cluster.listen
     if settings.daemon.light:
+        if listen:
+            raise SettingsError("cluster.listen", "other machines cannot join a daemon with daemon.light")
         from memory_agent.daemon.local_supervisor import LocalSupervisor
 
         return LocalSupervisor(settings, layout)
+    secrets = None
+    if listen:
+        secrets = ClusterSecrets(layout.cluster)
+        os.environ.update(ray_environment(layout.cluster, secrets.certificate_for(listen)))
     from memory_agent.daemon.ray_supervisor import RaySupervisor
 
-    return RaySupervisor(settings, layout)
+    return RaySupervisor(settings, layout, secrets)
 
 
 class Daemon:

@@ -19,6 +19,8 @@ import fcntl
 import os
 import secrets
 import shutil
+import signal
+import socket
 import tempfile
 import threading
 import time
@@ -40,6 +42,7 @@ os.environ.setdefault(
     "RAY_worker_niceness", "0"
 )  # the default is 15: recalls would wait for bulk embedding, which has 10
 import ray
+import ray._private.node as ray_node
 import ray._private.parameter as ray_parameter
 import ray._private.services as ray_services
 import ray.exceptions
@@ -47,21 +50,24 @@ import ray.job_config
 
 from memory_agent.daemon.capacity import Capacity, capacity_here
 from memory_agent.daemon.children import Child
+from memory_agent.daemon.cluster_secrets import ClusterSecrets
 from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
+from memory_agent.daemon.place import Place, place_here
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, NoClusterError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, PartStatus
-from relay import SHARED_USER, RelaySettings
-from relay.access import ipc_endpoint
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, JoinGrant, PartStatus
+from relay import SHARED_USER, Identity, RelaySettings
+from relay.access import CURVE, ipc_endpoint
 from relay.log import configure_logging
 
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
+_HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _PARENT_CHECK_S = 0.5
 _RAY_CHECK_S = 1.0
@@ -83,24 +89,26 @@ class HostActor:
 
     def __init__(
         self,
-        data_dir: str,
         settings: bytes,
-        embedder_endpoint: str,
-        shared_endpoint: str,
-        endpoints: HostEndpoints,
+        place: Place | None,
+        endpoints: HostEndpoints | None,
         answer_threads: int,
         ingest_threads: int,
     ) -> None:
+        """On another machine than the daemon's, `place` and `endpoints` are None: that machine's file has them."""
         configure_logging("warning")
         threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()
-        folder = Path(data_dir)
+        place = place or place_here()
+        folder = Path(place.data_dir)
+        shared_folder = None if place.address else user_folder(folder, SHARED_USER)
         self._host = MemoryHost(
             folder,
             msgspec.msgpack.decode(settings, type=Settings),
-            RemoteEmbedder(embedder_endpoint),
-            RemoteKnowledge(shared_endpoint, user_folder(folder, SHARED_USER)),
+            RemoteEmbedder(place.embedder),
+            RemoteKnowledge(place.shared, shared_folder, place.identity),
         )
-        self._server = HostServer(self._host, endpoints, answer_threads, ingest_threads)
+        threads = answer_threads, ingest_threads
+        self._server = HostServer(self._host, endpoints or place.endpoints, *threads, place.curve)
 
     @ray.method(concurrency_group="control")
     def endpoints(self) -> HostEndpoints:
@@ -129,24 +137,52 @@ class HostActor:
         return os.getpid()
 
 
+@ray.remote(num_cpus=0, max_retries=0)
+def _end_raylet() -> None:
+    """End the raylet that runs this task."""
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+def _node_resource(node: str) -> str:
+    """Return the Ray resource that places a host on a machine; "" is the daemon's own."""
+    return f"memory-agent:{node}"
+
+
+def _free_port(address: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 class Cluster:
-    """A private Ray on this machine: loopback, no dashboard, token authentication, a temporary folder."""
+    """A private Ray: token authentication, no dashboard, a temporary folder.
+
+    It listens on loopback or, if other machines may join, at `cluster.listen`, with TLS.
+    """
 
     def __init__(
-        self, settings: Settings, data_dir: Path, run_folder: Path, embedder_endpoint: str, capacity: Capacity
+        self,
+        settings: Settings,
+        layout: Layout,
+        capacity: Capacity,
+        secrets: ClusterSecrets | None = None,
     ) -> None:
-        """Start Ray (a few seconds), with its token and the hosts' sockets in `run_folder`.
+        """Start Ray (a few seconds), with its token and the hosts' sockets in the run folder of `layout`.
 
-        Raises `UnavailableError`.
+        `secrets`: those of a cluster that other machines may join. Raises `UnavailableError`.
         """
-        self._run_folder = run_folder
+        self._run_folder = layout.run
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
-        self._arguments = (
-            str(data_dir),
-            msgspec.msgpack.encode(settings),
-            embedder_endpoint,
-            ipc_endpoint(shared_socket(run_folder)),
+        self._settings = msgspec.msgpack.encode(settings)
+        self._secrets = secrets
+        self._place = Place(
+            data_dir=str(layout.data_dir),
+            embedder=layout.embedder,
+            shared=ipc_endpoint(shared_socket(layout.run)),
+            curve=None if secrets is None else secrets.curve,
         )
+        listen = settings.cluster.listen or _LOOPBACK
+        self._shared_remotely = f"{CURVE}tcp://{listen}:{_free_port(listen)}" if secrets is not None else ""
         self._folder = RayFolder()
         self._started = 0
         self._make_token()
@@ -157,12 +193,13 @@ class Cluster:
                     namespace=NAMESPACE,
                     include_dashboard=False,
                     num_cpus=1,
+                    resources={_node_resource(""): _HOSTS_OF_A_NODE},
                     object_store_memory=_OBJECT_STORE_BYTES,
                     log_to_driver=False,
                     logging_level="error",
                     job_config=_OwnModules(),
                     _temp_dir=str(self._folder.path),
-                    _node_ip_address=_LOOPBACK,
+                    _node_ip_address=listen,
                 )
         except Exception as error:
             self._folder.remove()
@@ -182,16 +219,43 @@ class Cluster:
         """The address for `join`."""
         return str(ray.get_runtime_context().gcs_address)
 
-    def start_host(self, *, shared: bool = False) -> ActorHost:
+    def start_host(self, *, shared: bool = False, node: str = "") -> ActorHost:
         """Start a host; return it before its process is ready. Names are never reused: the old actor may still run.
 
-        `shared`: the host of shared items, at the socket that the other hosts connect to.
+        `shared`: the host of shared items, at the socket that the other hosts connect to. `node`: as in `Supervisor`;
+        the host waits until that machine has joined.
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
-        endpoints = host_endpoints(self._run_folder, self._started, shared=shared)
-        actor = HostActor.options(name=name).remote(*self._arguments, endpoints, *self._threads)  # type: ignore[attr-defined]
-        return ActorHost(name, endpoints, actor)
+        options = {"name": name, "resources": {_node_resource(node): 1}}
+        if node:
+            endpoints, place = None, None
+        else:
+            endpoints, place = host_endpoints(self._run_folder, self._started, shared=shared), self._place
+            if shared:
+                endpoints = msgspec.structs.replace(endpoints, remote=self._shared_remotely)
+        actor = HostActor.options(**options).remote(self._settings, place, endpoints, *self._threads)  # type: ignore[attr-defined]
+        return ActorHost(name, endpoints, actor, node, self._place.identity if node else None)
+
+    def grant(self, address: str) -> JoinGrant:
+        """As `Supervisor.grant`."""
+        if self._secrets is None:
+            raise NoClusterError("this daemon accepts no other machines: its setting cluster.listen is empty")
+        return JoinGrant(
+            gcs=self.address,
+            token=ray_token(self._run_folder).read_text(),
+            certificate=self._secrets.certificate_for(address),
+            curve=self._secrets.curve,
+            shared=self._shared_remotely,
+        )
+
+    async def end_node(self, node: str) -> None:
+        """As `Supervisor.end_node`. Waits until the process there has the order, at most a few seconds."""
+        order = _end_raylet.options(resources={_node_resource(node): 1}).remote()
+        with suppress(TimeoutError, ray.exceptions.RayError):  # the worker ends with its raylet
+            async with asyncio.timeout(_END_WITHIN_S):
+                await order
+        ray.cancel(order, force=True)
 
     def stop(self) -> None:
         """End Ray and all hosts; remove its folder."""
@@ -211,9 +275,11 @@ class RaySupervisor:
 
     form: Final = "full"
 
-    def __init__(self, settings: Settings, layout: Layout) -> None:
+    def __init__(self, settings: Settings, layout: Layout, secrets: ClusterSecrets | None = None) -> None:
+        """`secrets`: as for `Cluster`."""
         self._settings = settings
         self._layout = layout
+        self._secrets = secrets
         self.capacity = capacity_here(settings.daemon)
         self._relay, self._embedder = self._children()
         self._cluster: Cluster | None = None
@@ -226,7 +292,7 @@ class RaySupervisor:
                 raise outcome
         progress("Ray (this takes the longest)")
         layout = self._layout
-        self._cluster = Cluster(self._settings, layout.data_dir, layout.run, layout.embedder, self.capacity)
+        self._cluster = Cluster(self._settings, layout, self.capacity, self._secrets)
         return relay_listens(self._relay.ready) | {"embedder": layout.embedder, "ray": self._cluster.address}
 
     @property
@@ -235,10 +301,20 @@ class RaySupervisor:
         model: str | None = self._embedder.ready.get("model")
         return model
 
-    def start_host(self, *, shared: bool = False) -> ActorHost:
+    def start_host(self, *, shared: bool = False, node: str = "") -> ActorHost:
         """As `Supervisor.start_host`."""
         assert self._cluster is not None
-        return self._cluster.start_host(shared=shared)
+        return self._cluster.start_host(shared=shared, node=node)
+
+    def grant(self, address: str) -> JoinGrant:
+        """As `Supervisor.grant`."""
+        assert self._cluster is not None
+        return self._cluster.grant(address)
+
+    async def end_node(self, node: str) -> None:
+        """As `Supervisor.end_node`."""
+        assert self._cluster is not None
+        await self._cluster.end_node(node)
 
     def parts(self) -> tuple[PartStatus, ...]:
         """As `Supervisor.parts`."""
@@ -276,6 +352,41 @@ class RaySupervisor:
         )
 
 
+class Raylet:
+    """The Ray processes of a machine that joined a daemon's cluster: a raylet with its agents, without a driver.
+
+    They end with this process. `ray start --block` would run the same processes, and a dashboard's log monitor.
+    """
+
+    def __init__(self, node: str, address: str, gcs: str) -> None:
+        """Start them at the IP `address`. The variables of `ray_environment` must be set. Raises `UnavailableError`."""
+        self._folder = RayFolder()
+        try:
+            with _lean_and_on_loopback():
+                parameters = ray_parameter.RayParams(
+                    gcs_address=gcs,
+                    node_ip_address=address,
+                    num_cpus=0,
+                    num_gpus=0,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    resources={_node_resource(node): _HOSTS_OF_A_NODE},
+                    temp_dir=str(self._folder.path),
+                )
+                self._node = ray_node.Node(parameters, head=False, shutdown_at_exit=True, spawn_reaper=True)
+        except Exception as error:
+            self._folder.remove()
+            raise UnavailableError(f"Ray did not start: {error}") from error
+
+    def alive(self) -> bool:
+        """Whether the processes are running. The raylet ends when it loses the gcs."""
+        return not self._node.dead_processes()
+
+    def stop(self) -> None:
+        """End the processes and the hosts; remove their folder."""
+        self._node.kill_all_processes(check_alive=False, allow_graceful=True)
+        self._folder.remove()
+
+
 class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
     """Keeps the daemon's working folder off the hosts' import path: `serve` may be started in any project.
 
@@ -308,8 +419,15 @@ def _lean_and_on_loopback() -> Iterator[None]:
 class ActorHost(Host):
     """A host in the process of a Ray actor."""
 
-    def __init__(self, name: str, endpoints: HostEndpoints, actor: Any) -> None:
-        super().__init__(name, endpoints)
+    def __init__(
+        self,
+        name: str,
+        endpoints: HostEndpoints | None,
+        actor: Any,
+        node: str = "",
+        identity: Identity | None = None,
+    ) -> None:
+        super().__init__(name, endpoints, node, identity)
         self._actor = actor
 
     @property

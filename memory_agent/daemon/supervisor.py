@@ -20,7 +20,8 @@ import msgspec
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import shared_socket
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, PartStatus, encode
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, JoinGrant, PartStatus, encode
+from relay import Identity
 from relay.access import ipc_endpoint
 from relay.log import log
 from relay.net import AsyncRequestSocket
@@ -63,8 +64,17 @@ class Supervisor(Protocol):
     def model(self) -> str | None:
         """The stamp of the model that was loaded at start, or None if there is none."""
 
-    def start_host(self, *, shared: bool = False) -> Host:
-        """Start a host; return it before it is ready. `shared`: the host of shared items."""
+    def start_host(self, *, shared: bool = False, node: str = "") -> Host:
+        """Start a host; return it before it is ready. `shared`: the host of shared items.
+
+        `node`: the machine that runs it, by the name under which it joined; "" is the daemon's own machine.
+        """
+
+    def grant(self, address: str) -> JoinGrant:
+        """Return what a machine with this IP address needs to join. Raises `NoClusterError`."""
+
+    async def end_node(self, node: str) -> None:
+        """End Ray on another machine, which then ends the hosts there."""
 
     def parts(self) -> tuple[PartStatus, ...]:
         """Return the states of relay and embedder."""
@@ -88,14 +98,22 @@ class Host(ABC):
     can_be_killed: ClassVar[bool] = True
     """Whether `end` also ends a memory that did not close in time. If not, the host is used again."""
 
-    def __init__(self, name: str, endpoints: HostEndpoints) -> None:
-        """`endpoints` are socket files, which `end` removes."""
+    def __init__(
+        self, name: str, endpoints: HostEndpoints | None, node: str = "", identity: Identity | None = None
+    ) -> None:
+        """`endpoints` are socket files, which `end` removes.
+
+        A host on another machine (`node`) has none; `identity` holds the keys to connect to it.
+        """
         self.name = name
-        self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in (endpoints.answer, endpoints.ingest)]
+        self.node = node
+        """The machine that runs the host; "" is the daemon's own."""
+        own = () if endpoints is None else (endpoints.answer, endpoints.ingest)
+        self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in own]
         self.is_gone = False
         """Whether the host ended and will not be restarted."""
-        self._answers = HostConnection(name, partial(self._endpoint, "answer"))
-        self._batches = HostConnection(name, partial(self._endpoint, "ingest"))
+        self._answers = HostConnection(name, partial(self._endpoint, "answer"), identity)
+        self._batches = HostConnection(name, partial(self._endpoint, "ingest"), identity)
 
     @property
     @abstractmethod
@@ -108,7 +126,8 @@ class Host(ABC):
         Sets the time of sending and the deadline. Raises the same errors as `HostConnection.request`.
         """
         connection = self._answers if request.method else self._batches
-        sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
+        sent_at_s = 0.0 if self.node else time.time()  # the clock of another machine may differ
+        sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=sent_at_s)
         return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
 
     @abstractmethod
@@ -148,10 +167,14 @@ class HostConnection:
     request connects to the restarted process.
     """
 
-    def __init__(self, name: str, locate: Callable[[], Awaitable[str]]) -> None:
-        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if the host is gone."""
+    def __init__(self, name: str, locate: Callable[[], Awaitable[str]], identity: Identity | None = None) -> None:
+        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if the host is gone.
+
+        `identity`: the keys for CURVE endpoints.
+        """
         self._name = name
         self._locate = locate
+        self._identity = identity
         self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
 
     async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
@@ -208,7 +231,7 @@ class HostConnection:
         return task.cancelled() or task.exception() is not None or task.result().is_lost
 
     async def _connect(self) -> AsyncRequestSocket:
-        return AsyncRequestSocket(await self._locate(), once=True)
+        return AsyncRequestSocket(await self._locate(), self._identity, once=True)
 
     async def _asked(self, socket: AsyncRequestSocket, frames: list[bytes], timeout_s: float) -> list[bytes]:
         try:

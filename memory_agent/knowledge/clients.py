@@ -46,7 +46,7 @@ from memory_agent.records.shared_requests import (
 from memory_agent.settings import EmbedderSettings
 from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
 from memory_agent.verbs.shared_params import AskSharedParams
-from relay import SHARED_USER
+from relay import SHARED_USER, Identity
 from relay.net import CircuitBreaker, RequestSockets
 
 _UNKNOWN = (Rate, ShowItem, Fetch)
@@ -81,10 +81,13 @@ def _no_items(timeout_s: float) -> list[FoundItem]:
 class RemoteKnowledge:
     """The store in another process. Satisfies `SharedStore`. Thread-safe: each request uses its own socket."""
 
-    def __init__(self, endpoint: str, folder: Path) -> None:
-        """`folder` is the store's folder, which may not exist."""
+    def __init__(self, endpoint: str, folder: Path | None, identity: Identity | None = None) -> None:
+        """`folder` is the store's folder, which may not exist; None if it is on another machine, where it exists.
+
+        `identity` holds the keys for a CURVE endpoint.
+        """
         self._folder = folder
-        self._sockets = RequestSockets(endpoint)
+        self._sockets = RequestSockets(endpoint, identity)
         self._breaker = CircuitBreaker()
 
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
@@ -93,7 +96,7 @@ class RemoteKnowledge:
         If there is no store, a request that creates it raises `NothingSharedError`. The daemon then starts the store's
         host and repeats the request, which the user's memory has already accepted.
         """
-        if not self._folder.exists():
+        if self._is_missing():
             if creates_store(ask):
                 raise NothingSharedError("nothing has been shared yet, so there is no store of shared items")
             return answer_without_store(ask)
@@ -101,7 +104,7 @@ class RemoteKnowledge:
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Send a search and return without waiting for the result."""
-        if not self._folder.exists():
+        if self._is_missing():
             return _no_items
         return _Pending(self, caller, ask, self._breaker.patience_s(timeout_s))
 
@@ -109,13 +112,17 @@ class RemoteKnowledge:
         """Close the sockets; requests in progress end with their answer or timeout."""
         self._sockets.close()
 
+    def _is_missing(self) -> bool:
+        return self._folder is not None and not self._folder.exists()
+
 
 class _Pending:
     """A request in progress. Its socket is returned to the pool after the answer or when this object is dropped."""
 
     def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> None:
+        sent_at_s = 0.0 if knowledge._folder is None else time.time()
         request = HostRequest(
-            user_id=SHARED_USER, method="ask_shared", deadline_ms=timeout_s * 1000, sent_at_s=time.time()
+            user_id=SHARED_USER, method="ask_shared", deadline_ms=timeout_s * 1000, sent_at_s=sent_at_s
         )
         self._ask = ask
         self._breaker = knowledge._breaker

@@ -123,16 +123,18 @@ class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class HostEndpoints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The endpoints of a host process: for requests, and for batches of events."""
+    """The endpoints of a host process: for requests, for batches of events, and for requests from other machines."""
 
     answer: str
     ingest: str
+    remote: str = ""
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first frame of a request to a host. The second holds the verb's parameters or, without a verb, a batch.
 
-    `sent_at_s` is wall time, which processes share. `rights` are those of the caller's key.
+    `sent_at_s` is wall time, which processes of one machine share; 0 if the request comes from another machine.
+    `rights` are those of the caller's key.
     """
 
     user_id: str
@@ -142,7 +144,9 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rights: Rights = NO_RIGHTS
 
     def remaining_ms(self, now_s: float) -> float:
-        """Return the deadline minus the time since the request was sent."""
+        """Return the deadline minus the time since the request was sent, if that is known."""
+        if not self.sent_at_s:
+            return self.deadline_ms
         return self.deadline_ms - max(0.0, now_s - self.sent_at_s) * 1000
 
 
@@ -156,12 +160,45 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resident_bytes: int = 0
 
 
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Another machine of the daemon's cluster. `address` is its IP address."""
+
+    name: str
+    address: str
+    cores: int
+    version: str
+    joined_at: datetime
+    state: Literal["up", "leaving"] = "up"
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine's certificate with its private key, and the certificate of the authority, as PEM."""
+
+    authority: str
+    certificate: str
+    private_key: str
+
+
+class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a machine needs to join the cluster. It contains secrets.
+
+    `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) of all
+    hosts of the cluster, and `shared` the endpoint of the host of shared items.
+    """
+
+    gcs: str
+    token: str
+    certificate: Certificate
+    curve: tuple[str, str]
+    shared: str
+
+
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of the daemon.
 
     `limits`: its numbers of hosts, threads and requests (`daemon.capacity`). `triggers`: the numbers of published
     blocks, and of dropped causes by reason. `form`: whether it runs as processes with Ray or as one process (`serve
-    --light`).
+    --light`). `nodes`: the other machines of its cluster.
     """
 
     version: str
@@ -176,6 +213,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     limits: dict[str, int] = {}
     triggers: dict[str, float] = {}
     form: Literal["full", "light"] = "full"
+    nodes: tuple[Node, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -33,6 +33,7 @@ from memory_agent.daemon.ray_supervisor import Cluster
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.evaluation import publish_events, temporary_daemon
+from memory_agent.layout import Layout
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import GetParams
@@ -94,9 +95,9 @@ def _clients() -> int:
 async def _measure_calls() -> dict[str, Any]:
     """Time a minimal request to one host, through Ray (its process id) and through its socket (no records)."""
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder, ExitStack() as stack:
-        run = Path(folder) / "run"
-        run.mkdir(mode=0o700)
-        cluster = Cluster(Settings(), Path(folder), run, f"ipc://{run}/none.sock", capacity_here(DaemonSettings()))
+        layout = Layout(Path(folder))
+        layout.create()
+        cluster = Cluster(Settings(), layout, capacity_here(DaemonSettings()))
         stack.callback(cluster.stop)
         host = cluster.start_host()
         stack.callback(host.end)

@@ -12,6 +12,7 @@ import psutil
 
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.ray_supervisor import Cluster
+from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from ops.process_memory import process_tree, role_of
 from ops.soak.slope import slope_of
@@ -23,9 +24,9 @@ def hosts(count: int) -> dict[str, Any]:
     """Start and stop `count` hosts (at least 24) one after another; return the KB that each adds, with an interval."""
     own: defaultdict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
-        run = Path(folder) / "run"
-        run.mkdir()
-        cluster = Cluster(Settings(), Path(folder), run, f"ipc://{folder}/none.sock", capacity_here(Settings().daemon))
+        layout = Layout(Path(folder))
+        layout.create()
+        cluster = Cluster(Settings(), layout, capacity_here(Settings().daemon))
         try:
             for _ in range(count):
                 asyncio.run(_came_and_went(cluster))

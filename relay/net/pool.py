@@ -7,6 +7,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from relay.access import Identity
 from relay.errors import UnavailableError
 from relay.net.requests import RequestSocket
 
@@ -17,8 +18,10 @@ _SILENT_PATIENCE_S = 0.05
 class RequestSockets:
     """Idle sockets to one endpoint. Thread-safe without a lock, because the garbage collector may return a socket."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
+        """`identity`: the keys for a CURVE endpoint."""
         self.endpoint = endpoint
+        self._identity = identity
         self._idle: deque[RequestSocket] = deque()
         self._closed = False
 
@@ -29,7 +32,7 @@ class RequestSockets:
         try:
             return self._idle.pop()
         except IndexError:
-            return RequestSocket(self.endpoint)
+            return RequestSocket(self.endpoint, self._identity)
 
     def give_back(self, socket: RequestSocket) -> None:
         """Keep the socket for later requests, which drop late replies. Closes it if this pool is closed."""

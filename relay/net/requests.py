@@ -24,15 +24,20 @@ _CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
 
 
 class ReplySocket:
-    """Answers requests. Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
+    """Answers requests, from any peer or only from peers with known CURVE keys.
+
+    Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
 
     Rejected: one thread that owns the socket and forwards requests and replies. Each handover takes a quarter of a
     millisecond if the cores are idle (measured on two virtual cores).
     """
 
-    def __init__(self, endpoint: str) -> None:
-        """Bind to `endpoint`. Raises `UnavailableError`."""
-        self._socket = zeromq.open_router(zeromq.context(), _SERVER)
+    def __init__(self, endpoint: str, authenticator: CurveAuthenticator | None = None) -> None:
+        """Bind to `endpoint`; `authenticator` is closed with the socket. Raises `UnavailableError`."""
+        self._authenticator = authenticator
+        self._socket = zeromq.open_router(zeromq.context() if authenticator is None else authenticator.context, _SERVER)
+        if authenticator is not None:
+            authenticator.guard(self._socket)
         self.endpoint = zeromq.bind(self._socket, endpoint, UnavailableError)
         self._turn = threading.Lock()  # held by the thread that is waiting for a request
         self._guard = threading.Lock()  # held for each use of the socket, which is not thread-safe
@@ -77,6 +82,8 @@ class ReplySocket:
         socket.
         """
         self._socket.close(linger=_LINGER_MS)
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._waker.close()
 
 

@@ -25,6 +25,8 @@ Socket = TypeVar("Socket", bound=zmq.Socket[Any])
 """Either."""
 
 _ZAP_DOMAIN = "keys"
+_HEARTBEAT_MS = 1_000
+_SILENT_MS = 3_000
 
 # Integers, because each operation on pyzmq's flags creates an enum, and a recall exchanges a dozen messages.
 _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
@@ -293,6 +295,8 @@ def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> N
     socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret.encode())
     socket.setsockopt(zmq.CURVE_SERVERKEY, identity.server.encode())
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)  # a machine without power does not end its connections
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)
 
 
 def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:

@@ -1,0 +1,62 @@
+"""Where the hosts of one machine find its data folder, embedder and keys.
+
+The daemon passes it to the hosts of its own machine. On another machine the process that joined writes it into a file,
+whose path the hosts inherit from Ray as an environment variable.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from memory_agent.verbs.protocol import HostEndpoints
+from relay import CurvePair, Identity
+from relay.disk import write_private
+
+FOLDER_VARIABLE: Final = "MEMORY_NODE_FOLDER"
+"""The run folder of the machine's data folder. Not `MEMORY_AGENT_…`, because those variables are settings."""
+_FILE = "place.json"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine, for its hosts. `address` is empty on the daemon's machine. `shared`: the store of shared items."""
+
+    data_dir: str
+    embedder: str
+    shared: str
+    address: str = ""
+    curve: CurvePair | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """The keys for the hosts of other machines; every machine has the same pair."""
+        return cluster_identity(self.curve)
+
+    @property
+    def endpoints(self) -> HostEndpoints:
+        """Free ports at the address of this machine, for a host that other machines reach."""
+        free = f"curve+tcp://{self.address}:0"
+        return HostEndpoints(answer=free, ingest=free)
+
+
+def cluster_identity(curve: CurvePair | None) -> Identity:
+    """Return the credentials for a host on another machine, whose server key and only known client key are the pair."""
+    return Identity() if curve is None else Identity(curve=curve, server=curve.public)
+
+
+def write_place(run_folder: Path, place: Place) -> None:
+    """Write the file for the hosts of this machine. Raises `OSError`."""
+    write_private(run_folder / _FILE, msgspec.json.encode(place))
+
+
+def is_node(run_folder: Path) -> bool:
+    """Whether the data folder belongs to a machine that joined a daemon."""
+    return (run_folder / _FILE).exists()
+
+
+def place_here() -> Place:
+    """Return the place that this process inherited."""
+    return msgspec.json.decode((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_bytes(), type=Place)
