@@ -150,6 +150,11 @@ class Layout:
             os.close(lock)
         return False
 
+    @property
+    def holder(self) -> int | None:
+        """The process that holds this folder's lock, or None."""
+        return int(self._lock.read_text()) if self.daemon_runs() else None
+
     def claim_start(self) -> TextIO | None:
         """Return a file to keep open while starting a daemon, or None while another client is starting one.
 

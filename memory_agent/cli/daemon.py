@@ -71,7 +71,9 @@ def _document(status: DaemonStatus | None) -> dict[str, object] | None:
     if status is None:
         return None
     parts = [{name: getattr(part, name) for name in part.__struct_fields__} for part in status.parts]
-    return {name: getattr(status, name) for name in status.__struct_fields__} | {"parts": parts}
+    nodes = [{name: getattr(node, name) for name in node.__struct_fields__} for node in status.nodes]
+    whole = {name: getattr(status, name) for name in status.__struct_fields__}
+    return whole | {"parts": parts, "nodes": nodes}
 
 
 def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
@@ -121,6 +123,10 @@ def _print_status(status: DaemonStatus) -> None:
     }
     print_figures(f"daemon {status.version}", figures)
     click.echo()
+    if status.nodes:
+        machines = [(node.name, node.address, node.state, node.cores, node.joined_at) for node in status.nodes]
+        print_table("machines", ("name", "address", "state", "cores", "joined"), machines)
+        click.echo()
     print_figures("journal", dict(_of_journal(status.journal)))
     click.echo()
     rows = [(part.name, part.state, part.pid, part.restarts, _resident(part)) for part in status.parts]

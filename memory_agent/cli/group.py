@@ -44,6 +44,8 @@ VERBS = {
     "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),
     "stats": Verb("daemon", "stats", "Show statistics of a memory and of the daemon."),
     "status": Verb("daemon", "status", "Show the state of the daemon."),
+    "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
+    "leave": Verb("node", "leave", "Let a machine leave the cluster."),
     "doctor": Verb("setup", "doctor", "Check this machine and give advice."),
     "model": Verb("setup", "model", "The embedding model: status, fetch."),
     "quarantine": Verb("quarantine", "quarantine", "Quarantined events: list, retry, drop."),

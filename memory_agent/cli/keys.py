@@ -52,6 +52,7 @@ def keys() -> None:
       recall         read memories and runs
       share          publish items for other users, unpublish them, rate items
       shared-admin   with share: withdraw an item of any user
+      join           with --all-users: join the cluster, hosting users
       admin          forget, export, and with --all-users manage the daemon
 
     \b

@@ -167,6 +167,16 @@ def daemon_options(command: Verb) -> Verb:
     return _ENDPOINT(_KEY_FILE(common_options(command)))
 
 
+def daemon_options_without_user(command: Verb) -> Verb:
+    """Like `daemon_options`, for commands about the whole daemon."""
+    return _ENDPOINT(_KEY_FILE(options_where_user(UNUSED)(command)))
+
+
+def key_options(command: Verb) -> Verb:
+    """Like `daemon_options_without_user`, for a command whose argument is the endpoint."""
+    return _KEY_FILE(options_where_user(UNUSED)(command))
+
+
 def typed(option: str) -> bool:
     """Return whether an option of the running command was given on the command line, not in an environment variable."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE

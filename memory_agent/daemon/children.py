@@ -30,16 +30,25 @@ _OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would e
 
 
 class Child:
-    """One process, `python -P -m MODULE ARGUMENTS`, kept alive until `stop`.
+    """One process, `python -P -m MODULE ARGUMENTS`, kept alive until `stop` unless it is not to be restarted.
 
     `-P` keeps the working folder off the import path: `serve` may be started in any project.
     """
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] = MappingProxyType({}),
+        *,
+        is_restarted: bool = True,
     ) -> None:
-        """`environment` holds default values of environment variables."""
+        """`environment` holds default values of environment variables. `is_restarted`: whether to start it again when
+        it dies.
+        """
         self.name = name
+        self._is_restarted = is_restarted
         self._command = (sys.executable, "-P", "-m", module, *arguments)
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +60,7 @@ class Child:
     async def start(self) -> None:
         """Start the process and wait until it is ready. Raises `UnavailableError`."""
         await self._spawn()
-        if not self._stopped:
+        if not self._stopped and self._is_restarted:
             self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
@@ -62,6 +71,11 @@ class Child:
             await asyncio.gather(self._watch, return_exceptions=True)
         if self._process is not None:
             await _end(self._process)
+
+    async def ended(self) -> None:
+        """Wait until the process has ended."""
+        assert self._process is not None
+        await _gone(self._process)
 
     def status(self) -> PartStatus:
         """Return the state of the process."""

@@ -20,6 +20,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
 from memory_agent.daemon.host import shared_socket
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
@@ -107,8 +108,12 @@ class Components:
         await self.eraser.finish(self.hosts.awake())
 
     async def keep_shared_awake(self) -> None:
-        """Wake the store of shared items, if it exists: users' hosts connect to it directly."""
-        if await asyncio.to_thread(user_folder(self.layout.data_dir, SHARED_USER).exists):
+        """Wake the store of shared items, if it exists: users' hosts connect to it directly.
+
+        With a cluster it always exists, because hosts on other machines cannot look for it.
+        """
+        exists = await asyncio.to_thread(user_folder(self.layout.data_dir, SHARED_USER).exists)
+        if exists or self.settings.cluster.listen:
             try:
                 await self.hosts.wake(SHARED_USER, USUAL_PATIENCE_MS)
             except MemoryAgentError as error:
@@ -122,6 +127,7 @@ async def opened_components(
     capacity: Capacity,
     hosts: Hosts,
     describe: Callable[[], Awaitable[DaemonStatus]],
+    nodes: Nodes,
     http: HttpDoor | None = None,
 ) -> AsyncIterator[Components]:
     """Connect the components and continue interrupted erasures; close them on exit. The caller runs `Components.work`.
@@ -139,7 +145,7 @@ async def opened_components(
         )
         absent = AbsentUsers(data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         stack.enter_context(closing(absent))
-        service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)
+        service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake, nodes)
         components = Components(layout, settings, hosts, journal, dispatcher, reactor, announcer, eraser, service)
         await eraser.resume()
         await components.keep_shared_awake()

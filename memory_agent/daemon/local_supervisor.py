@@ -109,9 +109,12 @@ class LocalSupervisor:
         """Raises `NoClusterError`."""
         raise NoClusterError(_NO_CLUSTER)
 
+    async def ray_nodes(self) -> dict[str, frozenset[str]]:
+        """As `Supervisor.ray_nodes`: there are none."""
+        return {}
+
     async def end_node(self, node: str) -> None:
-        """Raises `NoClusterError`."""
-        raise NoClusterError(_NO_CLUSTER)
+        """As `Supervisor.end_node`: there are none."""
 
     def parts(self) -> tuple[PartStatus, ...]:
         """As `Supervisor.parts`. The threads' memory is counted as the daemon's."""

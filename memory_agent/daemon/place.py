@@ -52,8 +52,13 @@ def write_place(run_folder: Path, place: Place) -> None:
     write_private(run_folder / _FILE, msgspec.json.encode(place))
 
 
+def forget_place(run_folder: Path) -> None:
+    """Remove the file: the machine has left. Idempotent."""
+    (run_folder / _FILE).unlink(missing_ok=True)
+
+
 def is_node(run_folder: Path) -> bool:
-    """Whether the data folder belongs to a machine that joined a daemon."""
+    """Whether the data folder is that of a machine that joined a daemon."""
     return (run_folder / _FILE).exists()
 
 

@@ -25,6 +25,7 @@ from memory_agent.daemon.children import resident_bytes
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, ray_environment, require_address
 from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.supervisor import Endpoints, Supervisor
 from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -154,10 +155,11 @@ class Daemon:
         capacity = self._supervisor.capacity
         hosts = Hosts(self._supervisor, self._settings.daemon, capacity)
         stack.push_async_callback(hosts.close)
-        opening = opened_components(self._layout, self._settings, capacity, hosts, self._status, http)
+        self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, _drain)
+        opening = opened_components(self._layout, self._settings, capacity, hosts, self._status, self._nodes, http)
         self._components = await stack.enter_async_context(opening)
         self._endpoints = self._all_endpoints(listens, http)
-        for work in (*self._components.work(), self._keep_up(), self._supervisor.watch()):
+        for work in (*self._components.work(), self._keep_up(), self._nodes.run(), self._supervisor.watch()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
@@ -221,6 +223,7 @@ class Daemon:
             limits=asdict(self._supervisor.capacity),
             triggers=self._components.reactor.status(),
             form=self._supervisor.form,
+            nodes=self._nodes.all(),
         )
 
     def _catch_signals(self) -> None:
@@ -234,6 +237,10 @@ class Daemon:
         log.error("daemon.failed", exc_info=task.exception())
         self._failed = True
         self._stopping.set()
+
+
+async def _drain(_node: str) -> None:
+    """Move users away from a machine. None are there yet."""
 
 
 def ready_words(ready: Mapping[str, Any]) -> str:

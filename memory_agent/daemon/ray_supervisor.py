@@ -15,15 +15,13 @@ are private to the user (ops/SECURITY.md).
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -47,12 +45,14 @@ import ray._private.parameter as ray_parameter
 import ray._private.services as ray_services
 import ray.exceptions
 import ray.job_config
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from memory_agent.daemon.capacity import Capacity, capacity_here
 from memory_agent.daemon.children import Child
 from memory_agent.daemon.cluster_secrets import ClusterSecrets
 from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
 from memory_agent.daemon.place import Place, place_here
+from memory_agent.daemon.ray_folder import END_WITHIN_S, RayFolder
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, NoClusterError, UnavailableError
@@ -249,13 +249,24 @@ class Cluster:
             shared=self._shared_remotely,
         )
 
+    async def ray_nodes(self) -> dict[str, frozenset[str]]:
+        """As `Supervisor.ray_nodes`."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for one in await asyncio.to_thread(ray.nodes):
+            for resource in one["Resources"] if one["Alive"] else ():
+                prefix, _, node = resource.partition(_node_resource(""))
+                if node and not prefix:
+                    found[node].add(one["NodeID"])
+        return {node: frozenset(ids) for node, ids in found.items()}
+
     async def end_node(self, node: str) -> None:
-        """As `Supervisor.end_node`. Waits until the process there has the order, at most a few seconds."""
-        order = _end_raylet.options(resources={_node_resource(node): 1}).remote()
-        with suppress(TimeoutError, ray.exceptions.RayError):  # the worker ends with its raylet
-            async with asyncio.timeout(_END_WITHIN_S):
-                await order
-        ray.cancel(order, force=True)
+        """As `Supervisor.end_node`."""
+        for node_id in (await self.ray_nodes()).get(node, ()):
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            order = _end_raylet.options(scheduling_strategy=place).remote()
+            with suppress(TimeoutError, ray.exceptions.RayError):  # the task ends with its raylet
+                async with asyncio.timeout(END_WITHIN_S):
+                    await order
 
     def stop(self) -> None:
         """End Ray and all hosts; remove its folder."""
@@ -310,6 +321,11 @@ class RaySupervisor:
         """As `Supervisor.grant`."""
         assert self._cluster is not None
         return self._cluster.grant(address)
+
+    async def ray_nodes(self) -> dict[str, frozenset[str]]:
+        """As `Supervisor.ray_nodes`."""
+        assert self._cluster is not None
+        return await self._cluster.ray_nodes()
 
     async def end_node(self, node: str) -> None:
         """As `Supervisor.end_node`."""
@@ -512,72 +528,3 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
         raise internal_error(error.cause) from error
     except (ValueError, ray.exceptions.RayError) as error:
         raise HostDiedError(f"{address.actor}: {type(error).__name__}") from error
-
-
-PREFIX = "memory-ray-"
-_LOCK = "lock"
-_TITLE = "ray::"
-"""Prefix of the titles of running Ray workers and agents. While they start, one of their options names the folder. A
-process that joined (`join`) has a different title and is not ended."""
-_END_WITHIN_S = 5.0
-
-
-class RayFolder:
-    """Ray's temporary folder: private, with a short path, locked until `remove` or the end of this process.
-
-    Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed
-    daemon leaves its folder behind; the next daemon, on any data folder, finds the lock released and removes it.
-
-    Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents
-    continue for over a minute, trying to report to the dead gcs (measured with 2.60). A worker that was starting when
-    the daemon ended recreates the folder before it notices (seen on a busy machine).
-    """
-
-    def __init__(self) -> None:
-        """Create the folder, and remove folders that no process holds. Raises `OSError`."""
-        for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            _remove_if_left(other)
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = os.open(self._folder / f"{_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self._folder / f"{_LOCK}.new").rename(self._folder / _LOCK)  # every visible lock file is held
-        self.path = self._folder / "r"
-        self.path.mkdir(mode=0o700)
-
-    def remove(self) -> None:
-        """End the Ray processes that use the folder, and remove it."""
-        _clear(self._folder)
-        with suppress(OSError):
-            os.close(self._lock)
-
-
-def _remove_if_left(folder: Path) -> None:
-    """Remove a folder that no daemon holds any more. A folder without a lock is being created, or not ours."""
-    with suppress(OSError):
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        try:
-            if os.fstat(lock).st_uid == os.getuid() and not folder.is_symlink():
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _clear(folder)
-        finally:
-            os.close(lock)
-
-
-def _clear(folder: Path) -> None:
-    users = [process for process in psutil.process_iter() if _is_user_of(folder, process)]
-    for process in users:
-        with suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(users, timeout=_END_WITHIN_S)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_user_of(folder: Path, process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        if process.uids().real != os.getuid():
-            return False
-        command = process.cmdline()
-        if "".join(command).startswith(_TITLE):
-            return any(Path(file.path).is_relative_to(folder) for file in process.open_files())
-        return any(option.startswith("--") and f"={folder}/" in option for option in command)
-    return False

@@ -19,6 +19,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
+from memory_agent.daemon.nodes import Nodes
 from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -37,6 +38,8 @@ from memory_agent.records.shared_requests import Rights, rights_of
 from memory_agent.records.trajectories import Trajectory
 from memory_agent.verbs.params import (
     EraseParams,
+    JoinParams,
+    LeaveParams,
     NoParams,
     OwnerParams,
     QuarantineIdsParams,
@@ -48,6 +51,7 @@ from memory_agent.verbs.protocol import (
     DaemonStatus,
     HostAddress,
     IngestBatch,
+    JoinGrant,
     QuarantinedEvent,
     Request,
     RetryReport,
@@ -88,6 +92,7 @@ class Service:
         absent_users: AbsentUsers,
         describe: Callable[[], Awaitable[DaemonStatus]],
         on_shared: Callable[[], None],
+        nodes: Nodes,
     ) -> None:
         """`describe` returns the status of the whole daemon.
 
@@ -100,6 +105,7 @@ class Service:
         self._describe = describe
         self._on_shared = on_shared
         self._eraser = eraser
+        self._nodes = nodes
         self.recall_latency = LatencyWindow()
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
@@ -125,7 +131,7 @@ class Service:
     async def _answer(self, request: Request, principal: Principal) -> bytes:
         user_id = _checked(request)
         verb = BY_NAME.get(request.method)
-        if verb is None or verb.is_inner:
+        if verb is None or verb.scope is None:
             raise UnknownMethodError(request.method)
         if verb.answered_by != "memory":
             answer = getattr(self, f"answer_{verb.name}")
@@ -195,6 +201,14 @@ class Service:
     async def answer_address(self, request: Request, _params: NoParams) -> HostAddress:
         """Wake the user and return its actor."""
         return await self._hosts.address(request.user_id, request.deadline_ms)
+
+    async def answer_join(self, _request: Request, params: JoinParams) -> JoinGrant:
+        """Let a machine join the cluster. Only encrypted connections and those of this machine reach the gateway."""
+        return await self._nodes.join(params)
+
+    async def answer_leave(self, _request: Request, params: LeaveParams) -> None:
+        """Move the users of a machine away, and let it leave."""
+        await self._nodes.leave(params.name)
 
     async def answer_wait(self, request: Request, params: WaitParams) -> None:
         """Wait until events are handled."""

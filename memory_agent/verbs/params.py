@@ -113,6 +113,27 @@ class NoParams(Params, frozen=True, kw_only=True):
     """For verbs without parameters."""
 
 
+class JoinParams(Params, frozen=True, kw_only=True):
+    """Parameters of `join`: a machine's name, IP address, cores, version and model, and its clock when it was sent.
+
+    `again`: whether the machine joins by itself after Ray or the daemon has ended.
+    """
+
+    name: str
+    address: str
+    cores: int
+    version: str
+    model: str | None
+    now_s: float
+    again: bool = False
+
+
+class LeaveParams(Params, frozen=True, kw_only=True):
+    """Parameters of `leave`: the machine's name."""
+
+    name: str
+
+
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 

@@ -37,6 +37,8 @@ from memory_agent.verbs.params import (
     FeedbackParams,
     GetParams,
     IdsParams,
+    JoinParams,
+    LeaveParams,
     ListParams,
     NoParams,
     OwnerParams,
@@ -60,6 +62,7 @@ from memory_agent.verbs.params import (
 from memory_agent.verbs.protocol import (
     DaemonStatus,
     HostAddress,
+    JoinGrant,
     QuarantinedEvent,
     Request,
     RetryReport,
@@ -78,7 +81,7 @@ from memory_agent.verbs.shared_params import (
 from relay import Scope
 
 Repeat = Literal["never", "read", "idempotent", "by event id"]
-About = Literal["user", "named users", "daemon"]
+About = Literal["user", "named users", "daemon", "cluster"]
 AnsweredBy = Literal["memory", "memory and journal", "daemon", "relay"]
 
 USUAL_PATIENCE_MS = 10_000.0
@@ -93,7 +96,8 @@ class Verb:
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
     is the scope that a key needs, or None for verbs that only the daemon itself calls. `repeat` defines whether a
     request may be sent again after its answer was lost. `about` defines the users that the key must cover: the
-    request's user, each user that the parameters name, or all users. `answered_by` is the part of the daemon that
+    request's user, each user that the parameters name, or all users. Verbs about the `cluster` are for the machines
+    that join it, and need a key for all users. `answered_by` is the part of the daemon that
     handles the verb; an embedded `Memory` has the methods of the verbs that a memory handles, with or without the
     journal.
     """
@@ -117,8 +121,8 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether only the daemon itself calls the verb."""
-        return self.scope is None
+        """Whether clients have no method for the verb: the daemon itself calls it, or a machine of its cluster."""
+        return self.scope is None or self.about == "cluster"
 
     @property
     def is_embedded(self) -> bool:
@@ -254,6 +258,12 @@ VERBS: tuple[Verb, ...] = (
          "Retry quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     Verb("quarantine_drop", "drop_quarantined", QuarantineIdsParams, int,
          "Delete quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
+    Verb("join", "join", JoinParams, JoinGrant,
+         "Let a machine join the cluster.", scope=Scope.JOIN, repeat="idempotent", about="cluster",
+         answered_by="daemon"),
+    Verb("leave", "leave", LeaveParams, None,
+         "Move the users of a machine away, and let it leave.", scope=Scope.JOIN, repeat="idempotent", about="cluster",
+         answered_by="daemon", patience_ms=_LONGEST_MS),
     # Must be last: below a method `list`, annotations in the clients' classes could not name the type `list`.
     Verb("list", "list", ListParams, MemoryPage,
          "Return memories by time, a page at a time.", scope=Scope.RECALL, repeat="read"),

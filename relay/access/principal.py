@@ -15,7 +15,8 @@ class Scope(StrEnum):
     """What a key permits. No scope implies another.
 
     `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, and
-    rate items. `shared-admin`: withdraw the items of any user. `admin`: everything else.
+    rate items. `shared-admin`: withdraw the items of any user. `join`: join the daemon's cluster as a machine that
+    hosts users, with access to their data. `admin`: everything else.
     """
 
     PUBLISH = "publish"
@@ -23,6 +24,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
     SHARE = "share"
     SHARED_ADMIN = "shared-admin"
+    JOIN = "join"
 
 
 ALL_SCOPES = frozenset(Scope)

@@ -64,7 +64,7 @@ from relay import (
 from relay.disk import write_private
 from relay.net import RequestSocket
 
-INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.is_inner}
+INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.scope is None}
 METHODS = BY_NAME.keys() - INNER_METHODS
 USER_METHODS = {name for name in METHODS if BY_NAME[name].answered_by == "memory"}
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is a different test

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memory_agent.daemon.ray_supervisor import PREFIX, RayFolder
+from memory_agent.daemon.ray_folder import PREFIX, RayFolder
 
 HOLDING = """
-from memory_agent.daemon.ray_supervisor import RayFolder
+from memory_agent.daemon.ray_folder import RayFolder
 print(RayFolder().path, flush=True)
 input()
 """

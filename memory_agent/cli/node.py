@@ -1,0 +1,102 @@
+"""`join` makes this machine part of a daemon's cluster; `leave` ends that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+import click
+
+from memory_agent.cli.access import open_client
+from memory_agent.cli.failure import Failure
+from memory_agent.cli.options import Target, daemon_options_without_user, key_options
+from memory_agent.errors import DeadlineExceededError
+
+_LEAVE_WITHIN_S = 150.0
+_POLL_S = 0.2
+
+
+@click.command()
+@click.argument("address")
+@click.option("--name", required=True, help="The machine's name in the cluster: letters, digits and dashes.")
+@click.option("--listen", metavar="IP", help="This machine's address. Default: the one that reaches ADDRESS.")
+@key_options
+def join(target: Target, address: str, name: str, listen: str | None) -> None:
+    """Join the cluster of the daemon at ADDRESS, and host users until SIGTERM, Ctrl-C or `memory-agent leave`.
+
+    ADDRESS is an endpoint of the daemon: curve+tcp://HOST:PORT with the key file of a CURVE key (scope `join`, for all
+    users), or the socket file or loopback endpoint of a daemon on this machine. The daemon needs the setting
+    cluster.listen. This machine needs the same version, the same model and its own data folder; files that the daemon's
+    settings name must have the same paths here. Prints one JSON line when it has joined, and joins again by itself
+    after the daemon was restarted.
+
+    \b
+    Examples:
+      memory-agent join curve+tcp://10.0.0.5:7421 --name worker-1 --key-file join.key
+      memory-agent join curve+tcp://10.0.0.5:7421 --name worker-2 --listen 10.0.0.7 --key-file join.key
+    """
+    from memory_agent.client import find_daemon  # imports sockets
+    from memory_agent.daemon.node import Joining, serve_node
+    from relay.access import local_identity
+    from relay.log import configure_logging
+
+    configure_logging(target.settings.log_level)
+    found = find_daemon(target.data_dir, address, target.token, target.key_file)
+    local = local_identity(address).file  # a daemon on this machine has its token beside its socket
+    joining = Joining(
+        endpoint=address,
+        identity=found.identity,
+        token=lambda: found.named_token or (local.read_text().strip() if local is not None else ""),
+        name=name,
+        address=listen or _own_address(address),
+    )
+    raise SystemExit(serve_node(joining, target.settings.embedder, target.layout))
+
+
+@click.command()
+@click.argument("name", required=False)
+@daemon_options_without_user
+def leave(target: Target, name: str | None) -> None:
+    """Let the machine NAME leave the cluster, after its users have moved away. Run it where the daemon runs.
+
+    Without NAME, this machine leaves, whose data folder --data-dir names.
+
+    \b
+    Examples:
+      memory-agent leave worker-1
+      memory-agent leave --data-dir /srv/memory-node
+    """
+    if name is not None:
+        from memory_agent.verbs.table import BY_METHOD  # imports the records
+
+        with open_client(target) as client:
+            client.send(BY_METHOD["leave"].call({"name": name}))
+        return
+    from memory_agent.daemon.place import is_node
+
+    pid = target.layout.holder
+    if pid is None or not is_node(target.layout.run):
+        raise Failure("usage", f"no machine joined with {target.data_dir}; to let another one leave, specify NAME")
+    os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + _LEAVE_WITHIN_S
+    while target.layout.daemon_runs():
+        if time.monotonic() > deadline_s:
+            raise DeadlineExceededError(f"process {pid} is still leaving")
+        time.sleep(_POLL_S)
+
+
+def _own_address(endpoint: str) -> str:
+    """Return the address of this machine from which it reaches the daemon. Nothing is sent."""
+    scheme, _, place = endpoint.partition("://")
+    host, _, port = place.rpartition(":")
+    if scheme == "ipc":
+        raise click.UsageError("specify --listen IP")
+    try:
+        kind, _, _, _, to = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(to)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{endpoint} cannot be reached ({error}); specify --listen IP") from error

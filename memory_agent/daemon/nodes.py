@@ -1,0 +1,177 @@
+"""The other machines of a daemon's cluster: who may join, who is up, and who leaves.
+
+A machine joins with the verb `join` and receives what its part of Ray needs (`JoinGrant`). It counts as up once Ray has
+seen it, until it leaves or Ray declares it dead. The machine itself joins again after Ray or the daemon has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from memory_agent.daemon.supervisor import Supervisor
+from memory_agent.errors import (
+    InvalidInputError,
+    NoClusterError,
+    NodeLeftError,
+    NodeMismatchError,
+    NodeNameTakenError,
+)
+from memory_agent.settings import ClusterSettings
+from memory_agent.verbs.params import JoinParams
+from memory_agent.verbs.protocol import JoinGrant, Node
+from memory_agent.version import VERSION
+from relay.log import log
+
+__all__ = ["Node", "Nodes"]
+
+_NAME = re.compile(r"[A-Za-z0-9-]{1,63}")
+_WATCH_S = 1.0
+_START_WITHIN_S = 60.0
+
+
+@dataclass
+class _Joined:
+    """A machine that joined. `former`: Ray's ids of its earlier processes; `is_seen`: whether Ray knows a newer one."""
+
+    node: Node
+    former: frozenset[str]
+    since_s: float
+    is_seen: bool = False
+
+
+class Nodes:
+    """The machines of one daemon's cluster, without the daemon's own. Must be used from a single event loop."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        settings: ClusterSettings,
+        model: Callable[[], str | None],
+        drain: Callable[[str], Awaitable[None]],
+        on_lost: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`model` returns the stamp of the daemon's model. `drain` moves all users away from a machine.
+
+        `on_lost` is called after Ray has declared a machine dead.
+        """
+        self._supervisor = supervisor
+        self._settings = settings
+        self._model = model
+        self._drain = drain
+        self._on_lost = on_lost
+        self._joined: dict[str, _Joined] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._left: set[str] = set()
+
+    def all(self) -> tuple[Node, ...]:
+        """Return the machines that joined and have not left."""
+        return tuple(joined.node for joined in self._joined.values())
+
+    def up(self) -> dict[str, int]:
+        """Return the number of cores of each machine that may receive users."""
+        return {
+            name: joined.node.cores
+            for name, joined in self._joined.items()
+            if joined.is_seen and joined.node.state == "up"
+        }
+
+    async def join(self, params: JoinParams) -> JoinGrant:
+        """Accept a machine. Idempotent: a machine may join again from the same address.
+
+        Raises `NoClusterError`, `InvalidInputError`, `NodeLeftError`, `NodeMismatchError` and `NodeNameTakenError`.
+        """
+        if not self._settings.listen:
+            raise NoClusterError("this daemon accepts no other machines: its setting cluster.listen is empty")
+        self._check(params)
+        grant = self._supervisor.grant(params.address)
+        former = await self._supervisor.ray_nodes()
+        self._left.discard(params.name)
+        node = Node(
+            name=params.name,
+            address=params.address,
+            cores=params.cores,
+            version=params.version,
+            joined_at=datetime.now(UTC).replace(microsecond=0),
+        )
+        self._joined[params.name] = _Joined(node, former.get(params.name, frozenset()), time.monotonic())
+        log.info("node.joined", node=node.name, address=node.address, cores=node.cores)
+        return grant
+
+    async def leave(self, name: str) -> None:
+        """Move the users of a machine away, and end its part of Ray. Idempotent. Raises `InvalidInputError`."""
+        if name in self._left:
+            return
+        if name not in self._joined:
+            raise InvalidInputError("name", f"no machine {name[:64]!r} has joined")
+        task = self._leaving.get(name)
+        if task is None:
+            task = self._leaving[name] = asyncio.create_task(self._leave(name))
+            task.add_done_callback(lambda _: self._leaving.pop(name))
+        await asyncio.shield(task)  # the caller may give up, but the users still move
+
+    def lost(self, name: str) -> None:
+        """Forget a machine whose hosts do not answer, until it joins again. Idempotent."""
+        if self._joined.pop(name, None) is not None:
+            log.warning("node.lost", node=name)
+            self._ending = asyncio.create_task(self._supervisor.end_node(name))  # if its Ray lives, it joins again
+
+    async def run(self) -> None:
+        """Detect machines that Ray has declared dead, until cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if not self._joined:
+                continue
+            alive = await self._supervisor.ray_nodes()
+            for name, joined in list(self._joined.items()):
+                if alive.get(name, frozenset()) - joined.former:
+                    joined.is_seen = True
+                elif joined.is_seen or time.monotonic() - joined.since_s > _START_WITHIN_S:
+                    self.lost(name)
+                    self._on_lost(name)
+
+    async def _leave(self, name: str) -> None:
+        joined = self._joined[name]
+        joined.node = replace(joined.node, state="leaving")
+        await self._drain(name)
+        self._left.add(name)
+        self._joined.pop(name, None)
+        with suppress(TimeoutError):
+            await self._supervisor.end_node(name)
+        log.info("node.left", node=name)
+
+    def _check(self, params: JoinParams) -> None:
+        if not _NAME.fullmatch(params.name):
+            raise InvalidInputError("name", "must be 1 to 63 letters, digits or dashes")
+        if params.again and params.name in self._left:
+            raise NodeLeftError(params.name)
+        check_address(params.address)
+        _require_same("version", params.version, VERSION)
+        _require_same("model", params.model or "missing", self._model() or "missing")
+        off_s = params.now_s - time.time()
+        if abs(off_s) > self._settings.clock_tolerance_s:
+            raise NodeMismatchError("clock", f"{off_s:+.1f} s off", f"within {self._settings.clock_tolerance_s:g} s")
+        joined = self._joined.get(params.name)
+        if joined is not None and joined.node.address != params.address:
+            raise NodeNameTakenError(params.name, joined.node.address)
+
+
+def check_address(address: str) -> None:
+    """Raise `InvalidInputError` unless `address` is the IP address of one machine."""
+    with suppress(ValueError):
+        if not ipaddress.ip_address(address).is_unspecified:
+            return
+    raise InvalidInputError("address", f"{address[:64]!r} is not the IP address of one machine")
+
+
+def _require_same(what: str, own: str, expected: str) -> None:
+    if own != expected:
+        raise NodeMismatchError(what, own, expected)
