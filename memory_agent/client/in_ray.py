@@ -29,7 +29,7 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
         address = client.status().endpoints.get("ray")
     if address is None:
         raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient, or restart it with Ray")
-    join(str(address), ray_token(layout.run), **options)
+    join(str(address), ray_token(layout.run), layout.cluster, **options)
 
 
 class ActorMemoryProvider(MemoryMethods):

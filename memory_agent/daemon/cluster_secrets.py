@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _VALID = timedelta(days=3650)
 _EARLIER = timedelta(days=1)  # for clocks that are behind
 _LOOPBACK = "127.0.0.1"  # Ray's processes of one machine may also use it
+_FILES = {
+    "RAY_TLS_CA_CERT": "ca.pem",
+    "RAY_TLS_SERVER_CERT": "ray.pem",
+    "RAY_TLS_SERVER_KEY": "ray-key.pem",
+}
 _MISSING = "needs certificates, but `cryptography` is not installed: pip install 'memory-agent[encryption]'"
 
 
@@ -72,21 +77,25 @@ class ClusterSecrets:
 def ray_environment(folder: Path, certificate: Certificate) -> dict[str, str]:
     """Write the certificate into `folder` and return the variables for Ray, which reads them when it is imported.
 
-    A machine that does not answer for three seconds counts as dead. A Ray process that loses the gcs ends as fast.
+    A machine that does not answer for three seconds counts as dead. A Ray process waits a little longer for the gcs,
+    which the daemon starts again if it dies.
     """
-    paths = {"CA_CERT": "ca.pem", "SERVER_CERT": "ray.pem", "SERVER_KEY": "ray-key.pem"}
     texts = (certificate.authority, certificate.certificate, certificate.private_key)
-    for name, text in zip(paths.values(), texts, strict=True):
+    for name, text in zip(_FILES.values(), texts, strict=True):
         write_private(folder / name, text.encode())
     return {
-        "RAY_USE_TLS": "1",
-        **{f"RAY_TLS_{variable}": str(folder / name) for variable, name in paths.items()},
+        **tls_environment(folder),
         "RAY_health_check_initial_delay_ms": "1000",
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_timeout_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "3",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     }
+
+
+def tls_environment(folder: Path) -> dict[str, str]:
+    """Return Ray's variables for the certificate that `ray_environment` wrote into `folder`."""
+    return {"RAY_USE_TLS": "1", **{variable: str(folder / name) for variable, name in _FILES.items()}}
 
 
 def require_address(setting: str, address: str) -> None:

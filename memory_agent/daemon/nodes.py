@@ -157,7 +157,7 @@ class Nodes:
         _require_same("version", params.version, VERSION)
         _require_same("model", params.model or "missing", self._model() or "missing")
         off_s = params.now_s - time.time()
-        if abs(off_s) > self._settings.clock_tolerance_s:
+        if not abs(off_s) <= self._settings.clock_tolerance_s:  # also for NaN
             raise NodeMismatchError("clock", f"{off_s:+.1f} s off", f"within {self._settings.clock_tolerance_s:g} s")
         joined = self._joined.get(params.name)
         if joined is not None and joined.node.address != params.address:

@@ -15,10 +15,12 @@ are private to the user (ops/SECURITY.md).
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections import defaultdict
@@ -43,13 +45,14 @@ import ray
 import ray._private.node as ray_node
 import ray._private.parameter as ray_parameter
 import ray._private.services as ray_services
+import ray._private.utils as ray_utils
 import ray.exceptions
 import ray.job_config
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from memory_agent.daemon.capacity import Capacity, capacity_here
 from memory_agent.daemon.children import Child
-from memory_agent.daemon.cluster_secrets import ClusterSecrets
+from memory_agent.daemon.cluster_secrets import ClusterSecrets, tls_environment
 from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
 from memory_agent.daemon.place import Place, place_here
 from memory_agent.daemon.ray_folder import END_WITHIN_S, RayFolder
@@ -68,7 +71,9 @@ from relay.log import configure_logging
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
 _HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
-_SYSTEM_PROCESSES = ("gcs_server", "raylet")
+_GCS = "gcs_server"
+_SYSTEM_PROCESSES = (_GCS, "raylet")
+_GCS_LASTS_S = 10.0
 _PARENT_CHECK_S = 0.5
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -143,6 +148,13 @@ def _end_raylet() -> None:
     os.kill(os.getppid(), signal.SIGTERM)
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _node_resource(node: str) -> str:
     """Return the Ray resource that places a host on a machine; "" is the daemon's own."""
     return f"memory-agent:{node}"
@@ -186,6 +198,8 @@ class Cluster:
         self._folder = RayFolder()
         self._started = 0
         self._make_token()
+        if secrets is not None:
+            os.environ.update(RAY_gcs_storage="rocksdb", RAY_gcs_storage_path=str(self._folder.path / "gcs"))
         try:
             with _lean_and_on_loopback():
                 ray.init(
@@ -206,13 +220,34 @@ class Cluster:
             raise UnavailableError(f"Ray did not start: {error}") from error
 
         self._system = [child for child in psutil.Process().children() if child.name() in _SYSTEM_PROCESSES]
+        self._gcs = next(process for process in self._system if process.name() == _GCS)
+        self._gcs_command, self._gcs_environment = self._gcs.cmdline(), self._gcs.environ()
+        self._gcs_again: subprocess.Popen[bytes] | None = None
+        self._started_gcs_s = time.monotonic()
 
     def alive(self) -> bool:
         """Whether the processes of Ray itself are running."""
-        try:
-            return all(process.status() != psutil.STATUS_ZOMBIE for process in self._system)
-        except psutil.NoSuchProcess:
+        return all(map(_is_alive, self._system))
+
+    def revive(self) -> bool:
+        """Start the gcs again if only it has died; return False if it keeps no state on disk or dies repeatedly.
+
+        Calls to hosts work meanwhile. Other machines wait for it (`ray_environment`).
+        """
+        others = [process for process in self._system if process != self._gcs]
+        is_repeated = time.monotonic() - self._started_gcs_s < _GCS_LASTS_S
+        if self._secrets is None or is_repeated or not all(map(_is_alive, others)):
             return False
+        log.warning("ray.gcs_died")
+        port = f"--gcs_server_port={self.address.rpartition(':')[2]}"
+        command = [port if option.startswith("--gcs_server_port=") else option for option in self._gcs_command]
+        self._gcs_again = subprocess.Popen(
+            command, env=self._gcs_environment, preexec_fn=ray_utils.set_kill_on_parent_death_linux
+        )
+        self._gcs = psutil.Process(self._gcs_again.pid)
+        self._system = [*others, self._gcs]
+        self._started_gcs_s = time.monotonic()
+        return True
 
     @property
     def address(self) -> str:
@@ -271,6 +306,9 @@ class Cluster:
     def stop(self) -> None:
         """End Ray and all hosts; remove its folder."""
         ray.shutdown()
+        if self._gcs_again is not None:
+            self._gcs_again.kill()
+            self._gcs_again.wait()
         self._folder.remove()
 
     def _make_token(self) -> None:
@@ -337,9 +375,11 @@ class RaySupervisor:
         return self._relay.status(), self._embedder.status()
 
     async def watch(self) -> None:
-        """Like `Supervisor.watch`. Ray's own processes are not restarted, and actors would continue unsupervised."""
+        """Like `Supervisor.watch`. Ray's own processes are not restarted, except the gcs of a cluster: actors would
+        continue unsupervised.
+        """
         assert self._cluster is not None
-        while self._cluster.alive():
+        while self._cluster.alive() or self._cluster.revive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")
         raise UnavailableError("Ray died")
@@ -499,15 +539,28 @@ def ray_token(run_folder: Path) -> Path:
     return run_folder / "ray-token"
 
 
-def join(address: str, token: Path, **options: Any) -> None:
-    """Join the Ray of a daemon on this machine; `options` are those of `ray.init`. Raises `UnavailableError`."""
+def join(address: str, token: Path, cluster: Path, **options: Any) -> None:
+    """Join the Ray of a daemon on this machine; `options` are those of `ray.init`. Raises `UnavailableError`.
+
+    `cluster`: the folder with the certificate, if other machines may join that Ray.
+    """
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    if not address.startswith(f"{_LOOPBACK}:"):
+        _use_certificate(cluster)
     try:
         with _lean_and_on_loopback():
             ray.init(address=address, **{"log_to_driver": False, "logging_level": "error", **options})
     except Exception as error:
         hint = "`from memory_agent import join_ray` goes before `import ray`, which reads RAY_AUTH_MODE=token on import"
         raise UnavailableError(f"the daemon's Ray at {address} could not be joined ({error}); {hint}") from error
+
+
+def _use_certificate(folder: Path) -> None:
+    """Make Ray use TLS, though it was imported. It has no public call for this."""
+    variables = tls_environment(folder)
+    os.environ.update(variables)
+    own = {name.removeprefix("RAY_"): value for name, value in variables.items()}
+    ray._raylet.Config.initialize(json.dumps(own | {"USE_TLS": True}))
 
 
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
