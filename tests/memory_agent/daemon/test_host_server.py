@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 from served_host import absent_embedder
 from stopped_process import stop
 
 from memory_agent.daemon.host import HostServer, MemoryHost, Workers
+from memory_agent.daemon.place import Place, cluster_identity
 from memory_agent.daemon.supervisor import HostConnection
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
@@ -24,6 +26,7 @@ from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import Settings
 from memory_agent.verbs.params import NoParams, RememberParams
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_reply, encode
+from relay import Identity, curve_pair
 from relay.access import ipc_endpoint
 from relay.net import ReplySocket, RequestSocket
 
@@ -74,6 +77,48 @@ def test_malformed_requests_are_refused_and_harmless(served: HostEndpoints) -> N
             decode_reply(client.request(junk, 60.0)[0], MemoryStats)
     assert decode_reply(client.request(STATS, 60.0)[0], MemoryStats).user_id == "alice"
     client.close()
+
+
+def test_a_host_on_another_machine_answers_only_peers_with_the_clusters_keys(tmp_path: Path) -> None:
+    place = Place(data_dir=str(tmp_path), embedder="", shared="", address="127.0.0.1", curve=curve_pair())
+    foreign = curve_pair()
+    with absent_embedder(tmp_path) as embedder:
+        host = MemoryHost(tmp_path, Settings(), embedder)
+        server = HostServer(host, place.endpoints, 2, 1, place.curve)
+        for endpoint in (server.endpoints.answer, server.endpoints.ingest):
+            assert endpoint.startswith("curve+tcp://127.0.0.1:")
+            for keys in (Identity(curve=foreign, server=place.identity.server), cluster_identity(foreign)):
+                client = RequestSocket(endpoint, keys)
+                with pytest.raises(DeadlineExceededError):
+                    client.request(STATS, 0.3)
+                client.close()
+            plain = RequestSocket(endpoint.removeprefix("curve+"))
+            with pytest.raises(DeadlineExceededError):
+                plain.request(STATS, 0.3)
+            plain.close()
+        client = RequestSocket(server.endpoints.answer, place.identity)
+        assert decode_reply(client.request(STATS, 60.0)[0], MemoryStats).user_id == "alice"
+        client.close()
+        server.close()
+        host.close()
+
+
+def test_the_host_of_shared_items_also_answers_other_machines(tmp_path: Path) -> None:
+    curve = curve_pair()
+    with absent_embedder(tmp_path) as embedder:
+        host = MemoryHost(tmp_path, Settings(), embedder)
+        server = HostServer(host, replace(endpoints_in(tmp_path), remote="curve+tcp://127.0.0.1:0"), 2, 1, curve)
+        for endpoint in (server.endpoints.answer, server.endpoints.remote):
+            client = RequestSocket(endpoint, cluster_identity(curve))
+            assert decode_reply(client.request(STATS, 60.0)[0], MemoryStats).user_id == "alice"
+            client.close()
+        server.close()
+        host.close()
+
+
+def test_only_the_clock_of_the_same_machine_counts() -> None:
+    assert HostRequest(user_id="a", deadline_ms=500.0, sent_at_s=99.9).remaining_ms(100.0) == pytest.approx(400.0)
+    assert HostRequest(user_id="a", deadline_ms=500.0).remaining_ms(100.0) == 500.0
 
 
 def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Path) -> None:

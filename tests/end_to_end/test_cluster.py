@@ -1,0 +1,332 @@
+"""Test a machine that joins a daemon: each "machine" is a process with its own loopback address and data folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.errors import MemoryAgentError
+from memory_agent.verbs.protocol import Node
+from relay import Scope, create_key, curve_pair, revoke_key, server_pair
+from tests.end_to_end.conftest import DaemonProcess, environment, short_folder
+
+pytestmark = pytest.mark.slow
+
+HEAD, WORKER = "127.0.0.2", "127.0.0.3"
+PROGRAM = str(Path(sys.executable).with_name("memory-agent"))
+CLIENT = """
+import sys
+from memory_agent.daemon.ray_supervisor import _lean_and_on_loopback
+import ray
+with _lean_and_on_loopback():
+    ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
+print("joined")
+"""
+
+
+class NodeProcess:
+    """A `memory-agent join` process with a data folder, which can be killed and restarted."""
+
+    def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
+        self.daemon = daemon
+        self.data_dir = folder
+        self.key = folder / "join.key"
+        self.key.write_bytes(curve_key(daemon, "w1"))
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def command(self, **differing: str) -> list[str]:
+        """Return the command line, with some of its values replaced."""
+        values = {
+            "name": "w1",
+            "listen": WORKER,
+            "key-file": str(self.key),
+            "data-dir": str(self.data_dir),
+            "set": f"embedder.folder={self.data_dir}/no-model",
+            "address": self.daemon.ready["endpoints"]["listen"][0],
+        } | differing
+        address = values.pop("address")
+        return [PROGRAM, "join", address, *(word for name, value in values.items() for word in (f"--{name}", value))]
+
+    def start(self) -> None:
+        """Join, and wait for the ready line."""
+        with open(self.data_dir / "node.log", "a", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                self.command(), stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self.log()
+        assert json.loads(line)["name"] == "w1"
+        until(lambda: [node.name for node in nodes(self.daemon)] == ["w1"], self.log)
+
+    def kill(self) -> None:
+        self.end(signal.SIGKILL)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End the process, unless it has ended; return its exit code."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end; return the exit code."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        assert process.stdout is not None
+        code = process.wait(60)
+        process.stdout.close()
+        return code
+
+    def family(self) -> list[psutil.Process]:
+        """Return the process and everything that it started."""
+        own = psutil.Process(self.pid)
+        return [own, *own.children(recursive=True)]
+
+    def log(self) -> str:
+        return (self.data_dir / "node.log").read_text(encoding="utf-8")
+
+
+def curve_key(daemon: DaemonProcess, name: str, *scopes: Scope) -> bytes:
+    """Create a key for all users; return its file's content."""
+    document = create_key(daemon.data_dir, name, None, frozenset(scopes or (Scope.JOIN,)), curve_pair())
+    server = server_pair(daemon.data_dir, curve_pair).public
+    return json.dumps({"id": name, "public": document.public, "secret": document.secret, "server": server}).encode()
+
+
+def nodes(daemon: DaemonProcess) -> tuple[Node, ...]:
+    with MemoryClient(data_dir=daemon.data_dir) as client:
+        return client.status().nodes
+
+
+def until(condition: Callable[[], bool], explain: Callable[[], str] = lambda: "", within_s: float = 60) -> float:
+    """Wait until `condition` holds; return the seconds it took."""
+    started_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started_s < within_s, explain()
+        time.sleep(0.1)
+    return time.monotonic() - started_s
+
+
+def remembers(daemon: DaemonProcess, user_id: str, text: str) -> bool:
+    """Whether a memory can be stored and recalled."""
+    try:
+        with MemoryClient(user_id, data_dir=daemon.data_dir) as client:
+            client.remember(text, id="only-one")
+            return [memory.record.text for memory in client.recall(text).memories] == [text]
+    except MemoryAgentError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[DaemonProcess]:
+    """A daemon with a cluster, whose users are all hosted by the machine `w1`."""
+    with short_folder() as folder:
+        settings = (f"cluster.listen={HEAD}", f'daemon.listen=["curve+tcp://{HEAD}:{free_port()}"]')
+        process = DaemonProcess(Path(folder), *settings, f"embedder.folder={folder}/no-model")
+        process.program = (sys.executable, str(Path(__file__).with_name("serve_with_users_elsewhere.py")))
+        try:
+            process.start()
+            yield process
+        finally:
+            assert process.stop() == 0, process.log()
+
+
+@pytest.fixture(scope="module")
+def node(daemon: DaemonProcess) -> Iterator[NodeProcess]:
+    with short_folder() as folder:
+        process = NodeProcess(daemon, Path(folder))
+        try:
+            process.start()
+            yield process
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HEAD, 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_machine_that_joined_hosts_users_in_its_own_folder(daemon: DaemonProcess, node: NodeProcess) -> None:
+    (listed,) = nodes(daemon)
+    assert (listed.name, listed.address, listed.state) == ("w1", WORKER, "up")
+    until(lambda: remembers(daemon, "alice", "the ferry leaves at seven"), daemon.log)
+    assert (node.data_dir / "users" / "alice").exists()
+    assert not (daemon.data_dir / "users" / "alice").exists()
+    shown = subprocess.run(
+        [PROGRAM, "status", "--data-dir", str(daemon.data_dir)], env=environment(), capture_output=True, text=True
+    )
+    assert WORKER in shown.stdout
+
+
+def test_a_user_on_another_machine_shares_items(daemon: DaemonProcess, node: NodeProcess) -> None:
+    with MemoryClient("alice", data_dir=daemon.data_dir) as client:
+        item = client.shared.confirm(client.shared.preview("Ferry times", "The ferry leaves at seven"))
+        assert [one.id for one in client.shared.published()] == [item.id]
+        client.shared.unpublish(item.id)
+
+
+def test_ports_are_open_at_the_machines_addresses_and_rays_refuse_strangers(
+    daemon: DaemonProcess, node: NodeProcess
+) -> None:
+    """Ray listens on all interfaces unless its address is 127.0.0.1, so each such port must demand a certificate."""
+    own = psutil.Process(daemon.pid)
+    listening = {
+        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+        for process in (own, *own.children(recursive=True), *node.family())
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {address for address, _ in listening} <= {"127.0.0.1", HEAD, WORKER, "::"}
+    everywhere = [port for address, port in listening if address == "::"]
+    assert everywhere
+    assert [port for port in everywhere if not refuses_strangers(port)] == []
+
+
+def refuses_strangers(port: int) -> bool:
+    """Whether a port demands TLS with a certificate of the cluster."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(("127.0.0.1", port), 10) as plain:
+        try:
+            with context.wrap_socket(plain) as stranger:
+                stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                return stranger.recv(1) == b""  # TLS 1.3 refuses after the client's handshake
+        except ssl.SSLError as error:
+            return "CERTIFICATE_REQUIRED" in str(error) or "UNKNOWN_CA" in str(error) or "ALERT" in str(error)
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.parametrize("lacking", ["certificate", "token", "nothing"])
+def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, tmp_path: Path, lacking: str) -> None:
+    cluster, token = daemon.data_dir / "cluster", daemon.data_dir / "run" / "ray-token"
+    if lacking == "token":
+        token = tmp_path / "token"
+        token.write_text("0" * 64)
+    shown = {"RAY_AUTH_TOKEN_PATH": str(token), "RAY_gcs_rpc_server_reconnect_timeout_s": "2"}
+    if lacking != "certificate":
+        shown |= {"RAY_USE_TLS": "1", "RAY_TLS_CA_CERT": str(cluster / "ca.pem")}
+        shown |= {"RAY_TLS_SERVER_CERT": str(cluster / "ray.pem"), "RAY_TLS_SERVER_KEY": str(cluster / "ray-key.pem")}
+    command = [sys.executable, "-c", CLIENT, daemon.ready["endpoints"]["ray"]]
+    process = subprocess.Popen(
+        command, env=environment() | shown, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        output, _ = process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:  # Ray repeats the refused connection for over a minute
+        process.kill()
+        output, _ = process.communicate()
+    assert (output.strip() == "joined") == (lacking == "nothing")
+
+
+@pytest.mark.parametrize(
+    ("differing", "says"),
+    [
+        ({"name": "w_2"}, "name: must be 1 to 63"),
+        ({"name": "w1", "listen": "127.0.0.4"}, f"w1 is the name of the machine at {WORKER}"),
+        ({"listen": "0.0.0.0"}, "is not the IP address of one machine"),
+        ({"address": "curve+tcp://127.0.0.2:9"}, "no daemon at curve+tcp://127.0.0.2:9"),
+    ],
+)
+def test_a_machine_that_may_not_join_is_told_why(node: NodeProcess, differing: dict[str, str], says: str) -> None:
+    assert says in refused(node, **differing)
+
+
+def test_a_key_without_the_scope_or_a_revoked_key_lets_no_machine_join(
+    daemon: DaemonProcess, node: NodeProcess, tmp_path: Path
+) -> None:
+    for name, scope, says in (("reader", Scope.RECALL, "scope join"), ("revoked", Scope.JOIN, "no daemon at")):
+        file = tmp_path / f"{name}.key"
+        file.write_bytes(curve_key(daemon, name, scope))
+        if name == "revoked":
+            revoke_key(daemon.data_dir, name)
+        assert says in refused(node, **{"name": "w2", "key-file": str(file)})
+
+
+def refused(node: NodeProcess, **differing: str) -> str:
+    """Try to join as another machine; return the error."""
+    with short_folder() as data_dir:
+        command = node.command(**({"data-dir": data_dir, "name": "w2", "listen": "127.0.0.4"} | differing))
+        result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    return result.stderr
+
+
+def test_a_daemon_without_a_cluster_lets_no_machine_join(light_daemon: DaemonProcess, node: NodeProcess) -> None:
+    file = light_daemon.data_dir / "local.key"
+    token = (light_daemon.data_dir / "token").read_text(encoding="utf-8").strip()
+    file.write_text(json.dumps({"id": "local", "token": token}))
+    differing = {"address": light_daemon.ready["endpoints"]["gateway"], "key-file": str(file)}
+    assert "cluster.listen is empty" in refused(node, **differing)
+
+
+def test_a_killed_gcs_is_started_again_and_hosts_answer(daemon: DaemonProcess, node: NodeProcess) -> None:
+    until(lambda: remembers(daemon, "alice", "the ferry leaves at eight"))
+    (gcs,) = (child for child in psutil.Process(daemon.pid).children() if child.name() == "gcs_server")
+    time_left_s = 10 - (time.time() - gcs.create_time())
+    time.sleep(max(0.0, time_left_s))  # a gcs that dies at once is not started again
+    gcs.kill()
+    until(lambda: "ray.gcs_died" in daemon.log(), daemon.log)
+    until(lambda: remembers(daemon, "bob", "the ferry leaves at nine"), daemon.log)  # a new host
+    assert [one.state for one in nodes(daemon)] == ["up"]
+
+
+def test_a_killed_machine_leaves_nothing_running_and_is_forgotten(daemon: DaemonProcess, node: NodeProcess) -> None:
+    family = node.family()
+    assert len(family) >= 5
+    node.kill()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    until(lambda: nodes(daemon) == (), daemon.log, within_s=20)
+    node.start()
+    until(lambda: remembers(daemon, "alice", "the ferry leaves at ten"), daemon.log)
+
+
+def test_a_machine_leaves_by_its_name_and_by_its_folder(daemon: DaemonProcess, node: NodeProcess) -> None:
+    family = node.family()
+    for own in (["w1", "--data-dir", str(daemon.data_dir)], ["--data-dir", str(node.data_dir)]):
+        command = [PROGRAM, "leave", *own]
+        result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        assert node.ended() == 0
+        assert nodes(daemon) == ()
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert alive == []
+        node.start()
+        family = node.family()
+
+
+def test_a_machine_whose_daemon_is_killed_ends_its_hosts_and_joins_the_next_daemon(
+    daemon: DaemonProcess, node: NodeProcess
+) -> None:
+    until(lambda: remembers(daemon, "alice", "the ferry leaves at noon"), daemon.log)
+    hosts = [process for process in node.family() if "HostActor" in "".join(process.cmdline())]
+    assert hosts
+    daemon.kill()
+    _, alive = psutil.wait_procs(hosts, timeout=20)
+    assert alive == []
+    daemon.start()
+    until(lambda: [one.name for one in nodes(daemon)] == ["w1"], node.log)
+    until(lambda: remembers(daemon, "alice", "the ferry leaves at one"), daemon.log)
+    assert os.kill(node.pid, 0) is None  # the same process
