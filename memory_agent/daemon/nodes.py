@@ -24,6 +24,7 @@ from memory_agent.errors import (
     NodeLeftError,
     NodeMismatchError,
     NodeNameTakenError,
+    UnavailableError,
 )
 from memory_agent.settings import ClusterSettings
 from memory_agent.verbs.params import JoinParams
@@ -70,6 +71,7 @@ class Nodes:
         self._on_lost = on_lost
         self._joined: dict[str, _Joined] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         self._left: set[str] = set()
 
     def all(self) -> tuple[Node, ...]:
@@ -122,15 +124,18 @@ class Nodes:
         """Forget a machine whose hosts do not answer, until it joins again. Idempotent."""
         if self._joined.pop(name, None) is not None:
             log.warning("node.lost", node=name)
-            self._ending = asyncio.create_task(self._supervisor.end_node(name))  # if its Ray lives, it joins again
+            ending = asyncio.create_task(self._end(name))  # if its Ray lives, it joins again
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
 
     async def run(self) -> None:
-        """Detect machines that Ray has declared dead, until cancelled."""
-        while True:
+        """Detect machines that Ray has declared dead, until cancelled. Returns at once without a cluster."""
+        while self._settings.listen:
             await asyncio.sleep(_WATCH_S)
-            if not self._joined:
+            try:
+                alive = await self._supervisor.ray_nodes() if self._joined else {}
+            except UnavailableError:  # the gcs is starting again
                 continue
-            alive = await self._supervisor.ray_nodes()
             for name, joined in list(self._joined.items()):
                 if alive.get(name, frozenset()) - joined.former:
                     joined.is_seen = True
@@ -144,9 +149,15 @@ class Nodes:
         await self._drain(name)
         self._left.add(name)
         self._joined.pop(name, None)
-        with suppress(TimeoutError):
-            await self._supervisor.end_node(name)
+        await self._end(name)
         log.info("node.left", node=name)
+
+    async def _end(self, name: str) -> None:
+        """End Ray on a machine; if that fails, the machine notices itself that it left or must join again."""
+        try:
+            await self._supervisor.end_node(name)
+        except UnavailableError as error:
+            log.warning("node.not_ended", node=name, reason=str(error))
 
     def _check(self, params: JoinParams) -> None:
         if not _NAME.fullmatch(params.name):

@@ -287,7 +287,11 @@ class Cluster:
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
         """As `Supervisor.ray_nodes`."""
         found: defaultdict[str, set[str]] = defaultdict(set)
-        for one in await asyncio.to_thread(ray.nodes):
+        try:
+            known = await asyncio.to_thread(ray.nodes)
+        except ray.exceptions.RayError as error:
+            raise UnavailableError(f"Ray does not answer: {type(error).__name__}") from error
+        for one in known:
             for resource in one["Resources"] if one["Alive"] else ():
                 prefix, _, node = resource.partition(_node_resource(""))
                 if node and not prefix:

@@ -74,10 +74,16 @@ class Supervisor(Protocol):
         """Return what a machine with this IP address needs to join. Raises `NoClusterError`."""
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        """Return Ray's ids of the other machines that are alive, by name. A machine may briefly have two."""
+        """Return Ray's ids of the other machines that are alive, by name. A machine may briefly have two.
+
+        Raises `UnavailableError`.
+        """
 
     async def end_node(self, node: str) -> None:
-        """End Ray on another machine, which then ends the hosts there. Does nothing if it is not alive."""
+        """End Ray on another machine, which then ends the hosts there. Does nothing if it is not alive.
+
+        Raises `UnavailableError`.
+        """
 
     def parts(self) -> tuple[PartStatus, ...]:
         """Return the states of relay and embedder."""

@@ -35,6 +35,14 @@ with _lean_and_on_loopback():
 print("joined")
 """
 
+PLANNER = """
+import sys
+from memory_agent import ActorMemoryProvider, join_ray
+join_ray(sys.argv[1], namespace="somebody-else")
+found = ActorMemoryProvider("alice", data_dir=sys.argv[1]).recall("when does the ferry leave")
+print([memory.record.text for memory in found.memories])
+"""
+
 
 class NodeProcess:
     """A `memory-agent join` process with a data folder, which can be killed and restarted."""
@@ -238,6 +246,14 @@ def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, t
         process.kill()
         output, _ = process.communicate()
     assert (output.strip() == "joined") == (lacking == "nothing")
+
+
+def test_a_planner_on_the_daemons_machine_asks_a_host_on_another(daemon: DaemonProcess, node: NodeProcess) -> None:
+    text = "the ferry leaves at six"
+    until(lambda: remembers(daemon, "alice", text), daemon.log)
+    command = [sys.executable, "-c", PLANNER, str(daemon.data_dir)]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout.strip() == str([text]), result.stderr
 
 
 @pytest.mark.parametrize(
