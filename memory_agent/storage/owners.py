@@ -1,10 +1,10 @@
 """A durable map from runs and sessions to their owners, for events that conductors publish as `system`.
 
-The dispatcher decides which events establish an owner, since any user can name any run
-(`ops/decisions/0008-ownership-of-runs.md`). A run or session that two users claim belongs to neither: guessing would
-show one user's work to another. A flipped bit could do the same, so each pair has a checksum, and a damaged pair has no
-owner. Beyond `LIMIT` pairs the oldest pair is dropped; it is learned again from the owner's next event. An encrypted
-map stores keyed hashes of runs and sessions, which cannot be read back.
+The dispatcher decides which events establish an owner, since any user can name any run (decision 0008). A run or
+session that two users claim belongs to neither: guessing would show one user's work to another. A flipped bit could do
+the same, so each pair has a checksum, and a damaged pair has no owner. Beyond `LIMIT` pairs the oldest pair is dropped;
+it is learned again from the owner's next event. An encrypted map stores keyed hashes of runs and sessions, which cannot
+be read back.
 """
 
 from __future__ import annotations

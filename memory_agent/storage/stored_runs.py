@@ -117,7 +117,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
     forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it.
-    `former_signs` and `was_watched` were set by versions with implicit feedback (decision 0017); upkeep clears them.
+    `former_signs` and `was_watched` were set by versions with implicit feedback (decision 0008); upkeep clears them.
     """
 
     id: str

@@ -36,7 +36,7 @@ _TASKS: dict[str, Callable[[int], bool]] = {
     "odd": lambda task: task % 2 == 1,
     "all": lambda task: True,
 }
-_COMPLETED = 0.8  # the quality of a completed run (decision 0017)
+_COMPLETED = 0.8  # the quality of a completed run (decision 0008)
 
 
 def past_runs(

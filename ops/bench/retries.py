@@ -3,7 +3,7 @@
     python -m ops.bench.retries FOLDER      FOLDER contains locomo_dev.json and airline_runs_dev.json
 
 For airline runs, first messages of the same task are compared with first messages of different tasks. For LoCoMo,
-questions with the same evidence are compared with other questions about the same conversation. Decision 0017 describes
+questions with the same evidence are compared with other questions about the same conversation. Decision 0008 describes
 the limits of this measurement.
 """
 
