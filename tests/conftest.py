@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes inherit it
 os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # set if an agent runs the tests, which must not use the agent's session
 os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, output fails later, at a flush or at exit
+
+settings.register_profile("untimed", deadline=None)  # an example may take long on a busy machine
+settings.load_profile("untimed")
 
 START_RAY = (
     "tests/end_to_end/",
@@ -31,6 +35,8 @@ WITHOUT_RAY = tuple(
     for name in ("coding_agents", "early_client", "encrypted", "keys_of_users", "reembedding")
 )
 """Files of START_RAY whose daemons are light."""
+SECOND = ("tests/ops/", "tests/end_to_end/test_cluster")
+"""Files of START_RAY that run beside the others."""
 STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
 SHARED_BY_FILES = {"daemon", "rough_daemon"}
@@ -73,7 +79,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Run each file's tests in one process, with shared fixtures.
 
-    The files that start Ray run in two processes, those of `tests/ops` in the second, so at most two run at a time.
+    The files that start Ray run in two processes, so that at most two of them run at a time.
 
     Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2 (it renames items, but they keep their names).
     """
@@ -82,7 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if starts_ray(nodeid):
-                return "Ray of tests/ops" if nodeid.startswith("tests/ops/") else "Ray"
+                return f"Ray {1 + nodeid.startswith(SECOND)}"
             return nodeid.partition("::")[0]
 
     return ByFile(config, log)

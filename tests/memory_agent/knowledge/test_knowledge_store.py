@@ -294,9 +294,11 @@ def test_hostile_text_is_shown_as_the_text_of_another_user(world: World, text: s
     ann = world.user("ann")
     item = ann.shared.confirm(ann.shared.preview(**hostile))
     assert (item.summary, item.body) == (hostile["summary"], hostile["body"])
-    result = world.user("ben").recall(
-        text[:100], tiers=("global",), min_relevance=0.0, context_tokens=1_000, deadline_ms=30_000.0
-    )
+    ben = world.user("ben")
+    ask = partial(ben.recall, text[:100], tiers=("global",), min_relevance=0.0, context_tokens=1_000)
+    result = ask(deadline_ms=30_000.0)
+    while "global_unavailable" in result.degraded:  # after a slow request on a busy machine, for a while
+        result = ask(deadline_ms=30_000.0)
     assert [one.record.id for one in result.memories] == [item.id]
     block = result.context
     assert block or not text.startswith(FIX)
