@@ -251,11 +251,13 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Other machines that host users (`memory-agent join`).
 
     `listen` is the IP address of this machine at which they reach the daemon's Ray and hosts; "" is no cluster. A
-    machine whose clock differs by more than `clock_tolerance_s` may not join.
+    machine whose clock differs by more than `clock_tolerance_s` may not join. Users of a machine that does not answer
+    for `lease_s` wake on another one.
     """
 
     listen: str = ""
     clock_tolerance_s: Positive = 5.0
+    lease_s: Positive = 3.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

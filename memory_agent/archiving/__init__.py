@@ -1,11 +1,37 @@
 """Continuous archiving of users' stores in a folder or an object store, and their restoration on any machine.
 
-Read `chain` first (what is stored), then `user_archive` (writing) and `restoration`.
+Read `chain` first (what is stored), then `user_archive` (writing), `restoration`, and `user_files` (both, on one node
+of a cluster). `placements` records the node of each user.
 """
 
-from memory_agent.archiving.chain import Position, Restored
+from memory_agent.archiving.chain import Restored
 from memory_agent.archiving.objects import Objects, ObjectStore
+from memory_agent.archiving.placements import Placements, away_since
 from memory_agent.archiving.restoration import restore
 from memory_agent.archiving.user_archive import Copy, Limits, UserArchive
+from memory_agent.archiving.user_files import (
+    UserFiles,
+    copy_archived,
+    copy_records,
+    current_files,
+    fetch_home,
+    forget_archive,
+)
 
-__all__ = ["Copy", "Limits", "ObjectStore", "Objects", "Position", "Restored", "UserArchive", "restore"]
+__all__ = [
+    "Copy",
+    "Limits",
+    "ObjectStore",
+    "Objects",
+    "Placements",
+    "Restored",
+    "UserArchive",
+    "UserFiles",
+    "away_since",
+    "copy_archived",
+    "copy_records",
+    "current_files",
+    "fetch_home",
+    "forget_archive",
+    "restore",
+]

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from memory_agent.errors import ArchiveDamagedError
+from memory_agent.records.placement import Position
 from relay.disk import StoredChange
 
 Kind = Literal["snapshot", "increment", "base"]
@@ -33,16 +34,6 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[StoredChange])
 _length = struct.Struct(">I")
 _position = struct.Struct(">QQ")
-
-
-class Position(msgspec.Struct, frozen=True, order=True):
-    """The place of an object in a user's archive; later states have greater positions."""
-
-    epoch: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.epoch}/{self.number}"
 
 
 class Restored(NamedTuple):

@@ -25,7 +25,7 @@ from relay.disk import flush
 
 SLOWEST_BYTES_PER_S = 1 << 20
 _COPIED_BYTES = 1 << 20
-_FOLDER = re.compile(r"\d{10}")
+_FOLDER = re.compile(r"\d{16}")
 _Result = TypeVar("_Result")
 
 
@@ -198,7 +198,7 @@ class Objects:
 
 
 def _folder(epoch: int) -> str:
-    return f"{epoch:010}"
+    return f"{epoch:016}"
 
 
 def _size(content: bytes | Path) -> int:

@@ -17,7 +17,6 @@ from memory_agent.archiving.chain import (
     HEADER_BYTES,
     Header,
     Kind,
-    Position,
     Restored,
     object_name,
     parse_name,
@@ -28,6 +27,7 @@ from memory_agent.archiving.chain import (
 )
 from memory_agent.archiving.objects import Objects, make_folders
 from memory_agent.errors import ArchiveDamagedError, InvalidInputError
+from memory_agent.records.placement import Position
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import STORE_ERRORS, open_environment
 from relay.disk import DATA_FILE, StoredChange, flush, flush_tree

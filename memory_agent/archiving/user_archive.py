@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -22,7 +23,6 @@ from memory_agent.archiving.chain import (
     NO_PREVIOUS,
     Header,
     Kind,
-    Position,
     Restored,
     base_body,
     encode_changes,
@@ -33,6 +33,7 @@ from memory_agent.archiving.chain import (
 )
 from memory_agent.archiving.objects import Objects
 from memory_agent.errors import ArchiveUnavailableError, FencedError, StoreError
+from memory_agent.records.placement import Position
 from relay.disk import DATA_FILE, StoredChange
 
 
@@ -40,14 +41,16 @@ class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
     Beyond `pending_bytes` of changes in memory, they are dropped. Otherwise a snapshot is due once there are
-    `increments` since the last one (1,000 are restored from a folder in 0.1 s), or more bytes than `share` of its size
-    and `least_bytes`.
+    `increments` since the last one (1,000 are restored from a folder in 0.1 s), more bytes than `share` of its size and
+    `least_bytes`, or `continued` earlier epochs. `check_s`: how often to check that their objects still exist.
     """
 
     pending_bytes: int = 8 << 20
     increments: int = 1_000
     share: float = 0.5
     least_bytes: int = 4 << 20
+    continued: int = 32
+    check_s: float = 30.0
 
 
 _COPIED_BYTES = 1 << 20
@@ -84,6 +87,7 @@ class UserArchive:
         self._digest = NO_PREVIOUS
         self._snapshot_number = 0
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
+        self._checked_until_s = 0.0
         self._is_checked = False  # whether no newer owner has written
         self._has_older = True  # whether objects may exist that the last snapshot replaces
         self._is_removed = False
@@ -119,6 +123,12 @@ class UserArchive:
     def is_behind(self) -> bool:
         """Whether a flush has something to write."""
         return self._needs_snapshot or self._unsent is not None or bool(self._pending)
+
+    @property
+    def state(self) -> Restored:
+        """The state after the last flush, as `restore` would return it."""
+        sizes = self._snapshot_bytes, self._increments, self._increment_bytes
+        return Restored(self._last, self._digest, *sizes, continued=self._continued)
 
     @property
     def pending_bytes(self) -> int:
@@ -183,6 +193,11 @@ class UserArchive:
             return True
         if self._increment_bytes > max(self._limits.least_bytes, self._limits.share * self._snapshot_bytes):
             return True
+        if len(self._continued) >= self._limits.continued:
+            return True
+        if not self._continued or time.monotonic() < self._checked_until_s:
+            return False
+        self._checked_until_s = time.monotonic() + self._limits.check_s
         return not all(self._is_kept(position) for position in self._continued)
 
     def _is_kept(self, position: Position) -> bool:

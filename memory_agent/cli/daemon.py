@@ -124,8 +124,11 @@ def _print_status(status: DaemonStatus) -> None:
     print_figures(f"daemon {status.version}", figures)
     click.echo()
     if status.nodes:
-        machines = [(node.name, node.address, node.state, node.cores, node.joined_at) for node in status.nodes]
-        print_table("machines", ("name", "address", "state", "cores", "joined"), machines)
+        columns = ("name", "address", "state", "users", "cores", "joined")
+        machines = [
+            (node.name, node.address, node.state, node.users, node.cores, node.joined_at) for node in status.nodes
+        ]
+        print_table("machines", columns, machines)
         click.echo()
     print_figures("journal", dict(_of_journal(status.journal)))
     click.echo()

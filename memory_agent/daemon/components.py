@@ -166,7 +166,9 @@ async def _open_event_path(
     table = TriggerTable.load(settings.triggers.table)
     calls_at_once = capacity.answer_threads
     reactor = Reactor(hosts, publisher, settings.triggers, table, calls_at_once, lambda: dispatcher.waiting())
-    dispatcher = Dispatcher(journal, hosts, owners, settings.daemon, reactor.notice)
+    dispatcher = Dispatcher(
+        journal, hosts, owners, settings.daemon, reactor.notice, archive_interval_s=settings.archive.interval_s
+    )
     return journal, dispatcher, reactor
 
 

@@ -1,9 +1,10 @@
 """Reads the journal by cursor, passes each event to its user's lane, and then commits the cursor.
 
-The cursor is the low-water mark: every event up to it is durable in a memory or in quarantine. After a crash, later
-events are read again, and each user's store recognises the events that it has. An event published under `system`
-belongs to the user that it names, or to the owner of its run or session. It waits in `Parking` until the owner is
-known. Only keys for all users establish an owner, since any user can name any run (setting `daemon.owner_claims`).
+The cursor is the low-water mark: every event up to it is durable in a memory (on another node: in its archive) or in
+quarantine. After a crash, later events are read again, and each user's store recognises the events that it has. An
+event published under `system` belongs to the user that it names, or to the owner of its run or session. It waits in
+`Parking` until the owner is known. Only keys for all users establish an owner, since any user can name any run (setting
+`daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -54,8 +55,13 @@ class Dispatcher:
         owners: Owners,
         settings: DaemonSettings,
         notice: Notice = lambda *_: None,
+        archive_interval_s: float = 5.0,
     ) -> None:
-        """`notice` receives each event once its user is known; after a restart, uncommitted events come again."""
+        """`notice` receives each event once its user is known; after a restart, uncommitted events come again.
+
+        `archive_interval_s`: how often users on other nodes are archived.
+        """
+        self._archive_interval_s = archive_interval_s
         self._journal = journal
         self._hosts = hosts
         self._owners = owners
@@ -69,6 +75,7 @@ class Dispatcher:
         self._committed = 0
         self._progress = asyncio.Event()
         self.counts: Counter[str] = Counter()
+        hosts.watch(self)
 
     async def run(self) -> None:
         """Run until cancelled; waits for an unavailable relay."""
@@ -77,6 +84,7 @@ class Dispatcher:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_on())
                 tasks.create_task(self._commit_on())
+                tasks.create_task(self._save_on())
         finally:
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
@@ -139,8 +147,8 @@ class Dispatcher:
             self._learn(owner_keys(run_id, None), user_id)
 
     def lag(self) -> int:
-        """Return the distance from the low-water mark to the last number read."""
-        return self._read_through - self._low_water()
+        """Return the distance from the last number up to which all events are handled to the last number read."""
+        return self._read_through - self._handled_through()
 
     def waiting(self) -> int:
         """Return how many events wait to be ingested, at most 200 per user, without lanes that errors delay."""
@@ -153,6 +161,15 @@ class Dispatcher:
             self._owners.save()
             await self._journal.commit(low_water)
             self._committed = low_water
+
+    # For hosts: see `hosts.Watcher`.
+
+    def saved(self, user_id: str) -> None:
+        if user_id in self._lanes:
+            self._lanes[user_id].saved()
+
+    def lost(self, user_id: str) -> Awaitable[None] | None:
+        return self._lanes[user_id].lost() if user_id in self._lanes else None
 
     # For lanes: see `lane.Journal`.
 
@@ -277,6 +294,18 @@ class Dispatcher:
             except (RelayError, MemoryAgentError) as error:
                 log.warning("cursor.not_committed", code=error.code)
 
+    async def _save_on(self) -> None:
+        """Archive the users on other nodes whose events are not archived yet."""
+        while True:
+            await asyncio.sleep(self._archive_interval_s)
+            await asyncio.gather(*(self._save(user_id, lane) for user_id, lane in self._lanes.items()))
+
+    async def _save(self, user_id: str, lane: Lane) -> None:
+        try:
+            await lane.save()
+        except MemoryAgentError as error:
+            log.warning("memory.not_archived", user_id=user_id, code=error.code)
+
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
         # A block repeats the run of its cause, but proves no ownership. Events about shared items do not become
@@ -346,16 +375,26 @@ class Dispatcher:
         if self._read_through < seq:
             return False
         if user_id == SYSTEM_USER:
-            return self._low_water() >= seq
+            return self._handled_through() >= seq
         lane = self._lanes.get(user_id)
         oldest = lane.oldest_pending if lane is not None else None
         return oldest is None or oldest > seq
 
     def _low_water(self) -> int:
-        """Return the low-water mark. It never exceeds the last number read, though a lane may have read further."""
-        oldest = [lane.oldest_pending for lane in self._lanes.values()]
-        oldest.append(self._parking.oldest())
-        return min([self._read_through, *(seq - 1 for seq in oldest if seq is not None)])
+        """Return the low-water mark."""
+        return self._below(lane.oldest_unsaved for lane in self._lanes.values())
+
+    def _handled_through(self) -> int:
+        """Like `_low_water`, but events need not be archived yet."""
+        return self._below(lane.oldest_pending for lane in self._lanes.values())
+
+    def _below(self, oldest: Iterable[int | None]) -> int:
+        """Return the last number below all of `oldest` and the parked events.
+
+        It never exceeds the last number read, though a lane may have read further.
+        """
+        below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
+        return min([self._read_through, *below])
 
     async def _pause(self, error: RelayError) -> None:
         log.warning("relay.unavailable", code=error.code)

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from memory_agent.archiving import away_since
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
@@ -39,7 +40,13 @@ from memory_agent.erasure.user_removal import (
     moved_aside_reason,
     note_absent_user_erased,
 )
-from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
+from memory_agent.errors import (
+    ArchiveDamagedError,
+    DeadlineExceededError,
+    EncryptionKeyMissingError,
+    MemoryAgentError,
+    StoreDamagedError,
+)
 from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals import SignalTable
@@ -59,7 +66,10 @@ _ROUND_S = 600.0
 
 
 class DaemonEraser:
-    """Carries out erasures for the users of one daemon. Must be used from a single event loop."""
+    """Carries out erasures for the users of one daemon. Must be used from a single event loop.
+
+    A user on another node comes home first: intents and histories of erasures are files of the daemon's own machine.
+    """
 
     def __init__(
         self,
@@ -87,7 +97,7 @@ class DaemonEraser:
         Also erases published blocks that quote an erased memory. No block is published during the erasure.
         """
         quiet = nullcontext() if params.dry_run else self._reactor.paused(user_id)
-        async with self._lock_of(user_id), quiet:
+        async with self._lock_of(user_id), quiet, self._hosts.kept_home(user_id):
             if params.selection.everything:
                 params.selection.check()
                 return await self._erase_user(user_id, params, deadline_ms)
@@ -113,7 +123,7 @@ class DaemonEraser:
                     key = open_user_key(self._encryption, self._data_dir, user_id)
                     intent = await asyncio.to_thread(read_intent, user_folder(self._data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
-                        async with self._reactor.paused(user_id):
+                        async with self._reactor.paused(user_id), self._hosts.kept_home(user_id):
                             receipt = await self._finish(user_id, intent)
                         log.info(
                             "erasure.finished",
@@ -144,7 +154,7 @@ class DaemonEraser:
         """Erase a whole user. A folder that is damaged, or whose key is missing, is removed without being read."""
         ids: tuple[str, ...] = ()
         if user_folder(self._data_dir, user_id).exists():
-            with suppress(EncryptionKeyMissingError, StoreDamagedError):
+            with suppress(ArchiveDamagedError, EncryptionKeyMissingError, StoreDamagedError):
                 reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
                 ids = decode_reply(reply, Intent).all_ids
         if params.dry_run:
@@ -165,6 +175,7 @@ class DaemonEraser:
             self._dispatcher.forget_owner(user_id)
             await stack.enter_async_context(self._hosts.kept_asleep(user_id))
             shared, left = await self._forgotten_shared(user_id)  # while the user cannot publish
+            await self._hosts.erase_archive(user_id)
             await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
         reason = left or moved_aside_reason(folder, whole_user=True)
@@ -267,7 +278,7 @@ def _dry(user_id: str, intent: Intent) -> ErasureReceipt:
 
 
 class RetentionRounds:
-    """Erases expired memories of sleeping users. Must be used from a single event loop."""
+    """Erases expired memories of users who sleep or are on other nodes. Must be used from a single event loop."""
 
     def __init__(
         self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable
@@ -287,8 +298,8 @@ class RetentionRounds:
 
     async def go_round(self, now: datetime) -> None:
         """Wake each sleeping user who has expired memories, one at a time."""
-        for user_id in await asyncio.to_thread(self._due, now, self._hosts.awake()):
-            if user_id in self._hosts.awake():
+        for user_id in await asyncio.to_thread(self._due, now, self._awake_at_home()):
+            if user_id in self._awake_at_home():
                 continue  # woken in the meantime
             try:
                 await self._visit(user_id)
@@ -298,16 +309,23 @@ class RetentionRounds:
 
     async def _visit(self, user_id: str) -> None:
         forgotten = -1
-        while forgotten:
-            reply = await self._hosts.call(user_id, "age", encode(NoParams()), LONGEST_DEADLINE_MS)
-            forgotten = decode_reply(reply, int)
-            await self._eraser.finish((user_id,))
+        async with self._hosts.kept_home(user_id):
+            while forgotten:
+                reply = await self._hosts.call(user_id, "age", encode(NoParams()), LONGEST_DEADLINE_MS)
+                forgotten = decode_reply(reply, int)
+                await self._eraser.finish((user_id,))
 
     def _due(self, now: datetime, awake: Collection[str]) -> list[str]:
         ageless = (*awake, SHARED_USER)  # no rule applies to shared items
         asleep = (user_id for user_id in known_users(self._data_dir) if user_id not in ageless)
-        return [
-            user_id
-            for user_id in asleep
-            if is_due_while_closed(user_folder(self._data_dir, user_id), self._rules, self._interval_s, now)
-        ]
+        return [user_id for user_id in asleep if self._is_due(user_folder(self._data_dir, user_id), now)]
+
+    def _is_due(self, folder: Path, now: datetime) -> bool:
+        """Whether a user who is not awake at home must be visited. Users on other nodes are, once per interval."""
+        away_since_s = away_since(folder)
+        if away_since_s is not None:
+            return now.timestamp() - away_since_s >= self._interval_s
+        return is_due_while_closed(folder, self._rules, self._interval_s, now)
+
+    def _awake_at_home(self) -> list[str]:
+        return [user_id for user_id in self._hosts.awake() if not self._hosts.is_away(user_id)]

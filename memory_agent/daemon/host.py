@@ -16,10 +16,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from memory_agent.archiving import UserFiles, copy_records
+from memory_agent.daemon.lease import Lease
 from memory_agent.embedders import Embedder
+from memory_agent.erasure.logs import INTENT_FILE
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     FencedError,
@@ -33,11 +37,14 @@ from memory_agent.errors import (
 )
 from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
+from memory_agent.records.placement import Placement, Position
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights, SharedStore
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import AGED_AT_ONCE
 from memory_agent.verbs.protocol import (
+    NOT_DONE,
+    OUTCOME_UNKNOWN,
     HostEndpoints,
     HostRequest,
     IngestBatch,
@@ -54,6 +61,7 @@ from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
 _FILL_CHUNK = 256
+NOT_PLACED = Placement()
 _MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)
 
 Answer = Callable[[HostRequest, bytes], bytes]
@@ -91,15 +99,12 @@ class HostServer:
             answer=answers.endpoint, ingest=batches.endpoint, remote="" if remote is None else remote.endpoint
         )
 
-        def answer(request: HostRequest, params: bytes) -> bytes:
-            return _answer(host, request, params)
-
         self._workers = [
-            Workers("answer", answers, answer_threads, answer),
-            Workers("ingest", batches, ingest_threads, lambda request, batch: host.ingest(request.user_id, batch)),
+            Workers("answer", answers, answer_threads, partial(_answer, host)),
+            Workers("ingest", batches, ingest_threads, partial(_ingest, host)),
         ]
         if remote is not None:
-            self._workers.append(Workers("remote", remote, answer_threads, answer))
+            self._workers.append(Workers("remote", remote, answer_threads, partial(_answer, host)))
 
     def close(self) -> None:
         """Stop after the requests in progress."""
@@ -115,7 +120,12 @@ def _bound(endpoint: str, curve: CurvePair | None) -> ReplySocket:
 
 def _answer(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:
     left_ms = request.remaining_ms(time.time())
-    return host.call(request.user_id, request.method, params, left_ms, request.rights)
+    placement = request.placement
+    return host.leased(lambda: host.call(request.user_id, request.method, params, left_ms, request.rights, placement))
+
+
+def _ingest(host: MemoryHost, request: HostRequest, batch: bytes) -> bytes:
+    return host.leased(lambda: host.ingest(request.user_id, batch, request.placement))
 
 
 @dataclass(frozen=True)
@@ -219,9 +229,21 @@ class MemoryHost:
     """
 
     def __init__(
-        self, data_dir: Path, settings: Settings, embedder: Embedder, shared: SharedStore | None = None
+        self,
+        data_dir: Path,
+        settings: Settings,
+        embedder: Embedder,
+        shared: SharedStore | None = None,
+        files: UserFiles | None = None,
+        lease: Lease | None = None,
     ) -> None:
-        """Serve the users below `data_dir`. The caller closes `embedder` and `shared`, the store of shared items."""
+        """Serve the users below `data_dir`. The caller closes `embedder` and `shared`, the store of shared items.
+
+        `files` manages the users' files in a cluster. A host that needs a `lease` gives no answers without it.
+        """
+        self._files = files
+        self._lease = lease
+        self._epochs: dict[str, int] = {}
         self._data_dir = data_dir
         self._settings = settings
         self._embedder = embedder
@@ -230,8 +252,29 @@ class MemoryHost:
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._guard = threading.Lock()
 
-    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS) -> bytes:
-        """Answer one request of `user_id`; return the encoded reply, which contains an error as a fault."""
+    def leased(self, answer: Callable[[], bytes]) -> bytes:
+        """Return the answer, or `NOT_DONE` or `OUTCOME_UNKNOWN` without a lease: another host may serve the user.
+
+        What was written without a lease stays in this node's files, which the user's next host does not use.
+        """
+        if not self._has_lease:
+            return NOT_DONE
+        reply = answer()
+        return reply if self._has_lease else OUTCOME_UNKNOWN
+
+    def call(
+        self,
+        user_id: str,
+        method: str,
+        params: bytes,
+        deadline_ms: float,
+        rights: Rights = NO_RIGHTS,
+        placement: Placement = NOT_PLACED,
+    ) -> bytes:
+        """Answer one request of `user_id`; return the encoded reply, which contains an error as a fault.
+
+        On another node of a cluster, what a verb writes is archived before it is acknowledged.
+        """
         started_s = time.monotonic()
         memory = None
         try:
@@ -239,9 +282,12 @@ class MemoryHost:
             if verb is None or verb.answered_by != "memory":
                 raise UnknownMethodError(method)
             decoded = decode(params, verb.params)
-            memory = self._awake(user_id)
+            memory = self._awake(user_id, placement)
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
-            return encode_result(verb.answer(memory, decoded, remaining_ms, rights))
+            result = encode_result(verb.answer(memory, decoded, remaining_ms, rights))
+            if self._files is not None and verb.repeat != "read":
+                self._files.archive(user_id)
+            return result
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 
@@ -253,14 +299,18 @@ class MemoryHost:
         """
         if user_id not in self._memories:
             return encode_fault(HostDiedError(f"{user_id} is not awake here"))
-        return self.call(user_id, method, params, deadline_ms)
+        placement = Placement(epoch=self._epochs.get(user_id, 0))
+        reply = self.leased(lambda: self.call(user_id, method, params, deadline_ms, placement=placement))
+        if reply in (NOT_DONE, OUTCOME_UNKNOWN):
+            return encode_fault(HostDiedError(f"{user_id} may have moved"))
+        return reply
 
-    def ingest(self, user_id: str, batch: bytes) -> bytes:
+    def ingest(self, user_id: str, batch: bytes, placement: Placement = NOT_PLACED) -> bytes:
         """Ingest journal entries; the reply contains an `IngestReport`. Durable on return."""
         memory = None
         try:
             entries = decode(batch, IngestBatch)
-            memory = self._awake(user_id)
+            memory = self._awake(user_id, placement)
             events = [data for _, data in entries.events]
             seqs = None if entries.replay else [seq for seq, _ in entries.events]
             return encode_result(memory.ingest_encoded(events, seqs=seqs, ahead=entries.ahead))
@@ -275,8 +325,9 @@ class MemoryHost:
         for memory in self._awake_memories():
             try:
                 memory.expire(now)
-                memory.erasure.resume()
-                memory.erasure.age(now, AGED_AT_ONCE)
+                if not self._is_away:
+                    memory.erasure.resume()
+                    memory.erasure.age(now, AGED_AT_ONCE)
                 memory.sona.consolidate(now)
                 self._report(memory, now)
             except MemoryAgentError as error:
@@ -288,18 +339,61 @@ class MemoryHost:
         for memory in self._awake_memories() if fill_vectors else ():
             self._fill_vectors(memory)
 
-    def sleep(self, user_id: str) -> None:
-        """Commit, save the caches and close the memory of `user_id`."""
+    def renew(self, written_s: float, lease_s: float) -> float:
+        """Renew the lease (`Lease.renew`)."""
+        assert self._lease is not None
+        return self._lease.renew(written_s, lease_s)
+
+    def archive(self, user_id: str) -> Position:
+        """Archive everything that was written to the open memory of a user; return the state of the archive.
+
+        Raises `ArchiveUnavailableError`, and `UnavailableError` if the user is not awake here.
+        """
+        position = None if self._files is None else self._files.archive(user_id)
+        if position is None:
+            raise UnavailableError(f"{user_id} is not awake here")
+        return position
+
+    def release(self, user_id: str, epoch: int) -> Position | None:
+        """Close the memory of a user and release its files (`UserFiles.release`).
+
+        Raises `UnavailableError` for a user with an unfinished erasure, which must end here.
+        """
+        assert self._files is not None
+        if (user_folder(self._data_dir, user_id) / INTENT_FILE).exists():
+            raise UnavailableError(f"an erasure of {user_id} is not finished yet")
+        self.sleep(user_id)
+        with self._lock(user_id):
+            return self._files.release(user_id, epoch)
+
+    def discard(self, user_id: str) -> None:
+        """Delete what must not outlive a user at home (`UserFiles.discard`), unless the user is awake here."""
+        assert self._files is not None
+        with self._lock(user_id):
+            if user_id not in self._memories:
+                self._files.discard(user_id)
+
+    def sleep(self, user_id: str) -> Position | None:
+        """Commit, save the caches and close the memory of `user_id`.
+
+        On another node of a cluster, also archive it, and return the state of the archive. Raises
+        `ArchiveUnavailableError` if that fails; nothing is lost, and the next request opens the memory again.
+        """
         with self._lock(user_id):
             memory = self._memories.pop(user_id, None)
             if memory is not None:
                 memory.close()
                 log.info("memory.slept", user_id=user_id)
+            self._epochs.pop(user_id, None)
+            return None if self._files is None else self._files.close(user_id)
 
     def close(self) -> None:
         """Put all users to sleep."""
         for user_id in list(self._memories):
-            self.sleep(user_id)
+            try:
+                self.sleep(user_id)
+            except MemoryAgentError as error:  # it is closed, and its changes remain in its files
+                log.warning("memory.not_archived", user_id=user_id, code=error.code)
 
     def _report(self, memory: Memory, now: datetime) -> None:
         """Report how runs used shared items; if the shared store is unavailable, the next upkeep retries."""
@@ -313,26 +407,60 @@ class MemoryHost:
         except MemoryAgentError as error:
             log.warning("vectors.not_filled", user_id=memory.user_id, code=error.code)
 
-    def _awake(self, user_id: str) -> Memory:
+    @property
+    def _has_lease(self) -> bool:
+        return self._lease is None or self._lease.is_valid
+
+    @property
+    def _is_away(self) -> bool:
+        """Whether this host is on another machine than the daemon."""
+        return self._lease is not None
+
+    def _awake(self, user_id: str, placement: Placement) -> Memory:
         memory = self._memories.get(user_id)
-        if memory is not None:
+        if memory is not None and self._epochs.get(user_id, 0) == placement.epoch:
             return memory
         with self._lock(user_id):
+            memory = self._memories.get(user_id)
+            if memory is not None and self._epochs.get(user_id, 0) != placement.epoch:  # the user was away since
+                del self._memories[user_id]
+                memory.abandon()
+                self._forget(user_id)
             if user_id not in self._memories:
-                self._memories[user_id] = self._wake(user_id)
+                self._memories[user_id] = self._wake(user_id, placement)
             return self._memories[user_id]
 
-    def _wake(self, user_id: str) -> Memory:
+    def _copy_records(self, user_id: str, folder: Path) -> None:
+        """Copy the user's records into an empty folder. An environment must not be opened twice in a process."""
+        memory = self._memories.get(user_id)
+        if memory is not None:
+            memory.copy_records(folder)
+        else:
+            copy_records(user_folder(self._data_dir, user_id), user_id, self._settings, folder)
+
+    def _forget(self, user_id: str) -> None:
+        self._epochs.pop(user_id, None)
+        if self._files is not None:
+            self._files.forget(user_id)
+
+    def _wake(self, user_id: str, placement: Placement) -> Memory:
         started_s = time.monotonic()
         kind = Knowledge if user_id == SHARED_USER else Memory
+        on_commit = None
+        if self._files is not None and user_id != SHARED_USER:
+            on_commit = self._files.prepare(user_id, placement, partial(self._copy_records, user_id))
         memory = kind.open(
             user_folder(self._data_dir, user_id),
             user_id=user_id,
             settings=self._settings,
             embedder=self._embedder,
             role="host",
+            age_now=not self._is_away,
             shared=self._shared,
+            on_commit=on_commit,
         )
+        if placement.epoch:
+            self._epochs[user_id] = placement.epoch
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))
         return memory
 
@@ -363,3 +491,4 @@ class MemoryHost:
             if memory is not None and self._memories.get(user_id) is memory:
                 del self._memories[user_id]
                 memory.abandon() if isinstance(error, _MUST_NOT_WRITE) else memory.close()
+                self._forget(user_id)

@@ -3,6 +3,10 @@
 A user is awake if its memory is open in a host process. Callers name a user, and `Hosts` finds or starts the process.
 At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is put to
 sleep. `Directory` assigns awake users to host processes.
+
+In a cluster, a user is on one node at a time (`placement`), and a waking user may first be moved to another node. A
+host on another node works only while it has a lease (`lease`). If it no longer answers, its users are placed elsewhere
+once its lease has certainly expired: nothing that it still does reaches a caller, or the owner that follows it.
 """
 
 from __future__ import annotations
@@ -10,20 +14,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
-import xxhash
+import msgspec
 
 from memory_agent.daemon.capacity import Capacity
+from memory_agent.daemon.directory import Directory, chosen_node
+from memory_agent.daemon.host_pool import HostPool, Topology
 from memory_agent.daemon.supervisor import Host, Supervisor
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
+from memory_agent.records.placement import HOME
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import DaemonSettings
 from memory_agent.verbs.params import NoParams
-from memory_agent.verbs.protocol import HostAddress, HostRequest, IngestBatch, decode_reply, encode
+from memory_agent.verbs.protocol import (
+    NOT_DONE,
+    OUTCOME_UNKNOWN,
+    HostAddress,
+    HostRequest,
+    IngestBatch,
+    decode_reply,
+    encode,
+)
 from memory_agent.verbs.table import BY_NAME
 from relay import SHARED_USER
 from relay.log import log
@@ -31,7 +49,6 @@ from relay.log import log
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
-
 _OF_SHARED = "shared-knowledge"
 """The name of the host of shared items, a separate process."""
 
@@ -44,24 +61,40 @@ class _UserLock:
     holders: int = 0
 
 
+class Watcher(Protocol):
+    """Is informed about the memories on other nodes. Must return immediately."""
+
+    def saved(self, user_id: str) -> None:
+        """The memory was archived and closed."""
+
+    def lost(self, user_id: str) -> Awaitable[None] | None:
+        """The memory's host was lost, with everything that was not archived.
+
+        Requests wait for the returned awaitable, until lost events are memories again.
+        """
+
+
 class Hosts:
     """The host processes and the users awake in them. Must be used from a single event loop.
 
     If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
-    been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
-    `daemon.spare_hosts`: starting a process takes a second of processor time, on a busy machine longer than a caller
-    waits.
+    been sent or if its verb may be repeated.
     """
 
-    def __init__(self, supervisor: Supervisor, settings: DaemonSettings, capacity: Capacity) -> None:
-        self._supervisor = supervisor
+    def __init__(
+        self, supervisor: Supervisor, settings: DaemonSettings, capacity: Capacity, cluster: Topology | None = None
+    ) -> None:
+        """`cluster` is None on a single machine."""
+        self._cluster = cluster
+        self._pinned: Counter[str] = Counter()
+        self._watchers: list[Watcher] = []
+        self._recoveries: dict[str, asyncio.Future[Any]] = {}
         self._settings = settings
-        self._spares_kept = capacity.spare_hosts
+        self._pool = HostPool(supervisor, capacity.spare_hosts, cluster, self._lose_users)
         apart = {SHARED_USER: _OF_SHARED}
         self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts, apart)
-        self._hosts: dict[str, Host] = {}
-        self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
+        self._lost_users: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.calls_under_way = 0
         """The number of running and waiting calls, without batches of events."""
         self._busy: defaultdict[str, int] = defaultdict(int)
@@ -72,12 +105,18 @@ class Hosts:
         self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
     ) -> bytes:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError` and `HostDiedError`."""
+        return await self._call(user_id, method, params, deadline_ms, rights, waits=True)
+
+    async def _call(
+        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights, *, waits: bool
+    ) -> bytes:
         deadline_s = time.monotonic() + deadline_ms / 1000
         request = HostRequest(user_id=user_id, method=method, rights=rights)
         self.calls_under_way += 1
         try:
             async with self._busy_user(user_id, deadline_s):
-                return await self._send(request, params, deadline_s, is_repeatable=BY_NAME[method].is_repeatable)
+                is_repeatable = BY_NAME[method].is_repeatable
+                return await self._send(request, params, deadline_s, is_repeatable=is_repeatable, waits=waits)
         except DeadlineExceededError as error:
             raise DeadlineExceededError(f"{method} of {user_id}: {error}") from error
         finally:
@@ -87,26 +126,94 @@ class Hosts:
         """Ingest journal entries into the user's memory. Durable on return. Raises the errors of the memory."""
         deadline_s = time.monotonic() + self._settings.ingest_timeout_s
         async with self._busy_user(user_id):
-            reply = await self._send(HostRequest(user_id=user_id), encode(batch), deadline_s, is_repeatable=False)
+            request = HostRequest(user_id=user_id)
+            reply = await self._send(request, encode(batch), deadline_s, is_repeatable=False, waits=False)
         return decode_reply(reply, IngestReport)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Inform `watcher` about the memories on other nodes."""
+        self._watchers.append(watcher)
+
+    def is_away(self, user_id: str) -> bool:
+        """Whether the user is awake on another node."""
+        return self._directory.node_of(user_id) not in (HOME, None)
+
+    def count_on(self, node: str) -> int:
+        """Return the number of awake users on a node."""
+        return self._directory.awake_by_node()[node]
+
+    async def archive(self, user_id: str) -> None:
+        """Archive what was written to the memory of a user on another node before this call.
+
+        Raises `UnavailableError` if the user is not awake there, and the errors of the archive.
+        """
+        host = self._host_now(user_id) if self.is_away(user_id) else None
+        if host is None:
+            raise UnavailableError(f"{user_id} is not awake on another node")
+        position = await host.archive(user_id, self._settings.ingest_timeout_s)
+        if host.is_gone:
+            raise HostDiedError(host.name)
+        self._in_cluster.placements.note_archived(user_id, position)
+
+    @asynccontextmanager
+    async def kept_home(self, user_id: str) -> AsyncIterator[None]:
+        """Keep the user on the daemon's own machine inside the context, moving it there first. Waits for running calls.
+
+        No other node has files of the user then. Raises the errors of the archive.
+        """
+        self._pinned[user_id] += 1
+        try:
+            if self._cluster is not None and self._cluster.placements.of(user_id).epoch:
+                await self._bring_home(user_id)
+            yield
+        finally:
+            self._pinned[user_id] -= 1
+            if not self._pinned[user_id]:
+                del self._pinned[user_id]
+
+    async def _bring_home(self, user_id: str) -> None:
+        if self._in_cluster.placements.of(user_id).node != HOME:
+            async with self.kept_asleep(user_id):
+                await self._move(user_id, HOME)
+        for node in self._in_cluster.nodes():  # which may have files from an earlier placement
+            await self._pool.any_on(node).discard(user_id, self._settings.ingest_timeout_s)
+
+    async def erase_archive(self, user_id: str) -> None:
+        """Delete the archive of a user at home who is being erased. Raises the errors of the archive."""
+        if self._cluster is not None:
+            await self._pool.any_on(HOME).discard(user_id, self._settings.ingest_timeout_s)
+            self._cluster.placements.forget(user_id)
+
+    async def drain(self, node: str) -> None:
+        """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.
+
+        Raises `UnavailableError` if a user could not be archived, and stays there.
+        """
+        await asyncio.gather(*(self._leave(user_id) for user_id in self._directory.users_on(node)))
+
+    async def _leave(self, user_id: str) -> None:
+        async with self.kept_asleep(user_id):
+            pass
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
         """Wake the user, or do nothing if it is awake. Raises the same errors as `call`, and errors from opening the
         memory.
         """
-        decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
+        reply = await self._call(user_id, "stats", encode(NoParams()), deadline_ms, NO_RIGHTS, waits=False)
+        decode_reply(reply, MemoryStats)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
         """Wake the user and return its actor. Raises the same errors as `call`."""
         await self.wake(user_id, deadline_ms)
-        return self._host_of(user_id).address
+        return (await self._host_of(user_id)).address
 
     async def sleep(self, user_id: str, *, force: bool = False) -> None:
         """Put a user to sleep, unless it has a running request. With `force`, do so even then."""
         if user_id in self._directory:
             async with self._locked(user_id):
                 if force or user_id not in self._busy:
-                    await self._close(user_id)
+                    with suppress(UnavailableError):
+                        await self._close(user_id)
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
@@ -133,6 +240,7 @@ class Hosts:
         Waits for the user's running requests; its next request wakes it on the least loaded host. If a request takes
         longer than a recall may wait, the user stays until the next round.
         """
+        await self._balance_nodes()
         user_id = self._directory.misplaced(time.monotonic())
         if user_id is None:
             return
@@ -140,22 +248,28 @@ class Hosts:
             async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
                 log.info("user.moved", user_id=user_id)
 
+    async def _balance_nodes(self) -> None:
+        """Move one idle user to a node with fewer awake users per core, if the nodes differ much."""
+        crowded = None if self._cluster is None else self._directory.crowded(self._pool.nodes(), time.monotonic())
+        if crowded is None:
+            return
+        user_id, node = crowded
+        if user_id in self._pinned:
+            return
+        try:
+            async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
+                await self._move(user_id, node)
+                log.info("user.moved", user_id=user_id, node=node)
+        except (MemoryAgentError, TimeoutError) as error:
+            log.warning("user.not_moved", user_id=user_id, reason=type(error).__name__)
+
     async def keep_up(self, *, fill_vectors: bool) -> None:
         """Run the upkeep of every host, one after another: expire runs and memories, learn, compute missing vectors."""
-        for host in list(self._hosts.values()):
-            try:
-                await host.keep_up(self._settings.ingest_timeout_s, fill_vectors=fill_vectors)
-            except MemoryAgentError as error:
-                log.warning("host.not_kept_up", host=host.name, code=error.code)
+        await self._pool.keep_up(self._settings.ingest_timeout_s, fill_vectors=fill_vectors)
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
-        hosts = self._hosts | {f"spare-{number}": host for number, host in enumerate(self._spares)}
-        found = await asyncio.gather(*(host.pid(1.0) for host in hosts.values()), return_exceptions=True)
-        silent = [name for name, pid in zip(hosts, found, strict=True) if not isinstance(pid, int)]
-        if silent:
-            log.warning("hosts.silent", hosts=silent)
-        return {name: pid for name, pid in zip(hosts, found, strict=True) if isinstance(pid, int)}
+        return await self._pool.pids()
 
     def awake(self) -> tuple[str, ...]:
         """Return the awake users."""
@@ -168,21 +282,40 @@ class Hosts:
     async def close(self) -> None:
         """Put all users to sleep and end the hosts."""
         await asyncio.gather(*(self.sleep(user_id, force=True) for user_id in self._directory.awake()))
-        while self._spares:
-            self._spares.pop().end()
+        self._pool.close()
 
-    async def _send(self, request: HostRequest, body: bytes, deadline_s: float, *, is_repeatable: bool) -> bytes:
-        """Send a request to the user's host. Retry if the host was not up or, for a repeatable request, if it died."""
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            host = self._host_of(request.user_id)
+    async def _send(
+        self, request: HostRequest, body: bytes, deadline_s: float, *, is_repeatable: bool, waits: bool
+    ) -> bytes:
+        """Send a request to the user's host. Retry if the host was not up or, for a repeatable request, if it died.
+
+        `waits`: whether the request must find all events that were memories before.
+        """
+        while deadline_s > time.monotonic():
+            if waits:
+                await self._recovery(request.user_id, deadline_s)
+            host = await self._host_of(request.user_id)
             try:
-                return await host.request(request, body, left_s)
+                reply = await host.request(self._placed(request), body, deadline_s - time.monotonic())
+                if reply == NOT_DONE:
+                    raise UnavailableError(f"{host.name} has no lease")
+                if host.is_gone or reply == OUTCOME_UNKNOWN:
+                    raise HostDiedError(f"the lease of {host.name} ended")
+                return reply
             except UnavailableError as error:
-                self._forget_if_gone(request.user_id, host)
-                if isinstance(error, HostDiedError) and not is_repeatable:
+                if host.is_gone:  # and will not be restarted
+                    self._pool.forget(host)
+                is_lost = host.is_gone and host.node != HOME  # no event caused that, and batches may be repeated
+                if isinstance(error, HostDiedError) and not (is_repeatable or (is_lost and not request.method)):
                     raise
                 await asyncio.sleep(_RETRY_PAUSE_S)
         raise DeadlineExceededError("its host did not start in time")
+
+    async def _recovery(self, user_id: str, deadline_s: float) -> None:
+        """Wait until the events that a lost host had not archived are memories again."""
+        recovery = self._recoveries.get(user_id)
+        if recovery is not None:
+            await asyncio.wait((recovery,), timeout=deadline_s - time.monotonic())
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
@@ -207,10 +340,11 @@ class Hosts:
         """Seat a user who is asleep, and count one request. Users without a seat wait in order of arrival."""
         async with self._locked(user_id):
             if user_id not in self._directory:
+                node = await self._place(user_id)
                 async with self._seating:
                     while len(self._directory) >= self._settings.most_awake:
                         await self._make_room()
-                    self._directory.seat(user_id, time.monotonic())
+                    self._directory.seat(user_id, time.monotonic(), node)
             self._busy[user_id] += 1
 
     @asynccontextmanager
@@ -235,139 +369,102 @@ class Hosts:
         self._changed.clear()
         await self._changed.wait()
 
-    def _host_of(self, user_id: str) -> Host:
+    async def _host_of(self, user_id: str) -> Host:
+        if user_id not in self._directory:  # its host was lost during a request
+            async with self._lost_users.setdefault(user_id, asyncio.Lock()):
+                if user_id not in self._directory:
+                    self._directory.seat(user_id, time.monotonic(), await self._place(user_id))
         name = self._directory.seat(user_id, time.monotonic())
-        if name not in self._hosts:
-            is_spare = self._spares and name != _OF_SHARED
-            self._hosts[name] = (
-                self._spares.pop() if is_spare else self._supervisor.start_host(shared=name == _OF_SHARED)
-            )
-        return self._hosts[name]
+        return self._pool.use(name, self._directory.node_of(user_id) or HOME, shared=name == _OF_SHARED)
 
-    def _forget_if_gone(self, user_id: str, host: Host) -> None:
-        """Use another process for the next call if Ray will not restart this one."""
-        name = self._directory.seat(user_id, time.monotonic())
-        if host.is_gone and self._hosts.get(name) is host:
-            log.warning("host.gone", host=host.name)
-            del self._hosts[name]
+    def _host_now(self, user_id: str) -> Host | None:
+        """Return the host of an awake user, or None."""
+        if user_id not in self._directory:
+            return None
+        return self._pool.find(self._directory.seat(user_id, time.monotonic()))
+
+    def _lose_users(self, host_name: str) -> None:
+        """Let the users of a lost host wake on another host, or on another node."""
+        for user_id in self._directory.users_of(host_name):
+            self._directory.leave(user_id)
+            waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
+            if waits:
+                recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
+                recovery.add_done_callback(partial(self._recovered, user_id))
+        self._changed.set()
+
+    def _recovered(self, user_id: str, recovery: asyncio.Future[Any]) -> None:
+        if self._recoveries.get(user_id) is recovery:
+            del self._recoveries[user_id]
+
+    @property
+    def _in_cluster(self) -> Topology:
+        assert self._cluster is not None
+        return self._cluster
+
+    async def _place(self, user_id: str) -> str:
+        """Return the node of a user who wakes, after moving the user there."""
+        if self._cluster is None or user_id == SHARED_USER:
+            return HOME
+        former = self._cluster.placements.known(user_id)
+        current = None if former is None else former.node
+        node = chosen_node(user_id, current, self._pool.nodes(), self._directory.awake_by_node())
+        if user_id in self._pinned:
+            node = HOME
+        if node == (HOME if current is None else current):
+            return node
+        try:
+            await self._move(user_id, node)
+        except MemoryAgentError as error:
+            if current not in self._pool.nodes() or user_id in self._pinned:
+                raise
+            log.warning("user.not_moved", user_id=user_id, code=error.code)
+            return current
+        return node
+
+    async def _move(self, user_id: str, node: str) -> None:
+        """Move a user who is asleep. Its former node, if it is up, archives and deletes the user's files."""
+        placements = self._in_cluster.placements
+        former = placements.known(user_id)
+        if former is not None and former.node in self._pool.nodes():
+            if not former.epoch:  # it has never left home
+                former = placements.move(user_id, HOME)
+            host = self._pool.any_on(former.node)
+            position = await host.release(user_id, former.epoch, self._settings.ingest_timeout_s)
+            if position is not None:
+                placements.note_archived(user_id, position)
+        placements.move(user_id, node)
+
+    def _placed(self, request: HostRequest) -> HostRequest:
+        """Return the request with the user's placement, by which a host recognises whether its files are current."""
+        if self._cluster is None:
+            return request
+        return msgspec.structs.replace(request, placement=self._cluster.placements.of(request.user_id))
 
     async def _close(self, user_id: str) -> None:
+        """Put a user to sleep. Raises `UnavailableError` if the user is on another node and cannot be archived."""
         if user_id not in self._directory:
             return
-        host = self._hosts.get(self._directory.seat(user_id, time.monotonic()))
+        host, is_away = self._host_now(user_id), self.is_away(user_id)
         is_usable = host is not None and await self._sleeps(host, user_id)
+        if is_away and (host is None or host.is_gone or not is_usable):
+            raise UnavailableError(f"{user_id} could not be archived")
         unused = self._directory.leave(user_id)
-        if unused is None or unused not in self._hosts:
-            return
-        empty = self._hosts.pop(unused)
-        if not empty.can_be_killed or (is_usable and len(self._spares) < self._spares_kept):
-            self._spares.append(empty)
-        else:
-            empty.end()
+        if self._cluster is not None:
+            self._cluster.placements.save(user_id)
+        if is_away:
+            for watcher in self._watchers:
+                watcher.saved(user_id)
+        if unused is not None:
+            self._pool.release(unused, is_usable=is_usable)
 
     async def _sleeps(self, host: Host, user_id: str) -> bool:
         """Close the memory of `user_id`; return whether this succeeded."""
         try:
-            await host.sleep(user_id, _SLEEP_TIMEOUT_S)
+            position = await host.sleep(user_id, _SLEEP_TIMEOUT_S)
         except MemoryAgentError as error:
             log.warning("memory.not_slept", user_id=user_id, code=error.code)
             return False
+        if position is not None:
+            self._in_cluster.placements.note_archived(user_id, position)
         return True
-
-
-_BUSY_S = 30.0
-"""How long after a request a user counts as busy."""
-
-
-@dataclass
-class Seat:
-    """The host of an awake user, and the time of its last request (seconds, monotonic clock).
-
-    `is_apart`: whether the user has a fixed host, and stays awake while the daemon runs.
-    """
-
-    host: str
-    dedicated: bool
-    last_used_s: float
-    is_apart: bool = False
-
-    def is_busy(self, now_s: float) -> bool:
-        """Whether the user had a request recently."""
-        return now_s - self.last_used_s < _BUSY_S
-
-
-class Directory:
-    """The awake users and the names of their hosts. Pure.
-
-    The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
-    waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
-    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing by itself, with
-    which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per
-    user does not scale: a Ray process uses 53 MB and, when idle, half a percent of a core (measured).
-    """
-
-    def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
-        """`shared_hosts` is at least 1. `apart` maps some users to fixed hosts; these users count towards no limit."""
-        self._apart = apart
-        self._dedicated_limit = dedicated_limit
-        self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))
-        self._seats: dict[str, Seat] = {}  # least recently used first
-
-    def __contains__(self, user_id: str) -> bool:
-        return user_id in self._seats
-
-    def __len__(self) -> int:
-        return sum(not seat.is_apart for seat in self._seats.values())
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the awake users that may be put to sleep, least recently used first."""
-        return iter([user for user, seat in self._seats.items() if not seat.is_apart])
-
-    def seat(self, user_id: str, now_s: float) -> str:
-        """Return the user's host, assigning one if the user was asleep."""
-        seat = self._seats.pop(user_id, None) or self._assign(user_id, now_s)
-        seat.last_used_s = now_s
-        self._seats[user_id] = seat
-        return seat.host
-
-    def leave(self, user_id: str) -> str | None:
-        """Remove the user; return its host if no other user is on it."""
-        seat = self._seats.pop(user_id, None)
-        if seat is None or any(other.host == seat.host for other in self._seats.values()):
-            return None
-        return seat.host
-
-    def idle(self, now_s: float, idle_s: float) -> tuple[str, ...]:
-        """Return the users without a request for `idle_s`."""
-        return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
-
-    def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user who shares a host with busy users while another shared host has none; else None."""
-        busy = self._busy(now_s)
-        if all(busy[host] for host in self._shared):
-            return None
-        shared = (user for user, seat in self._seats.items() if not seat.dedicated and busy[seat.host] > 1)
-        return next((user for user in shared if self._seats[user].is_busy(now_s)), None)
-
-    def awake(self) -> tuple[str, ...]:
-        """Return the awake users, least recently used first."""
-        return tuple(self._seats)
-
-    def _assign(self, user_id: str, now_s: float) -> Seat:
-        if user_id in self._apart:
-            return Seat(self._apart[user_id], True, now_s, is_apart=True)
-        dedicated = sum(self._seats[user].dedicated for user in self)
-        if dedicated < self._dedicated_limit:
-            return Seat(f"user-{user_id}", True, now_s)
-        busy, users = self._busy(now_s), Counter(seat.host for seat in self._seats.values())
-        load = {host: (busy[host], users[host]) for host in self._shared}
-        least = min(load.values())
-        return Seat(rendezvous(user_id, tuple(host for host in self._shared if load[host] == least)), False, now_s)
-
-    def _busy(self, now_s: float) -> Counter[str]:
-        return Counter(seat.host for seat in self._seats.values() if seat.is_busy(now_s))
-
-
-def rendezvous(key: str, nodes: tuple[str, ...]) -> str:
-    """Return the node of `key`. Removing a node moves only its own keys (Thaler, Ravishankar 1998)."""
-    return max(nodes, key=lambda node: xxhash.xxh3_64_intdigest(f"{node}\0{key}".encode()))

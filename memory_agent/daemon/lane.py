@@ -3,6 +3,9 @@
 A full lane drops further events and reads them again from the journal later, so a slow or failing user occupies limited
 memory and delays no other user. An event leaves the lane when it is durable in the memory, when it is quarantined with
 a reason, or when its encryption key was destroyed.
+
+If the memory is on another node, the event is only as durable as that node's disk. Its number stays in the lane until
+the memory is archived (`save`). If the node is lost, the unsaved events are delivered again (`lost`).
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from relay.log import log
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 _WAKE_DEADLINE_MS = 10_000.0
+_MOST_UNSAVED = 100_000
+_SAVED_POLL_S = 0.2
 
 T = TypeVar("T")
 
@@ -98,6 +103,8 @@ class Lane:
         self._queue: deque[Pending] = deque()
         self._late: deque[Pending] = deque()
         self._late_numbers = array("Q")  # late events beyond `lane_events`: 8 bytes each
+        self._unsaved = array("Q")
+        self._redelivered: asyncio.Future[None] | None = None
         self._held_through = 0
         self._skipped_through = 0
         self._task: asyncio.Task[None] | None = None
@@ -137,13 +144,39 @@ class Lane:
             self._skipped_through = event.seq
         else:
             self._hold(event)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+        self._start()
+
+    async def save(self) -> None:
+        """Archive the memory; the events ingested before this call are then durable. Raises the errors of `Hosts`."""
+        ingested = len(self._unsaved)
+        if ingested:
+            await self._hosts.archive(self._user_id)
+            del self._unsaved[:ingested]
+
+    def saved(self) -> None:
+        """Note that the memory was archived and closed."""
+        del self._unsaved[:]
+
+    def lost(self) -> Awaitable[None]:
+        """Deliver all unsaved events again, because the memory's node was lost; await the result to wait for it."""
+        self._late_numbers.extend(self._unsaved)
+        self.saved()
+        if self._redelivered is None:
+            self._redelivered = asyncio.get_running_loop().create_future()
+        redelivered = asyncio.shield(self._redelivered)
+        self._start()
+        return redelivered
 
     def is_done(self, through_seq: int) -> bool:
         """Whether the lane is idle and has read nothing above `through_seq`, so that a new lane could replace it."""
         is_idle = (self._task is None or self._task.done()) and not self._handling.locked()
-        return is_idle and self.oldest_pending is None and self._held_through <= through_seq
+        return is_idle and self.oldest_unsaved is None and self._held_through <= through_seq
+
+    @property
+    def oldest_unsaved(self) -> int | None:
+        """The lowest journal number that is unhandled or not archived yet, or None."""
+        pending, unsaved = self.oldest_pending, min(self._unsaved, default=None)
+        return min((seq for seq in (pending, unsaved) if seq is not None), default=None)
 
     @property
     def oldest_pending(self) -> int | None:
@@ -167,6 +200,10 @@ class Lane:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
 
     @property
     def _behind(self) -> bool:
@@ -193,13 +230,20 @@ class Lane:
     async def _work(self) -> None:
         """Handle events until none is left. Logs an unexpected exception and retries."""
         pauses = _pauses()
+        self._note_redelivery()
         while self._late or self._late_numbers or self._queue or self._behind:
             try:
                 await self._step()
                 pauses = _pauses()
+                self._note_redelivery()
             except Exception:
                 log.exception("lane.failed", user_id=self._user_id)
                 await asyncio.sleep(next(pauses))
+
+    def _note_redelivery(self) -> None:
+        if self._redelivered is not None and not self._late and not self._late_numbers:
+            self._redelivered.set_result(None)
+            self._redelivered = None
 
     async def _step(self) -> None:
         if self._late:
@@ -226,6 +270,8 @@ class Lane:
             self._held_through = goal
 
     async def _handle_all(self, queue: deque[Pending]) -> None:
+        while len(self._unsaved) >= _MOST_UNSAVED:  # the archive is unavailable
+            await asyncio.sleep(_SAVED_POLL_S)
         async with self._handling:
             batch = self._first_of(queue)
             loaded = [event if event.data else await self._loaded(event) for event in batch]
@@ -316,6 +362,8 @@ class Lane:
                 message = plain
                 await self._pause(next(pauses), error)
             else:
+                if self._hosts.is_away(self._user_id):
+                    self._unsaved.extend(event.seq for event in batch)
                 await self._settle(batch, report)
                 return None
 

@@ -28,6 +28,7 @@ from memory_agent.embedders.server import EmbedderServer, open_server, return_fr
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, NoClusterError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
+from memory_agent.records.placement import Position
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import (
@@ -248,9 +249,9 @@ class ThreadHost(Host):
 
         await self._within(timeout_s, work)
 
-    async def sleep(self, user_id: str, timeout_s: float) -> None:
+    async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
         """As `Host.sleep`."""
-        await self._within(timeout_s, lambda: self._memories.sleep(user_id))
+        return await self._within(timeout_s, lambda: self._memories.sleep(user_id))
 
     async def pid(self, timeout_s: float) -> int:
         """As `Host.pid`."""
@@ -273,11 +274,11 @@ class ThreadHost(Host):
         self._require_alive()
         return self._server.endpoints
 
-    async def _within(self, timeout_s: float, work: Callable[[], None]) -> None:
+    async def _within(self, timeout_s: float, work: Callable[[], T]) -> T:
         self._require_alive()
         try:
             async with asyncio.timeout(timeout_s):
-                await in_thread(work)
+                return await in_thread(work)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
         except MemoryAgentError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,9 +23,10 @@ from memory_agent.daemon.children import Child
 from memory_agent.daemon.cluster_secrets import ray_environment
 from memory_agent.daemon.place import FOLDER_VARIABLE, Place, forget_place, write_place
 from memory_agent.embedders.lanes import usable_cores
-from memory_agent.errors import MemoryAgentError, NodeLeftError, UnavailableError
+from memory_agent.errors import MemoryAgentError, NodeLeftError, NodeMismatchError, SettingsError, UnavailableError
 from memory_agent.layout import Layout
 from memory_agent.settings import EmbedderSettings
+from memory_agent.storage.folders import USERS_FOLDER
 from memory_agent.verbs.protocol import JoinGrant, decode_reply
 from memory_agent.verbs.table import BY_METHOD
 from memory_agent.version import VERSION
@@ -37,6 +39,8 @@ _ASK_TIMEOUT_S = 10.0
 _LEAVE_TIMEOUT_S = 120.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0
+_MARKER_FILE = "node"
+"""Marks the data folder of a machine that joined a daemon."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,34 @@ def serve_node(joining: Joining, embedder: EmbedderSettings, layout: Layout) -> 
     """
     layout.create()
     with layout.hold():
+        _claim(layout)
         try:
             return asyncio.run(_NodeProcess(joining, embedder, layout).run())
         finally:
+            _claim(layout)
             forget_place(layout.run)
             layout.clear_sockets()
+
+
+def _claim(layout: Layout) -> None:
+    """Delete the users' files of an earlier run: they are copies of the archive. Raises `SettingsError`.
+
+    The data folder of a daemon is refused, because its files are the only ones.
+    """
+    marker, users = layout.data_dir / _MARKER_FILE, layout.data_dir / USERS_FOLDER
+    if not marker.exists():
+        if layout.journal.exists() or users.exists():
+            reason = f"{layout.data_dir} contains a daemon's memories; choose a folder for this machine's part"
+            raise SettingsError("data_dir", reason)
+        write_private(marker, b"")
+    shutil.rmtree(users, ignore_errors=True)
+
+
+def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> None:
+    """Raise `NodeMismatchError` if the daemon's clock was surely too far off, however long its answer took."""
+    off_s = min(answered_s - grant.now_s, 0.0) or max(asked_s - grant.now_s, 0.0)
+    if abs(off_s) > grant.clock_tolerance_s:
+        raise NodeMismatchError("clock", f"{off_s:+.1f} s off", f"within {grant.clock_tolerance_s:g} s")
 
 
 class _NodeProcess:
@@ -119,10 +146,11 @@ class _NodeProcess:
             "cores": usable_cores(),
             "version": VERSION,
             "model": model,
-            "now_s": time.time(),
             "again": again,
         }
+        asked_s = time.time()
         grant: JoinGrant = await self._ask("join", params, _ASK_TIMEOUT_S)
+        require_same_clock(grant, asked_s, time.time())
         os.environ.update(self._prepared(grant))
         raylet = Child("ray", "memory_agent.daemon.raylet", (own.name, own.address, grant.gcs), is_restarted=False)
         try:

@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from memory_agent.archiving import ObjectStore, Placements
 from memory_agent.daemon.children import resident_bytes
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, ray_environment, require_address
 from memory_agent.daemon.components import opened_components
+from memory_agent.daemon.host_pool import Topology
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.supervisor import Endpoints, Supervisor
 from memory_agent.doors.http.guard import place_of
+from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError
@@ -64,6 +67,10 @@ def serve(settings: Settings, data_dir: Path) -> int:
     place_of(settings.daemon.http)
     if settings.cluster.listen:
         require_address("cluster.listen", settings.cluster.listen)
+        if not settings.archive.url:
+            reason = "needs archive.url: a folder or object store, which all machines reach, for the users' memories"
+            raise SettingsError("cluster.listen", reason)
+        ObjectStore.open(settings.archive)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
@@ -153,9 +160,9 @@ class Daemon:
         self._catch_signals()  # Ray has set its own handlers
         self._starting.part("dispatcher and gateway")
         capacity = self._supervisor.capacity
-        hosts = Hosts(self._supervisor, self._settings.daemon, capacity)
+        hosts = Hosts(self._supervisor, self._settings.daemon, capacity, self._topology())
         stack.push_async_callback(hosts.close)
-        self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, _drain)
+        self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, hosts.drain)
         opening = opened_components(self._layout, self._settings, capacity, hosts, self._status, self._nodes, http)
         self._components = await stack.enter_async_context(opening)
         self._endpoints = self._all_endpoints(listens, http)
@@ -163,6 +170,13 @@ class Daemon:
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
+
+    def _topology(self) -> Topology | None:
+        """Return the other nodes and the users' placements, if other machines may join."""
+        if not self._settings.cluster.listen:
+            return None
+        placements = Placements(self._layout.data_dir)
+        return Topology(lambda: self._nodes.up(), placements, usable_cores(), self._settings.cluster.lease_s)
 
     def _bound_http(self, stack: contextlib.AsyncExitStack) -> HttpDoor | None:
         """Bind the HTTP port, unless HTTP is off. Raises `SettingsError` if the port is in use."""
@@ -223,7 +237,10 @@ class Daemon:
             limits=asdict(self._supervisor.capacity),
             triggers=self._components.reactor.status(),
             form=self._supervisor.form,
-            nodes=self._nodes.all(),
+            nodes=tuple(
+                msgspec.structs.replace(node, users=self._components.hosts.count_on(node.name))
+                for node in self._nodes.all()
+            ),
         )
 
     def _catch_signals(self) -> None:
@@ -237,10 +254,6 @@ class Daemon:
         log.error("daemon.failed", exc_info=task.exception())
         self._failed = True
         self._stopping.set()
-
-
-async def _drain(_node: str) -> None:
-    """Move users away from a machine. None are there yet."""
 
 
 def ready_words(ready: Mapping[str, Any]) -> str:

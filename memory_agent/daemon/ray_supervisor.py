@@ -21,12 +21,10 @@ import secrets
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -53,20 +51,24 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from memory_agent.daemon.capacity import Capacity, capacity_here
 from memory_agent.daemon.children import Child
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, tls_environment
-from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
-from memory_agent.daemon.place import Place, place_here
+from memory_agent.daemon.host import internal_error, shared_socket
+from memory_agent.daemon.host_actor import HostActor
+from memory_agent.daemon.place import Place
 from memory_agent.daemon.ray_folder import END_WITHIN_S, RayFolder
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
-from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import DeadlineExceededError, HostDiedError, NoClusterError, UnavailableError
-from memory_agent.knowledge import RemoteKnowledge
+from memory_agent.errors import (
+    DeadlineExceededError,
+    HostDiedError,
+    MemoryAgentError,
+    NoClusterError,
+    UnavailableError,
+)
 from memory_agent.layout import Layout
+from memory_agent.records.placement import Position
 from memory_agent.settings import Settings
-from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, JoinGrant, PartStatus
-from relay import SHARED_USER, Identity, RelaySettings
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, JoinGrant, PartStatus
+from relay import Identity, RelaySettings
 from relay.access import CURVE, ipc_endpoint
-from relay.log import configure_logging
 
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
@@ -74,7 +76,6 @@ _HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
 _GCS = "gcs_server"
 _SYSTEM_PROCESSES = (_GCS, "raylet")
 _GCS_LASTS_S = 10.0
-_PARENT_CHECK_S = 0.5
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Saves the embedder 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
@@ -83,63 +84,12 @@ _THREADS_FOR_RAY = 8
 _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 
 
-@ray.remote(
+_RemoteHost = ray.remote(
     num_cpus=0,
     max_restarts=-1,
     max_task_retries=0,
-    concurrency_groups={"answer": _THREADS_FOR_RAY, "upkeep": 1, "control": 4},
-)
-class HostActor:
-    """A Ray actor: a process with a `MemoryHost` and its `HostServer`."""
-
-    def __init__(
-        self,
-        settings: bytes,
-        place: Place | None,
-        endpoints: HostEndpoints | None,
-        answer_threads: int,
-        ingest_threads: int,
-    ) -> None:
-        """On another machine than the daemon's, `place` and `endpoints` are None: that machine's file has them."""
-        configure_logging("warning")
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()
-        place = place or place_here()
-        folder = Path(place.data_dir)
-        shared_folder = None if place.address else user_folder(folder, SHARED_USER)
-        self._host = MemoryHost(
-            folder,
-            msgspec.msgpack.decode(settings, type=Settings),
-            RemoteEmbedder(place.embedder),
-            RemoteKnowledge(place.shared, shared_folder, place.identity),
-        )
-        threads = answer_threads, ingest_threads
-        self._server = HostServer(self._host, endpoints or place.endpoints, *threads, place.curve)
-
-    @ray.method(concurrency_group="control")
-    def endpoints(self) -> HostEndpoints:
-        """Return the endpoints of the sockets."""
-        return self._server.endpoints
-
-    @ray.method(concurrency_group="answer")
-    def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
-        """Like `MemoryHost.call_awake`, for callers within Ray. Time in Ray's queue counts towards the deadline."""
-        request = HostRequest(user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=sent_at_s)
-        return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
-
-    @ray.method(concurrency_group="upkeep")
-    def keep_up(self, fill_vectors: bool) -> None:
-        """Like `MemoryHost.keep_up`, at the current time."""
-        self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
-
-    @ray.method(concurrency_group="control")
-    def sleep(self, user_id: str) -> None:
-        """As `MemoryHost.sleep`."""
-        self._host.sleep(user_id)
-
-    @ray.method(concurrency_group="control")
-    def pid(self) -> int:
-        """Return the process id."""
-        return os.getpid()
+    concurrency_groups={"answer": _THREADS_FOR_RAY, "upkeep": 1, "control": 4, "lease": 1, "archive": 4},
+)(HostActor)
 
 
 @ray.remote(num_cpus=0, max_retries=0)
@@ -269,7 +219,7 @@ class Cluster:
             endpoints, place = host_endpoints(self._run_folder, self._started, shared=shared), self._place
             if shared:
                 endpoints = msgspec.structs.replace(endpoints, remote=self._shared_remotely)
-        actor = HostActor.options(**options).remote(self._settings, place, endpoints, *self._threads)  # type: ignore[attr-defined]
+        actor = _RemoteHost.options(**options).remote(self._settings, place, endpoints, *self._threads)
         return ActorHost(name, endpoints, actor, node, self._place.identity if node else None)
 
     def grant(self, address: str) -> JoinGrant:
@@ -497,15 +447,34 @@ class ActorHost(Host):
 
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
         """As `Host.keep_up`."""
-        await self._answer(self._actor.keep_up.remote(fill_vectors), timeout_s)
+        await self._call("upkeep", "keep_up", timeout_s, fill_vectors)
 
-    async def sleep(self, user_id: str, timeout_s: float) -> None:
+    async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
         """As `Host.sleep`."""
-        await self._answer(self._actor.sleep.remote(user_id), timeout_s)
+        position: Position | None = await self._call("control", "sleep", timeout_s, user_id)
+        return position
+
+    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
+        """As `Host.renew`."""
+        return float(await self._call("lease", "renew", timeout_s, written_s, lease_s))
+
+    async def archive(self, user_id: str, timeout_s: float) -> Position:
+        """As `Host.archive`."""
+        position: Position = await self._call("archive", "archive", timeout_s, user_id)
+        return position
+
+    async def release(self, user_id: str, epoch: int, timeout_s: float) -> Position | None:
+        """As `Host.release`."""
+        position: Position | None = await self._call("archive", "release", timeout_s, user_id, epoch)
+        return position
+
+    async def discard(self, user_id: str, timeout_s: float) -> None:
+        """As `Host.discard`."""
+        await self._call("archive", "discard", timeout_s, user_id)
 
     async def pid(self, timeout_s: float) -> int:
         """As `Host.pid`."""
-        return int(await self._answer(self._actor.pid.remote(), timeout_s))
+        return int(await self._call("control", "pid", timeout_s))
 
     def end(self) -> None:
         """As `Host.end`."""
@@ -514,28 +483,25 @@ class ActorHost(Host):
 
     async def endpoints(self) -> HostEndpoints:
         """As `Host.endpoints`. A process that Ray restarts takes seconds."""
-        endpoints: HostEndpoints = await self._answer(self._actor.endpoints.remote(), None)
+        endpoints: HostEndpoints = await self._call("control", "endpoints", None)
         return endpoints
 
-    async def _answer(self, reference: Any, timeout_s: float | None) -> Any:
+    async def _call(self, group: str, method: str, timeout_s: float | None, *arguments: Any) -> Any:
+        """Call a method of `HostActor` in a concurrency group."""
+        call = getattr(self._actor, method).options(concurrency_group=group)
         try:
             async with asyncio.timeout(timeout_s):
-                return await reference
+                return await call.remote(*arguments)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, MemoryAgentError):
+                raise error.cause from None
             log.error("host.failed", host=self.name, exc_info=error)
             raise internal_error(error.cause) from error
         except ray.exceptions.RayError as error:
             self.is_gone |= isinstance(error, ray.exceptions.ActorDiedError)
             raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
-
-
-def _end_with(raylet_pid: int) -> None:
-    """End this process when its raylet has ended; otherwise it would continue unsupervised."""
-    while os.getppid() == raylet_pid:
-        time.sleep(_PARENT_CHECK_S)
-    os._exit(1)
 
 
 def ray_token(run_folder: Path) -> Path:
@@ -577,7 +543,8 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
         raise UnavailableError("this process is not in the daemon's Ray: call memory_agent.join_ray() first")
     try:
         actor = ray.get_actor(address.actor, namespace=address.namespace)
-        reply = actor.call_awake.remote(user_id, method, params, deadline_ms, time.time())
+        call = actor.call_awake.options(concurrency_group="answer")
+        reply = call.remote(user_id, method, params, deadline_ms, time.time())
         return bytes(ray.get(reply, timeout=deadline_ms / 1000 + 1))
     except ray.exceptions.GetTimeoutError as error:
         raise DeadlineExceededError(f"{address.actor} did not answer") from error

@@ -246,7 +246,10 @@ class Service:
             return await self._journal.retry_quarantined(entry.id)
         batch = IngestBatch(events=((entry.seq, entry.data),), replay=True)
         try:
-            report = await self._hosts.ingest(self._dispatcher.owner_of(user_id, entry.data), batch)
+            owner = self._dispatcher.owner_of(user_id, entry.data)
+            report = await self._hosts.ingest(owner, batch)
+            if self._hosts.is_away(owner):
+                await self._hosts.archive(owner)  # the quarantine is the only other copy
         except MemoryAgentError as error:
             log.warning("quarantine.retry_failed", id=entry.id, code=error.code)
             return False

@@ -20,6 +20,7 @@ import msgspec
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import shared_socket
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from memory_agent.records.placement import HOME, Position
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, JoinGrant, PartStatus, encode
 from relay import Identity
 from relay.access import ipc_endpoint
@@ -64,10 +65,10 @@ class Supervisor(Protocol):
     def model(self) -> str | None:
         """The stamp of the model that was loaded at start, or None if there is none."""
 
-    def start_host(self, *, shared: bool = False, node: str = "") -> Host:
+    def start_host(self, *, shared: bool = False, node: str = HOME) -> Host:
         """Start a host; return it before it is ready. `shared`: the host of shared items.
 
-        `node`: the machine that runs it, by the name under which it joined; "" is the daemon's own machine.
+        `node`: the machine that runs it, by the name under which it joined.
         """
 
     def grant(self, address: str) -> JoinGrant:
@@ -108,7 +109,7 @@ class Host(ABC):
     """Whether `end` also ends a memory that did not close in time. If not, the host is used again."""
 
     def __init__(
-        self, name: str, endpoints: HostEndpoints | None, node: str = "", identity: Identity | None = None
+        self, name: str, endpoints: HostEndpoints | None, node: str = HOME, identity: Identity | None = None
     ) -> None:
         """`endpoints` are socket files, which `end` removes.
 
@@ -116,7 +117,7 @@ class Host(ABC):
         """
         self.name = name
         self.node = node
-        """The machine that runs the host; "" is the daemon's own."""
+        """The machine that runs the host."""
         own = () if endpoints is None else (endpoints.answer, endpoints.ingest)
         self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in own]
         self.is_gone = False
@@ -144,8 +145,36 @@ class Host(ABC):
         """Run the upkeep of awake users. Raises `HostDiedError` and `DeadlineExceededError`."""
 
     @abstractmethod
-    async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises the same errors as `keep_up`."""
+    async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
+        """Close the memory of `user_id`; on another node, archive it first and return the state of the archive.
+
+        Raises the same errors as `keep_up`, and `ArchiveUnavailableError` if the memory is closed, but not archived.
+        """
+
+    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
+        """Renew the host's lease (`lease.Lease.renew`). Raises the same errors as `keep_up`."""
+        raise self._outside_cluster()
+
+    async def archive(self, user_id: str, timeout_s: float) -> Position:
+        """Archive everything that was written to the open memory of `user_id`; return the state of the archive.
+
+        Raises the same errors as `sleep`.
+        """
+        raise self._outside_cluster()
+
+    async def release(self, user_id: str, epoch: int, timeout_s: float) -> Position | None:
+        """Archive the files of a sleeping user, placed here in `epoch`, and delete them; return the archive's state.
+
+        Raises the same errors as `sleep`.
+        """
+        raise self._outside_cluster()
+
+    async def discard(self, user_id: str, timeout_s: float) -> None:
+        """Delete the files of a user who is at home or, called at home, the archive. Raises as `sleep`."""
+        raise self._outside_cluster()
+
+    def _outside_cluster(self) -> UnavailableError:
+        return UnavailableError(f"{self.name} is not part of a cluster")
 
     @abstractmethod
     async def pid(self, timeout_s: float) -> int:

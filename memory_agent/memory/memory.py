@@ -59,7 +59,7 @@ from memory_agent.storage.environment import open_key_of
 from memory_agent.storage.folders import is_data_dir
 from memory_agent.triggers.reactions import Triggers
 from relay import Event, Masker, encode_event, event_from_mapping
-from relay.disk import Role
+from relay.disk import OnCommit, Role
 from relay.errors import EventTooLargeError
 from relay.log import log
 
@@ -135,6 +135,7 @@ class Memory:
         now: datetime | None = None,
         age_now: bool = True,
         shared: SharedStore | None = None,
+        on_commit: OnCommit | None = None,
         **keywords: Unpack[SettingsKeywords],
     ) -> Self:
         """Open or create the memory in a folder, and own the folder until `close`.
@@ -148,7 +149,8 @@ class Memory:
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
         expired under the retention rules at `now` (default: the current time) are erased before this returns, unless
         `age_now` is false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which
-        the caller closes. Without a store, nothing can be published and recalls find no shared items.
+        the caller closes. Without a store, nothing can be published and recalls find no shared items. `on_commit`
+        receives every change of the records as stored, for an archive.
 
         Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
         `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` if the folder does not match
@@ -168,7 +170,7 @@ class Memory:
             raise InvalidInputError("path", "is a daemon's data folder; use MemoryClient, or open a folder in users/")
         user_id = user_id or folder.absolute().name
         key = open_key_of(settings.encryption, folder, user_id)
-        archive = Archive.open(folder, settings.store, role, key)
+        archive = Archive.open(folder, settings.store, role, key, on_commit)
         try:
             model = LazyEmbedder(embedder, settings.embedder)
             memory = cls(user_id, archive, model, settings, is_hosted=role == "host", shared=shared)
@@ -495,6 +497,14 @@ class Memory:
         """
         with self._call():
             return list_page(self._archive, filter, order, limit, after)
+
+    def copy_records(self, folder: Path) -> None:
+        """Write a compact copy of the records into the empty folder `folder`. Not fsynced.
+
+        >>> memory.copy_records(Path("copy"))
+        """
+        with self._call():
+            self._archive.store.copy(folder)
 
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.

@@ -20,7 +20,7 @@ ASIDE = "replaced-"
 """Prefix of folders into which a restore moves the data that it replaces."""
 STAGE = ".restoring"
 """Folder for a restore's copies until they are in place. A killed restore leaves it behind."""
-_USERS = "users"
+USERS_FOLDER = "users"
 _LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
@@ -29,14 +29,14 @@ _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 def user_folder(data_dir: Path, user_id: str) -> Path:
     """Return the folder of a user; it need not exist. Raises `InvalidInputError` for an invalid id."""
     try:
-        return data_dir / _USERS / _name(validate_user_id(user_id))
+        return data_dir / USERS_FOLDER / _name(validate_user_id(user_id))
     except MalformedEventError as error:
         raise InvalidInputError("user_id", error.reason) from error
 
 
 def known_users(data_dir: Path) -> Iterator[str]:
     """Yield the ids of all users that have a folder, sorted by folder name. Other folders are ignored."""
-    for folder in sorted(data_dir.glob(f"{_USERS}/*/")):
+    for folder in sorted(data_dir.glob(f"{USERS_FOLDER}/*/")):
         user_id = _user_id(folder.name)
         if user_id is not None:
             yield user_id
@@ -44,12 +44,12 @@ def known_users(data_dir: Path) -> Iterator[str]:
 
 def is_data_dir(folder: Path) -> bool:
     """Whether this is a data folder, which contains users' folders, rather than a user's folder."""
-    return (folder / _USERS).is_dir()
+    return (folder / USERS_FOLDER).is_dir()
 
 
 def data_dir_of(folder: Path) -> Path | None:
     """Return the data folder that contains a user's folder, or None for a standalone memory."""
-    return folder.parent.parent if folder.parent.name == _USERS else None
+    return folder.parent.parent if folder.parent.name == USERS_FOLDER else None
 
 
 def _name(user_id: str) -> str:

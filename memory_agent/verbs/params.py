@@ -114,7 +114,7 @@ class NoParams(Params, frozen=True, kw_only=True):
 
 
 class JoinParams(Params, frozen=True, kw_only=True):
-    """Parameters of `join`: a machine's name, IP address, cores, version and model, and its clock when it was sent.
+    """Parameters of `join`: a machine's name, IP address, cores, version and model.
 
     `again`: whether the machine joins by itself after Ray or the daemon has ended.
     """
@@ -124,7 +124,6 @@ class JoinParams(Params, frozen=True, kw_only=True):
     cores: int
     version: str
     model: str | None
-    now_s: float
     again: bool = False
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from memory_agent import errors
 from memory_agent.records.arguments import located
+from memory_agent.records.placement import Placement
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
@@ -134,7 +135,7 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The first frame of a request to a host. The second holds the verb's parameters or, without a verb, a batch.
 
     `sent_at_s` is wall time, which processes of one machine share; 0 if the request comes from another machine.
-    `rights` are those of the caller's key.
+    `rights` are those of the caller's key. `placement` is the user's, in a cluster.
     """
 
     user_id: str
@@ -142,6 +143,7 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     deadline_ms: float = 0.0
     sent_at_s: float = 0.0
     rights: Rights = NO_RIGHTS
+    placement: Placement = Placement()
 
     def remaining_ms(self, now_s: float) -> float:
         """Return the deadline minus the time since the request was sent, if that is known."""
@@ -161,14 +163,15 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Another machine of the daemon's cluster. `address` is its IP address."""
+    """Another machine of the daemon's cluster. `address` is its IP address, `users` the number of awake users on it."""
 
     name: str
     address: str
     cores: int
     version: str
     joined_at: datetime
-    state: Literal["up", "leaving"] = "up"
+    state: Literal["joining", "up", "leaving"] = "up"
+    users: int = 0
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +186,8 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a machine needs to join the cluster. It contains secrets.
 
     `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) of all
-    hosts of the cluster, and `shared` the endpoint of the host of shared items.
+    hosts of the cluster, and `shared` the endpoint of the host of shared items. `now_s` is the daemon's clock (seconds
+    since 1970), from which the machine's own may differ by `clock_tolerance_s`.
     """
 
     gcs: str
@@ -191,6 +195,8 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     certificate: Certificate
     curve: tuple[str, str]
     shared: str
+    now_s: float = 0.0
+    clock_tolerance_s: float = 0.0
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -215,6 +221,11 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     form: Literal["full", "light"] = "full"
     nodes: tuple[Node, ...] = ()
 
+
+NOT_DONE = b""
+"""The reply of a host that has no lease, and did nothing."""
+OUTCOME_UNKNOWN = b"\0"
+"""The reply of a host whose lease ended during a request."""
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,14 +17,14 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
-from memory_agent.verbs.protocol import Node
-from relay import Scope, create_key, curve_pair, revoke_key, server_pair
+from relay import Scope, revoke_key
+from tests.end_to_end.cluster import HEAD, PROGRAM, NodeProcess, cluster_daemon, curve_key, nodes, place, until
 from tests.end_to_end.conftest import DaemonProcess, environment, short_folder
 
 pytestmark = pytest.mark.slow
 
-HEAD, WORKER = "127.0.0.2", "127.0.0.3"
-PROGRAM = str(Path(sys.executable).with_name("memory-agent"))
+WORKER = "127.0.0.3"
+USERS = ("alice", "bob", "carol", "dave")
 CLIENT = """
 import sys
 from memory_agent.daemon.ray_supervisor import _lean_and_on_loopback
@@ -44,95 +43,6 @@ print([memory.record.text for memory in found.memories])
 """
 
 
-class NodeProcess:
-    """A `memory-agent join` process with a data folder, which can be killed and restarted."""
-
-    def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
-        self.daemon = daemon
-        self.data_dir = folder
-        self.key = folder / "join.key"
-        self.key.write_bytes(curve_key(daemon, "w1"))
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def command(self, **differing: str) -> list[str]:
-        """Return the command line, with some of its values replaced."""
-        values = {
-            "name": "w1",
-            "listen": WORKER,
-            "key-file": str(self.key),
-            "data-dir": str(self.data_dir),
-            "set": f"embedder.folder={self.data_dir}/no-model",
-            "address": self.daemon.ready["endpoints"]["listen"][0],
-        } | differing
-        address = values.pop("address")
-        return [PROGRAM, "join", address, *(word for name, value in values.items() for word in (f"--{name}", value))]
-
-    def start(self) -> None:
-        """Join, and wait for the ready line."""
-        with open(self.data_dir / "node.log", "a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, self.log()
-        assert json.loads(line)["name"] == "w1"
-        until(lambda: [node.name for node in nodes(self.daemon)] == ["w1"], self.log)
-
-    def kill(self) -> None:
-        self.end(signal.SIGKILL)
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the process, unless it has ended; return its exit code."""
-        if self._process is None:
-            return 0
-        self._process.send_signal(number)
-        return self.ended()
-
-    def ended(self) -> int:
-        """Wait for the end; return the exit code."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        assert process.stdout is not None
-        code = process.wait(60)
-        process.stdout.close()
-        return code
-
-    def family(self) -> list[psutil.Process]:
-        """Return the process and everything that it started."""
-        own = psutil.Process(self.pid)
-        return [own, *own.children(recursive=True)]
-
-    def log(self) -> str:
-        return (self.data_dir / "node.log").read_text(encoding="utf-8")
-
-
-def curve_key(daemon: DaemonProcess, name: str, *scopes: Scope) -> bytes:
-    """Create a key for all users; return its file's content."""
-    document = create_key(daemon.data_dir, name, None, frozenset(scopes or (Scope.JOIN,)), curve_pair())
-    server = server_pair(daemon.data_dir, curve_pair).public
-    return json.dumps({"id": name, "public": document.public, "secret": document.secret, "server": server}).encode()
-
-
-def nodes(daemon: DaemonProcess) -> tuple[Node, ...]:
-    with MemoryClient(data_dir=daemon.data_dir) as client:
-        return client.status().nodes
-
-
-def until(condition: Callable[[], bool], explain: Callable[[], str] = lambda: "", within_s: float = 60) -> float:
-    """Wait until `condition` holds; return the seconds it took."""
-    started_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started_s < within_s, explain()
-        time.sleep(0.1)
-    return time.monotonic() - started_s
-
-
 def remembers(daemon: DaemonProcess, user_id: str, text: str) -> bool:
     """Whether a memory can be stored and recalled."""
     try:
@@ -145,11 +55,11 @@ def remembers(daemon: DaemonProcess, user_id: str, text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
-    """A daemon with a cluster, whose users are all hosted by the machine `w1`."""
+    """A daemon with a cluster, whose users are all on the machine `w1`."""
     with short_folder() as folder:
-        settings = (f"cluster.listen={HEAD}", f'daemon.listen=["curve+tcp://{HEAD}:{free_port()}"]')
-        process = DaemonProcess(Path(folder), *settings, f"embedder.folder={folder}/no-model")
-        process.program = (sys.executable, str(Path(__file__).with_name("serve_with_users_elsewhere.py")))
+        process = cluster_daemon(Path(folder))
+        for user_id in USERS:
+            place(process, user_id, "w1")
         try:
             process.start()
             yield process
@@ -168,18 +78,12 @@ def node(daemon: DaemonProcess) -> Iterator[NodeProcess]:
             process.kill()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HEAD, 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_machine_that_joined_hosts_users_in_its_own_folder(daemon: DaemonProcess, node: NodeProcess) -> None:
     (listed,) = nodes(daemon)
     assert (listed.name, listed.address, listed.state) == ("w1", WORKER, "up")
     until(lambda: remembers(daemon, "alice", "the ferry leaves at seven"), daemon.log)
     assert (node.data_dir / "users" / "alice").exists()
-    assert not (daemon.data_dir / "users" / "alice").exists()
+    assert [file.name for file in (daemon.data_dir / "users" / "alice").iterdir()] == ["placement.json"]
     shown = subprocess.run(
         [PROGRAM, "status", "--data-dir", str(daemon.data_dir)], env=environment(), capture_output=True, text=True
     )
@@ -316,7 +220,7 @@ def test_a_killed_machine_leaves_nothing_running_and_is_forgotten(daemon: Daemon
     assert alive == []
     until(lambda: nodes(daemon) == (), daemon.log, within_s=20)
     node.start()
-    until(lambda: remembers(daemon, "alice", "the ferry leaves at ten"), daemon.log)
+    until(lambda: remembers(daemon, "carol", "the ferry leaves at ten"), daemon.log)
 
 
 def test_a_machine_leaves_by_its_name_and_by_its_folder(daemon: DaemonProcess, node: NodeProcess) -> None:
@@ -336,7 +240,7 @@ def test_a_machine_leaves_by_its_name_and_by_its_folder(daemon: DaemonProcess, n
 def test_a_machine_whose_daemon_is_killed_ends_its_hosts_and_joins_the_next_daemon(
     daemon: DaemonProcess, node: NodeProcess
 ) -> None:
-    until(lambda: remembers(daemon, "alice", "the ferry leaves at noon"), daemon.log)
+    until(lambda: remembers(daemon, "dave", "the ferry leaves at noon"), daemon.log)
     hosts = [process for process in node.family() if "HostActor" in "".join(process.cmdline())]
     assert hosts
     daemon.kill()
@@ -344,5 +248,5 @@ def test_a_machine_whose_daemon_is_killed_ends_its_hosts_and_joins_the_next_daem
     assert alive == []
     daemon.start()
     until(lambda: [one.name for one in nodes(daemon)] == ["w1"], node.log)
-    until(lambda: remembers(daemon, "alice", "the ferry leaves at one"), daemon.log)
+    until(lambda: remembers(daemon, "dave", "the ferry leaves at one"), daemon.log)
     assert os.kill(node.pid, 0) is None  # the same process

@@ -34,13 +34,14 @@ from memory_agent.verbs.params import NoParams
 from memory_agent.verbs.protocol import DaemonStatus, HostAddress, HostEndpoints, IngestBatch, decode_reply, encode
 from relay import SHARED_USER, Broker, Endpoints, RelaySettings
 from relay.access import ipc_endpoint
+from tests.memory_agent.at_home import AtHome
 
 GUARDED = "curve+tcp://127.0.0.1:*"
 REQUESTS_IN_FLIGHT = 64
 UPKEEP_INTERVAL_S = 0.1
 
 
-class HostsHere:
+class HostsHere(AtHome):
     """Implements `Hosts` with one `MemoryHost` in this process. All users stay awake."""
 
     def __init__(self, host: MemoryHost) -> None:

@@ -291,7 +291,7 @@ OPERATIONS = (
     of_daemon("quarantine_retry", lambda *_: {"ids": []}),
     of_daemon("quarantine_drop", lambda *_: {"ids": []}),
     of_daemon("address", lambda *_: NOTHING),
-    of_daemon("join", lambda *_: {"name": "w", "address": "10.0.0.1", "cores": 1, "version": "1", "now_s": 0.0}),
+    of_daemon("join", lambda *_: {"name": "w", "address": "10.0.0.1", "cores": 1, "version": "1"}),
     of_daemon("leave", lambda *_: {"name": "w"}),
     of_daemon("owner", lambda user, _: {"session_id": f"s-{user.name}"}),
     of_daemon("status", lambda *_: NOTHING),

@@ -18,7 +18,7 @@ from relay.disk import Environment
 SIZE = 8 << 20
 DATABASES = ("one", "two")
 USER = "alice"
-FREQUENT = Limits(pending_bytes=2_000, increments=4, share=2.0, least_bytes=0)
+FREQUENT = Limits(pending_bytes=2_000, increments=4, share=2.0, least_bytes=0, check_s=0.0)
 
 Fault = Literal["none", "refused", "reply lost"]
 Contents = dict[str, list[tuple[bytes, bytes]]]

@@ -24,7 +24,7 @@ from archives import (
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from memory_samples import NOW
 
-from memory_agent.archiving import Limits, ObjectStore, Position, UserArchive, restore
+from memory_agent.archiving import Limits, ObjectStore, UserArchive, restore
 from memory_agent.errors import (
     ArchiveDamagedError,
     ArchiveUnavailableError,
@@ -34,13 +34,14 @@ from memory_agent.errors import (
     StoreError,
 )
 from memory_agent.records.memories import MemoryRecord
+from memory_agent.records.placement import Position
 from memory_agent.settings import ArchiveSettings, StoreSettings
 from memory_agent.storage.environment import RECORDS_FOLDER, UserKey
 from memory_agent.storage.store import Store
 from relay.crypto import KeyRing
 
 MARK = b"a marked sentence that must not remain"
-RARE = Limits()
+RARE = Limits(check_s=0.0)
 
 
 def archived(folder: Path, limits: Limits = RARE) -> Path:
@@ -74,7 +75,7 @@ def test_an_archive_consists_of_a_snapshot_increments_and_bases(tmp_path: Path) 
 
 
 def test_a_due_snapshot_replaces_everything_older(tmp_path: Path) -> None:
-    archive = archived(tmp_path, Limits(increments=2, least_bytes=0, share=100.0))
+    archive = archived(tmp_path, Limits(increments=2, least_bytes=0, share=100.0, check_s=0.0))
     assert names(archive) == ["2/1.snapshot"]
 
 
@@ -87,7 +88,7 @@ def test_a_user_without_archive_has_nothing_to_restore(tmp_path: Path) -> None:
 
 
 def test_the_remains_of_a_first_upload_are_no_archive(tmp_path: Path) -> None:
-    folder = tmp_path / "archive" / "users" / USER / "0000000001"
+    folder = tmp_path / "archive" / "users" / USER / "0000000000000001"
     folder.mkdir(parents=True)
     (folder / "000000000000.snapshot.new").write_bytes(b"partial")
     assert restore(local_objects(tmp_path / "archive"), USER, tmp_path / "target") is None
@@ -204,7 +205,7 @@ def test_an_owner_whose_base_lost_its_chain_writes_a_snapshot(tmp_path: Path, ep
     with Owner(local_objects(archive), tmp_path / "c", 3, restored, RARE) as owner:
         owner.archive.flush()
         assert names(archive)[-2:] == ["3/0.base", "3/1.increment"]
-        shutil.rmtree(archive / "users" / USER / f"{epoch:010}")  # as an earlier owner may do late
+        shutil.rmtree(archive / "users" / USER / f"{epoch:016}")  # as an earlier owner may do late
         owner.archive.flush()
         assert names(archive) == ["3/2.snapshot"]
         assert restore(local_objects(archive), USER, tmp_path / "d") is not None
@@ -316,7 +317,7 @@ def test_an_asynchronous_file_system_is_used_like_others(tmp_path: Path) -> None
         assert contents_of(tmp_path / "c") == owner.contents()
     with Owner(objects, tmp_path / "b", 2) as owner:
         owner.archive.flush()
-        assert list(FaultyFileSystem.store) == ["/bucket/users/alice/0000000002/000000000000.snapshot"]
+        assert list(FaultyFileSystem.store) == ["/bucket/users/alice/0000000000000002/000000000000.snapshot"]
         owner.archive.remove_all()
         owner.archive.remove_all()
     assert FaultyFileSystem.store == {}

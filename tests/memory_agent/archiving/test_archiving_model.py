@@ -11,8 +11,9 @@ from archives import Contents, Fault, FaultyFileSystem, Owner, clear_faulty, con
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.archiving import Position, restore
+from memory_agent.archiving import restore
 from memory_agent.errors import ArchiveUnavailableError, FencedError
+from memory_agent.records.placement import Position
 
 Act = tuple[Literal["write", "flush", "renew", "compact", "move", "earlier owner"], tuple[Fault, ...], int]
 

@@ -15,9 +15,10 @@ from memory_agent.settings import DaemonSettings
 from memory_agent.storage.owners import Owners
 from memory_agent.verbs.protocol import IngestBatch
 from relay import AsyncSubscriber
+from tests.memory_agent.at_home import AtHome
 
 
-class Memories:
+class Memories(AtHome):
     """The memories of all users. A batch that contains an event of `stuck` never ends."""
 
     def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
@@ -34,11 +35,15 @@ class Memories:
 
 @asynccontextmanager
 async def dispatching(
-    journal: AsyncSubscriber, folder: Path, memories: Memories, settings: DaemonSettings
+    journal: AsyncSubscriber,
+    folder: Path,
+    memories: Memories | Hosts,
+    settings: DaemonSettings,
+    archive_interval_s: float = 5.0,
 ) -> AsyncIterator[Dispatcher]:
     """Run a dispatcher that reads `journal`; close both at the end."""
     owners = Owners(folder / "owners")
-    dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, settings)
+    dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, settings, archive_interval_s=archive_interval_s)
     task = asyncio.create_task(dispatcher.run())
     try:
         yield dispatcher

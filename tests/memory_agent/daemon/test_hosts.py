@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from memory_agent.daemon import hosts as hosts_module
 from memory_agent.daemon.capacity import capacity_of
+from memory_agent.daemon.directory import Directory, rendezvous
 from memory_agent.daemon.host import MemoryHost
-from memory_agent.daemon.hosts import Directory, Hosts, rendezvous
+from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.ray_supervisor import Cluster
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
@@ -31,6 +32,7 @@ class Host:
     """A host that answers until it is ended, except for stuck users."""
 
     can_be_killed = True
+    node = ""
 
     def __init__(self, name: str, world: Processes) -> None:
         self.name = name
@@ -75,7 +77,7 @@ class Processes:
         self.stuck: set[str] = set()
         self.go_on = asyncio.Event()
 
-    def start_host(self, *, shared: bool = False) -> Host:
+    def start_host(self, *, shared: bool = False, node: str = "") -> Host:
         self.hosts.append(Host(f"host-{len(self.hosts)}", self))
         return self.hosts[-1]
 
@@ -96,7 +98,7 @@ def test_nothing_is_kept_for_users_that_sleep() -> None:
         assert replies == [user_id.encode() for user_id in USERS]
         await asyncio.gather(hosts.sleep_idle(), *(ask(hosts, user_id) for user_id in USERS))
         await hosts.sleep_idle()
-        assert (hosts.awake(), len(hosts._user_locks), len(hosts._busy), len(hosts._hosts)) == ((), 0, 0, 0)
+        assert (hosts.awake(), len(hosts._user_locks), len(hosts._busy), len(hosts._pool)) == ((), 0, 0, 0)
 
     asyncio.run(go())
 
@@ -146,7 +148,7 @@ def test_waking_waits_for_an_idle_user_until_its_deadline() -> None:
         assert await asyncio.gather(*busy, patient) == [b"a", b"b", b"c"]
         assert len(hosts.awake()) == 2
         await hosts.close()
-        assert (len(hosts._user_locks), len(hosts._busy), len(hosts._hosts)) == (0, 0, 0)
+        assert (len(hosts._user_locks), len(hosts._busy), len(hosts._pool)) == (0, 0, 0)
 
     asyncio.run(go())
 

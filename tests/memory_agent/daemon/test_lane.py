@@ -25,6 +25,7 @@ from memory_agent.errors import (
 from memory_agent.records.memories import IngestReport, RejectedEvent
 from memory_agent.settings import DaemonSettings
 from memory_agent.verbs.protocol import IngestBatch
+from tests.memory_agent.at_home import AtHome
 
 EVENT = b"x" * 100
 SETTINGS = DaemonSettings()
@@ -36,7 +37,7 @@ _HICCUPS = {
 }
 
 
-class World:
+class World(AtHome):
     """A journal and a memory with faults that depend on the number of the event."""
 
     def __init__(self, journal: Sequence[int], *, rejects: set[int] = frozenset(), crashes: set[int] = frozenset(),

@@ -132,7 +132,7 @@ def test_a_host_that_does_not_answer_in_time_is_reported(supervised: Supervised)
     async def go() -> None:
         hosts = supervised.hosts()
         await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
-        (host,) = hosts._hosts.values()
+        (host,) = hosts._pool._used.values()
         with pytest.raises(DeadlineExceededError, match=host.name):
             await host.keep_up(1e-6, fill_vectors=False)
         await hosts.close()
@@ -190,7 +190,7 @@ def test_a_memory_that_does_not_close_in_time_keeps_its_host_and_answers_later(
     async def go() -> None:
         hosts = supervised.hosts()
         await hosts.call("gina", "stats", encode(NoParams()), 60_000.0)
-        (host,) = hosts._hosts.values()
+        (host,) = hosts._pool._used.values()
         assert isinstance(host, ThreadHost)
         lock = host._memories._lock("gina")
         lock.acquire()
@@ -202,7 +202,7 @@ def test_a_memory_that_does_not_close_in_time_keeps_its_host_and_answers_later(
         finally:
             lock.release()
         assert decode_reply(await later, MemoryStats).user_id == "gina"
-        assert list(hosts._hosts.values()) == [host]
+        assert list(hosts._pool._used.values()) == [host]
         await hosts.close()
 
     supervised.run(go())

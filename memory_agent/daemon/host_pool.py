@@ -1,0 +1,160 @@
+"""The host processes of a daemon: started when they are needed, kept as spares, under leases on other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from memory_agent.archiving import Placements
+from memory_agent.daemon.lease import keep_lease
+from memory_agent.daemon.supervisor import Host, Supervisor
+from memory_agent.errors import MemoryAgentError
+from memory_agent.records.placement import HOME
+from relay.log import log
+
+_AVOIDED_S = 10.0
+"""How long no user is placed on a node after one of its hosts was lost."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The nodes of a cluster, and where the users are.
+
+    `nodes` returns the number of cores of each other node that may receive users. `lease_s`: how long a host on another
+    node may work without a renewal.
+    """
+
+    nodes: Callable[[], Mapping[str, int]]
+    placements: Placements
+    cores: int
+    lease_s: float = 3.0
+
+
+class HostPool:
+    """The hosts in use, by the names that `Directory` gives them, and the spares. For a single event loop.
+
+    Processes without awake users are kept as spares, up to `spares_kept`: starting a process takes a second of
+    processor time, on a busy machine longer than a caller waits.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, spares_kept: int, cluster: Topology | None, on_lost: Callable[[str], None]
+    ) -> None:
+        """`on_lost` receives the name of a host in use on another node that was lost, with its memories."""
+        self._supervisor = supervisor
+        self._spares_kept = spares_kept
+        self._cluster = cluster
+        self._on_lost = on_lost
+        self._used: dict[str, Host] = {}
+        self._spares: list[Host] = []
+        self._leases: set[asyncio.Task[None]] = set()
+        self._avoided: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def nodes(self) -> dict[str, int]:
+        """Return the cores of the nodes that may receive users now, with the daemon's own."""
+        if self._cluster is None:
+            return {HOME: 1}
+        now_s = time.monotonic()
+        others = self._cluster.nodes().items()
+        return {HOME: self._cluster.cores} | {
+            node: cores for node, cores in others if self._avoided.get(node, 0.0) <= now_s
+        }
+
+    def find(self, name: str) -> Host | None:
+        """Return the host in use under this name, or None."""
+        return self._used.get(name)
+
+    def use(self, name: str, node: str = HOME, *, shared: bool = False) -> Host:
+        """Return the host with this name, taking a spare of the node or starting a process if there is none.
+
+        `shared`: the host of shared items.
+        """
+        if name not in self._used:
+            spare = None if shared else next((spare for spare in self._spares if spare.node == node), None)
+            if spare is not None:
+                self._spares.remove(spare)
+            self._used[name] = spare or self._start(node, shared=shared)
+        return self._used[name]
+
+    def any_on(self, node: str) -> Host:
+        """Return any host on a node, starting one if there is none."""
+        for host in (*self._used.values(), *self._spares):
+            if host.node == node:
+                return host
+        self._spares.append(self._start(node))
+        return self._spares[-1]
+
+    def release(self, name: str, *, is_usable: bool) -> None:
+        """Keep a host without users as a spare, or end it."""
+        host = self._used.pop(name, None)
+        if host is None:
+            return
+        if not host.can_be_killed or (is_usable and len(self._spares) < self._spares_kept):
+            self._spares.append(host)
+        else:
+            host.end()
+
+    def forget(self, host: Host) -> None:
+        """Forget a host that ended, or whose lease ended. Idempotent."""
+        name = next((name for name, one in self._used.items() if one is host), None)
+        if name is None and host not in self._spares:
+            return
+        log.warning("host.gone", host=host.name, node=host.node)
+        if name is None:
+            self._spares.remove(host)
+        else:
+            del self._used[name]
+        if host.node != HOME:
+            self._avoided[host.node] = time.monotonic() + _AVOIDED_S
+            host.is_gone = True
+            host.end()
+            if name is not None:
+                self._on_lost(name)
+
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+        """Run the upkeep of every host in use, one after another."""
+        for host in list(self._used.values()):
+            try:
+                await host.keep_up(timeout_s, fill_vectors=fill_vectors)
+            except MemoryAgentError as error:
+                log.warning("host.not_kept_up", host=host.name, code=error.code)
+
+    async def pids(self) -> dict[str, int]:
+        """Return the process id of each host that answers."""
+        hosts = self._used | {f"spare-{number}": host for number, host in enumerate(self._spares)}
+        found = await asyncio.gather(*(host.pid(1.0) for host in hosts.values()), return_exceptions=True)
+        silent = [name for name, pid in zip(hosts, found, strict=True) if not isinstance(pid, int)]
+        if silent:
+            log.warning("hosts.silent", hosts=silent)
+        return {name: pid for name, pid in zip(hosts, found, strict=True) if isinstance(pid, int)}
+
+    def close(self) -> None:
+        """End the spares and the leases. Hosts in use end with the supervisor."""
+        for lease in self._leases:
+            lease.cancel()
+        while self._spares:
+            self._spares.pop().end()
+
+    def _start(self, node: str, *, shared: bool = False) -> Host:
+        host = self._supervisor.start_host(shared=shared, node=node)
+        if node != HOME:
+            lease = asyncio.create_task(self._keep_lease(host))
+            self._leases.add(lease)
+            lease.add_done_callback(self._leases.discard)
+        return host
+
+    async def _keep_lease(self, host: Host) -> None:
+        assert self._cluster is not None
+        nodes = self._cluster.nodes
+        try:
+            await keep_lease(
+                host.renew, self._cluster.lease_s, is_gone=lambda: host.is_gone, may_start=lambda: host.node in nodes()
+            )
+        except Exception:  # without its lease the host would never answer again
+            log.exception("lease.failed", host=host.name)
+        self.forget(host)

@@ -1,0 +1,68 @@
+"""Leases: how long a host on another node may work without hearing from the daemon.
+
+The daemon renews each lease with a call that repeats the time that the host gave in its last reply, on the host's own
+monotonic clock. The host may work until that time plus the length of the lease. The daemon received the reply later
+than the host wrote it, so the lease has ended on the host once the same length has passed since then on the daemon's
+clock (Gray, Cheriton 1989). No clocks are compared; only their speeds must be similar, which the margin allows for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from memory_agent.errors import DeadlineExceededError, HostDiedError
+
+_RENEWALS = 6
+"""How many times per lease it is renewed."""
+_MARGIN = 1.1
+"""By how much the clock of a host may be slower than the daemon's."""
+_START_S = 60.0
+"""How long a host may take to start."""
+
+
+class Lease:
+    """The lease as the host knows it. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until_s = 0.0
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the host may work now."""
+        return self._clock() < self._until_s
+
+    def renew(self, written_s: float, lease_s: float) -> float:
+        """Extend the lease to `lease_s` after `written_s`, which an earlier call returned; return the current time.
+
+        The first call, with 0, extends nothing.
+        """
+        if written_s:
+            self._until_s = max(self._until_s, written_s + lease_s)
+        return self._clock()
+
+
+async def keep_lease(
+    renew: Callable[[float, float, float], Awaitable[float]],
+    lease_s: float,
+    *,
+    is_gone: Callable[[], bool],
+    may_start: Callable[[], bool],
+) -> None:
+    """Renew the lease of a host until it is gone, or has not replied for so long that its lease has ended.
+
+    `renew` calls `Lease.renew` on the host, with a timeout in seconds as last argument. `may_start`: whether a host
+    that has not replied yet may still start.
+    """
+    written_s = 0.0
+    deadline_s = time.monotonic() + _START_S
+    while not is_gone() and (written_s or may_start()) and (left_s := deadline_s - time.monotonic()) > 0:
+        try:
+            written_s = await renew(written_s, lease_s, min(left_s, lease_s))
+        except (HostDiedError, DeadlineExceededError):
+            await asyncio.sleep(min(left_s, lease_s / _RENEWALS))
+        else:
+            deadline_s = time.monotonic() + lease_s * _MARGIN
+            await asyncio.sleep(lease_s / _RENEWALS)

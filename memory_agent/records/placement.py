@@ -1,0 +1,29 @@
+"""Where one user's memories are in a cluster, and which state of them the archive contains."""
+
+from __future__ import annotations
+
+import msgspec
+
+HOME = ""
+"""The name of the daemon's own machine among the nodes."""
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """The place of an object in a user's archive; later states have greater positions."""
+
+    epoch: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}/{self.number}"
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The node of one user. Each move begins a new epoch; an epoch of 0 means that the user was never placed.
+
+    `archived` is the newest known state of the user's archive; a host must not restore an older one.
+    """
+
+    node: str = HOME
+    epoch: int = 0
+    archived: Position | None = None

@@ -1,0 +1,25 @@
+"""The part of `Hosts` about other nodes, for a single machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from memory_agent.daemon.hosts import Watcher
+
+
+class AtHome:
+    """All users are on the daemon's own machine."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """There is nothing to inform `watcher` about."""
+
+    def is_away(self, user_id: str) -> bool:
+        return False
+
+    @asynccontextmanager
+    async def kept_home(self, user_id: str) -> AsyncIterator[None]:
+        yield
+
+    async def erase_archive(self, user_id: str) -> None:
+        """There is no archive."""

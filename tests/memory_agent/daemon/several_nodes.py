@@ -1,0 +1,154 @@
+"""A cluster in one process: real hosts with their own folders on each node, one archive, and `Hosts` above them.
+
+The hosts run in threads. `Node.pause` stops a node from answering the daemon and from renewing its leases, as a frozen
+or unreachable machine does, while its threads continue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+
+from memory_agent.archiving import Placements, UserFiles
+from memory_agent.daemon.capacity import capacity_of
+from memory_agent.daemon.deliveries import Deliveries
+from memory_agent.daemon.host import HostServer, MemoryHost
+from memory_agent.daemon.host_pool import Topology
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.lease import Lease
+from memory_agent.daemon.local_supervisor import ThreadHost, in_thread
+from memory_agent.daemon.supervisor import Supervisor
+from memory_agent.embedders import Embedder
+from memory_agent.errors import DeadlineExceededError, HostDiedError
+from memory_agent.records.placement import Position
+from memory_agent.settings import ArchiveSettings, Settings
+from memory_agent.storage.folders import user_folder
+from memory_agent.verbs.protocol import HostEndpoints, HostRequest
+from relay import EncryptionSettings
+from relay.access import ipc_endpoint
+
+T = TypeVar("T")
+
+
+class Node:
+    """One machine. Its hosts keep their files in `folder`."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        self.is_paused = False
+        self.is_up = True
+        self.hosts: list[NodeHost] = []
+
+    def pause(self) -> None:
+        """Let the node neither answer nor hear the daemon until `go_on`."""
+        self.is_paused = True
+
+    def go_on(self) -> None:
+        """End the pause."""
+        self.is_paused = False
+
+    def files_of(self, user_id: str) -> list[str]:
+        """Return the names of the user's files on this node."""
+        folder = user_folder(self.folder, user_id)
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+class NodeHost(ThreadHost):
+    """A host on a node."""
+
+    def __init__(self, node: Node, number: int, memories: MemoryHost, deliveries: Deliveries) -> None:
+        run = node.folder / "run"
+        run.mkdir(parents=True, exist_ok=True)
+        sockets = HostEndpoints(
+            answer=ipc_endpoint(run / f"host-{number}.sock"), ingest=ipc_endpoint(run / f"bulk-{number}.sock")
+        )
+        server = HostServer(memories, sockets, answer_threads=4, ingest_threads=2)
+        super().__init__(f"host-{number}", sockets, memories, server, deliveries)
+        self.node = node.name
+        self.machine = node
+        self.memories = memories
+
+    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
+        """As `Host.request`; the reply of a paused node arrives when it goes on, if ever."""
+        reply = await super().request(request, body, timeout_s)
+        while self.machine.is_paused:
+            if self.is_gone:
+                raise HostDiedError(self.name)
+            await asyncio.sleep(0.01)
+        return reply
+
+    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
+        return await self._reached(timeout_s, lambda: self.memories.renew(written_s, lease_s))
+
+    async def archive(self, user_id: str, timeout_s: float) -> Position:
+        return await self._reached(timeout_s, lambda: self.memories.archive(user_id))
+
+    async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
+        return await self._reached(timeout_s, lambda: self.memories.sleep(user_id))
+
+    async def release(self, user_id: str, epoch: int, timeout_s: float) -> Position | None:
+        return await self._reached(timeout_s, lambda: self.memories.release(user_id, epoch))
+
+    async def discard(self, user_id: str, timeout_s: float) -> None:
+        await self._reached(timeout_s, lambda: self.memories.discard(user_id))
+
+    async def _reached(self, timeout_s: float, work: Callable[[], T]) -> T:
+        if self.machine.is_paused:
+            await asyncio.sleep(min(timeout_s, 0.05))
+            raise DeadlineExceededError(self.name)
+        return await in_thread(work)
+
+
+class Machines:
+    """The nodes, and the supervisor that starts hosts on them."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], embedder: Embedder, settings: Settings) -> None:
+        self.settings = settings
+        self.nodes = {name: Node(name, folder / (name or "home")) for name in ("", *names)}
+        self._embedder = embedder
+        self._started = 0
+        self._deliveries = Deliveries(folder / "deliveries", 3)
+
+    def start_host(self, *, shared: bool = False, node: str = "") -> NodeHost:
+        self._started += 1
+        machine = self.nodes[node]
+        files = UserFiles(machine.folder, self.settings, is_home=not node)
+        lease = Lease() if node else None
+        memories = MemoryHost(machine.folder, self.settings, self._embedder, files=files, lease=lease)
+        host = NodeHost(machine, self._started, memories, self._deliveries)
+        machine.hosts.append(host)
+        return host
+
+    def cores(self) -> dict[str, int]:
+        """Return the cores of the nodes that are up. Nobody notices that a node is paused."""
+        return {name: 2 for name, node in self.nodes.items() if name and node.is_up}
+
+
+@asynccontextmanager
+async def cluster(
+    folder: Path, names: tuple[str, ...], embedder: Embedder, lease_s: float = 2.0, keys_folder: str = ""
+) -> AsyncIterator[tuple[Hosts, Machines, Placements]]:
+    """Run `Hosts` over nodes with these names, besides the daemon's own machine."""
+    settings = Settings(
+        archive=ArchiveSettings(url=f"file://{folder / 'archive'}", timeout_s=10.0),
+        encryption=EncryptionSettings(keys_folder=keys_folder),
+    )
+    machines = Machines(folder, names, embedder, settings)
+    capacity = capacity_of(settings.daemon, cores=2, memory_bytes=8 << 30)
+    placements = Placements(folder / "home")
+    places = Topology(machines.cores, placements, cores=1, lease_s=lease_s)
+    hosts = Hosts(cast(Supervisor, machines), settings.daemon, capacity, places)
+    try:
+        yield hosts, machines, placements
+    finally:
+        for node in machines.nodes.values():
+            node.go_on()
+        await hosts.close()
+        for node in machines.nodes.values():
+            for host in node.hosts:
+                if not host.is_gone:
+                    host.end()

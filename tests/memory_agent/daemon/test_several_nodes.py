@@ -1,0 +1,295 @@
+"""Test users on several nodes: moves, lost nodes, leases, the archive. Hosts, stores and the archive are real."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from dispatching import dispatching
+
+from memory_agent.archiving import away_since
+from memory_agent.care import export_user, make_backup, restore_user, verify_folder
+from memory_agent.care.offline import open_memory
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.embedders import Embedder
+from memory_agent.erasure.logs import INTENT_FILE
+from memory_agent.errors import ArchiveDamagedError, ArchiveUnavailableError, SettingsError, UnavailableError
+from memory_agent.records.memories import MemoryPage, MemoryRecord
+from memory_agent.settings import DaemonSettings, Settings
+from memory_agent.storage.folders import user_folder
+from memory_agent.verbs.protocol import NOT_DONE, decode_reply, encode_fields
+from memory_agent.verbs.table import BY_NAME
+from relay import AsyncSubscriber, Broker, Publisher
+from tests.memory_agent.daemon.several_nodes import cluster
+
+DEADLINE_MS = 60_000.0
+
+
+async def remember(hosts: Hosts, user_id: str, text: str) -> MemoryRecord:
+    call = BY_NAME["remember"].call({"text": text})
+    return decode_reply(await hosts.call(user_id, "remember", encode_fields(call.params), DEADLINE_MS), MemoryRecord)
+
+
+async def contents(hosts: Hosts, user_id: str) -> list[str]:
+    call = BY_NAME["list"].call({})
+    page = decode_reply(await hosts.call(user_id, "list", encode_fields(call.params), DEADLINE_MS), MemoryPage)
+    return sorted(record.text for record in page.records)
+
+
+def test_what_was_acknowledged_on_a_lost_node_is_found_on_another(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", "staging needs the VPN")
+            await remember(hosts, "alice", "staging is reset on Mondays")
+            assert hosts.is_away("alice")
+            first = placements.of("alice")
+            machines.nodes["one"].pause()
+            assert await contents(hosts, "alice") == ["staging is reset on Mondays", "staging needs the VPN"]
+            second = placements.of("alice")
+            assert second.node != "one"
+            assert second.epoch > first.epoch
+
+    asyncio.run(go())
+
+
+def test_a_user_takes_its_memories_along_and_leaves_none_behind(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder, lease_s=60.0) as (hosts, machines, _):
+            await remember(hosts, "alice", "staging needs the VPN")
+            expected = ["staging needs the VPN"]
+            for node in ("one", "two", "one", "two"):
+                async with hosts.kept_asleep("alice"):
+                    await hosts._move("alice", node)
+                assert await contents(hosts, "alice") == expected
+                expected.append(f"staging was on {node} {len(expected)}")
+                await remember(hosts, "alice", expected[-1])
+                expected.sort()
+                left = {name: machine.files_of("alice") for name, machine in machines.nodes.items() if name != node}
+                assert left.pop("") == ["placement.json"]
+                assert not any(left.values())
+            async with hosts.kept_home("alice"):
+                assert await contents(hosts, "alice") == expected
+                assert not any(machine.files_of("alice") for name, machine in machines.nodes.items() if name)
+                assert not list((tmp_path / "archive").rglob("*.snapshot"))
+
+    asyncio.run(go())
+
+
+def publish(broker: Broker, user_id: str, numbers: range) -> None:
+    """Publish events that become memories, and wait for their acknowledgements."""
+    with Publisher(broker.endpoints.ingest) as publisher:
+        for number in numbers:
+            payload = {"text": f"Please check lamp number {number} in the house of {user_id} and note what you find"}
+            publisher.publish(
+                {
+                    "event_type": "chat.user_msg",
+                    "user_id": user_id,
+                    "event_id": f"{user_id}-{number}",
+                    "payload": payload,
+                }
+            )
+
+
+@asynccontextmanager
+async def dispatched(
+    broker: Broker, folder: Path, hosts: Hosts, archive_interval_s: float
+) -> AsyncIterator[tuple[Dispatcher, AsyncSubscriber]]:
+    journal = AsyncSubscriber(*broker.endpoints, "memory")
+    async with dispatching(journal, folder, hosts, DaemonSettings(batch_events=4), archive_interval_s) as dispatcher:
+        yield dispatcher, journal
+
+
+def test_events_that_a_lost_node_had_not_archived_are_delivered_again(
+    broker: Broker, tmp_path: Path, embedder: Embedder
+) -> None:
+    async def go() -> None:
+        async with (
+            cluster(tmp_path, ("one", "two"), embedder) as (hosts, machines, placements),
+            dispatched(broker, tmp_path, hosts, 3600.0) as (dispatcher, journal),
+        ):
+            placements.move("alice", "one")
+            await asyncio.to_thread(publish, broker, "alice", range(10))
+            await dispatcher.wait({"alice": 10}, 30.0)
+            assert len(await contents(hosts, "alice")) == 10
+            await dispatcher.commit()
+            assert await journal.cursor() == 0  # nothing is archived yet
+            machines.nodes["one"].pause()
+            await asyncio.to_thread(publish, broker, "alice", range(10, 15))
+            await dispatcher.wait({"alice": 15}, 30.0)
+            assert len(await contents(hosts, "alice")) == 15
+            assert placements.of("alice").node != "one"
+
+    asyncio.run(go())
+
+
+def test_the_journal_is_freed_once_events_are_archived(broker: Broker, tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with (
+            cluster(tmp_path, ("one",), embedder) as (hosts, machines, placements),
+            dispatched(broker, tmp_path, hosts, 0.05) as (_, journal),
+        ):
+            placements.move("alice", "one")
+            placements.move("bob", "one")
+            await asyncio.to_thread(publish, broker, "alice", range(10))
+            await asyncio.to_thread(publish, broker, "bob", range(10))
+            while await journal.cursor() < 20:
+                await asyncio.sleep(0.05)
+            machines.nodes["one"].pause()
+            assert len(await contents(hosts, "alice")) == len(await contents(hosts, "bob")) == 10
+            assert placements.of("alice").archived is not None
+
+    asyncio.run(go())
+
+
+def test_nothing_is_acknowledged_that_the_archive_refuses(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", "staging needs the VPN")
+            archive = tmp_path / "archive" / "users" / "alice"
+            archive.rename(tmp_path / "away")
+            archive.touch()  # a file, in which no folder can be made
+            with pytest.raises(ArchiveUnavailableError):
+                await remember(hosts, "alice", "staging is reset on Mondays")
+            await hosts.sleep("alice")
+            assert hosts.is_away("alice")  # it stays awake, because its changes are only on that node
+            archive.unlink()
+            (tmp_path / "away").rename(archive)
+            await hosts.sleep("alice")
+            assert not hosts.is_away("alice")
+            machines.nodes["one"].is_up = False
+            assert len(await contents(hosts, "alice")) == 2
+
+    asyncio.run(go())
+
+
+def test_an_archive_that_returns_an_older_state_is_noticed(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", "staging needs the VPN")
+            shutil.copytree(tmp_path / "archive", tmp_path / "older")
+            await remember(hosts, "alice", "staging is reset on Mondays")
+            await hosts.archive("alice")
+            shutil.rmtree(tmp_path / "archive")
+            (tmp_path / "older").rename(tmp_path / "archive")
+            machines.nodes["one"].pause()
+            with pytest.raises(ArchiveDamagedError):
+                await contents(hosts, "alice")
+
+    asyncio.run(go())
+
+
+def test_a_host_without_a_lease_gives_no_answer(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", "staging needs the VPN")
+            (host,) = machines.nodes["one"].hosts
+            placement = placements.of("alice")
+            machines.nodes["one"].pause()
+            assert len(await contents(hosts, "alice")) == 1
+            assert placements.of("alice").node != "one"
+            params = encode_fields(BY_NAME["remember"].call({"text": "written by the former owner"}).params)
+            answer = partial(host.memories.call, "alice", "remember", params, 1_000.0, placement=placement)
+            assert host.memories.leased(answer) == NOT_DONE
+            answer()  # as if it had been frozen between the check of its lease and the write
+            assert await contents(hosts, "alice") == ["staging needs the VPN"]
+            async with hosts.kept_asleep("alice"):
+                await hosts._move("alice", "two" if hosts.is_away("alice") else "")
+            assert await contents(hosts, "alice") == ["staging needs the VPN"]
+
+    asyncio.run(go())
+
+
+def test_encrypted_memories_move_and_are_encrypted_everywhere(tmp_path: Path, embedder: Embedder) -> None:
+    secret = "staging needs the VPN"
+
+    async def go() -> None:
+        keys = tmp_path / "keys"
+        async with cluster(tmp_path, ("one", "two"), embedder, keys_folder=str(keys)) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", secret)
+            machines.nodes["one"].pause()
+            assert await contents(hosts, "alice") == [secret]
+            async with hosts.kept_asleep("alice"):
+                await hosts._move("alice", "two" if not hosts.is_away("alice") else "")
+            assert await contents(hosts, "alice") == [secret]
+
+    asyncio.run(go())
+    assert not any(secret.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_an_unfinished_erasure_keeps_a_user_at_home(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one",), embedder) as (hosts, machines, placements):
+            placements.move("alice", "")
+            await remember(hosts, "alice", "staging needs the VPN")
+            intent = machines.nodes[""].folder / "users" / "alice" / INTENT_FILE
+            intent.touch()
+            with pytest.raises(UnavailableError, match="erasure"):
+                async with hosts.kept_asleep("alice"):
+                    await hosts._move("alice", "one")
+            intent.unlink()
+            assert await contents(hosts, "alice") == ["staging needs the VPN"]
+            assert not hosts.is_away("alice")
+
+    asyncio.run(go())
+
+
+def test_tools_without_a_daemon_reach_users_on_other_nodes(tmp_path: Path, embedder: Embedder) -> None:
+    home = tmp_path / "home"
+
+    async def go() -> Settings:
+        async with cluster(tmp_path, ("one",), embedder) as (hosts, machines, placements):
+            for user_id in ("alice", "bob", "carol"):
+                placements.move(user_id, "one")
+                await remember(hosts, user_id, "staging needs the VPN")
+            return machines.settings
+
+    settings = asyncio.run(go())
+    away = [user_id for user_id in ("alice", "bob", "carol") if away_since(user_folder(home, user_id)) is not None]
+    assert away == ["alice", "bob", "carol"]
+    assert [(part.entries, part.findings) for part in verify_folder(home, settings, lambda *_: None)] == [(1, ())] * 3
+    with pytest.raises(SettingsError, match=r"archive\.url"):
+        list(verify_folder(home, Settings(), lambda *_: None))
+    now = datetime(2026, 2, 16, tzinfo=UTC)
+    manifest = make_backup(home, tmp_path / "backup", settings, now, lambda *_: None)
+    assert [part.entries for part in manifest.parts] == [1] * 3
+    assert len(list(export_user(home, settings, "carol", lambda *_: None))) == 2
+    with open_memory(home, settings, "alice") as memory:
+        assert memory.stats().memories == 1
+        memory.remember("staging is reset on Mondays")
+    restore_user(tmp_path / "backup", home, "bob", settings, now, lambda *_: None, replace=True)
+    for user_id, expected in (("alice", 2), ("bob", 1)):
+        assert away_since(user_folder(home, user_id)) is None
+        assert not (tmp_path / "archive" / "users" / user_id).exists()
+        with open_memory(home, settings, user_id) as memory:
+            assert memory.stats().memories == expected
+
+
+def test_events_are_not_blamed_for_lost_nodes(broker: Broker, tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        journal = AsyncSubscriber(*broker.endpoints, "memory")
+        settings = DaemonSettings(crashes_before_quarantine=1)
+        async with (
+            cluster(tmp_path, ("one",), embedder, lease_s=0.5) as (hosts, machines, placements),
+            dispatching(journal, tmp_path, hosts, settings, 3600.0) as dispatcher,
+        ):
+            placements.move("alice", "one")
+            assert await contents(hosts, "alice") == []  # the host has a lease now
+            machines.nodes["one"].pause()
+            await asyncio.to_thread(publish, broker, "alice", range(1))
+            await dispatcher.wait({"alice": 1}, 60.0)
+            assert not await journal.quarantined(0, 10)
+            assert len(await contents(hosts, "alice")) == 1
+
+    asyncio.run(go())
