@@ -1,9 +1,10 @@
 """Make a consistent backup of a data folder, even while a daemon runs, and check a backup against its manifest.
 
-Each part is an LMDB snapshot. Users are copied before the journal, so the copied journal contains every event of the
-copied stores. Its cursors are set to their values from before the first copy, so later events are redelivered to the
-stores, which recognise them. Derived files, tokens and keys are not copied. Every copy is checked, and the backup gets
-its final name only when all of it is durable. The manifest lists each file with its size and SHA-256.
+Each part is an LMDB snapshot; for a user on another node of a cluster, the newest state of the archive. Users are
+copied before the journal, so the copied journal contains every event of the copied stores. Its cursors are set to their
+values from before the first copy, so later events are redelivered to the stores, which recognise them. Derived files,
+tokens and keys are not copied. Every copy is checked, and the backup gets its final name only when all of it is
+durable. The manifest lists each file with its size and SHA-256.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Annotated
 
 import msgspec
 
+from memory_agent.archiving import away_since, copy_archived
 from memory_agent.care.checkup import PartReport, check_user
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
@@ -89,12 +91,15 @@ class _Copier:
         journal = journal_folder(self._data_dir)
         has_journal = (journal / DATA_FILE).exists()
         known = cursors(journal, self._settings.relay.journal) if has_journal else {}
-        users = (user for user in known_users(self._data_dir) if has_records(user_folder(self._data_dir, user)))
-        parts, left_out = self._users(list(users))
+        parts, left_out = self._users([user for user in known_users(self._data_dir) if self._has_memories(user)])
         parts += self._owners()
         if has_journal:
             parts.append(self._journal(journal, known))
         return Manifest(format=FORMAT, version=VERSION, made_at=now, parts=tuple(parts), left_out=tuple(left_out))
+
+    def _has_memories(self, user_id: str) -> bool:
+        folder = user_folder(self._data_dir, user_id)
+        return has_records(folder) or away_since(folder) is not None
 
     def _users(self, users: Sequence[str]) -> tuple[list[Part], list[str]]:
         parts, left_out = [], []
@@ -109,9 +114,12 @@ class _Copier:
         return parts, left_out
 
     def _user(self, user_id: str) -> Part:
-        target = self._of(user_id) / RECORDS_FOLDER
-        target.mkdir(mode=0o700, parents=True)
-        _copy(user_folder(self._data_dir, user_id) / RECORDS_FOLDER, target, self._settings.store.map_size_bytes)
+        target, folder = self._of(user_id) / RECORDS_FOLDER, user_folder(self._data_dir, user_id)
+        if has_records(folder):
+            target.mkdir(mode=0o700, parents=True)
+            _copy(folder / RECORDS_FOLDER, target, self._settings.store.map_size_bytes)
+        else:
+            copy_archived(self._data_dir, self._settings, user_id, target)
         key = open_user_key(self._settings.encryption, self._data_dir, user_id)
         checked = check_user(target.parent, user_id, self._settings.store, lambda *_: None, key, is_copy=True)
         if checked.findings:

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from memory_agent.archiving import current_files
 from memory_agent.errors import EncryptionKeyMissingError, IndexDamagedError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge import faults_of_knowledge
 from memory_agent.layout import Layout
@@ -53,7 +54,7 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, open_user_key
-from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.folders import known_users
 from memory_agent.storage.owners import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.passages import graph_files
 from memory_agent.storage.snapshot import (
@@ -119,7 +120,8 @@ def verify_folder(
         progress = partial(_report_part, report, one) if len(users) <= _FEW_USERS else _report_nothing
         try:
             key = open_user_key(settings.encryption, data_dir, one)
-            yield check_user(user_folder(root, one), one, settings.store, progress, key, is_copy=backup is not None)
+            with current_files(root, settings, one) as (folder, is_copy):
+                yield check_user(folder, one, settings.store, progress, key, is_copy=is_copy or backup is not None)
         except EncryptionKeyMissingError as error:
             if on_missing_key is None:
                 raise

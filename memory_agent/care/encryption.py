@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from memory_agent.archiving import fetch_home
 from memory_agent.care.checkup import OnMissingKey
 from memory_agent.care.offline import erase_events
 from memory_agent.erasure.logs import encrypt_intent
@@ -103,6 +104,7 @@ def _encrypt_users(
     folders = {one: user_folder(data_dir, one) for one in users}
     encrypted = []
     for one, folder in folders.items():
+        fetch_home(data_dir, settings, one)
         if not has_records(folder):
             remove_plain_caches(folder)
             continue

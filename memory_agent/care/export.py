@@ -32,6 +32,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from memory_agent.archiving import current_files
 from memory_agent.erasure.eraser import note_reimported
 from memory_agent.erasure.logs import fingerprint, read_history
 from memory_agent.erasure.request import passes, with_excluded_memories
@@ -137,7 +138,14 @@ def export_user(
     if not folder.exists():
         raise InvalidInputError("user", f"{user_id} has no memories in {data_dir}")
     key = open_user_key(settings.encryption, data_dir, user_id)
-    return export_lines(folder, user_id, settings.store, report, key, check_filter(filter))
+    return _export_current(data_dir, settings, user_id, report, key, check_filter(filter))
+
+
+def _export_current(
+    data_dir: Path, settings: Settings, user_id: str, report: Report, key: UserKey | None, filter: MemoryFilter | None
+) -> Iterator[bytes]:
+    with current_files(data_dir, settings, user_id) as (folder, _):
+        yield from export_lines(folder, user_id, settings.store, report, key, filter)
 
 
 def import_user(

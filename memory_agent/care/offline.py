@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from memory_agent.archiving import fetch_home
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import History, fingerprint, read_history
 from memory_agent.erasure.request import (
@@ -75,9 +76,9 @@ def open_memory(
 ) -> Memory:
     """Open a user's memory from its files, creating it if it does not exist.
 
-    Finishes an interrupted restore. Does not apply retention, so that reading erases nothing; `retention` passes the
-    rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises `DaemonRunningError`, and the same errors as
-    `Memory.open`.
+    Finishes an interrupted restore. The files of a user on another node of a cluster are restored from the archive.
+    Does not apply retention, so that reading erases nothing; `retention` passes the rules to `Memory.erasure`. `shared`
+    comes from `shared_items`. Raises `DaemonRunningError`, and the same errors as `Memory.open`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
@@ -125,6 +126,7 @@ def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
     layout = Layout(data_dir)
     layout.create()
     layout.finish_restore()
+    fetch_home(data_dir, settings, user_id)
     return user_folder(data_dir, user_id)
 
 

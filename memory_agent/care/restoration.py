@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from memory_agent.archiving import fetch_home, forget_archive
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events, erase_events_of, erase_user, erased_events, open_memory
@@ -76,6 +77,8 @@ def restore_all(
             _require_usable(backup, stage, data_dir, settings)
             again = _reapply_erasures(stage, stage, data_dir, settings, manifest.made_at, now, warn)
             flush_tree(stage)
+            for user_id in known_users(data_dir):
+                forget_archive(data_dir, settings, user_id)
             aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
             move_folders(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
     return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
@@ -116,6 +119,7 @@ def restore_user(
             # Rewind before the moves: repeated events are recognised, but missed events would be lost.
             _rewind(data_dir, settings, cursor)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
+        forget_archive(data_dir, settings, user_id)
         move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
 
@@ -138,6 +142,7 @@ def replay_user(
     if user_id == SHARED_USER:
         raise InvalidInputError("user", f"{user_id}: shared items are not in the journal; restore them from a backup")
     with _exclusive(data_dir, [user_id]):
+        fetch_home(data_dir, settings, user_id)
         if not replace and folder.exists() and any(folder.iterdir()):
             reason = f"{user_id} already has memories; --replace moves them aside, and {NOT_IN_JOURNAL} stay there"
             raise InvalidInputError("user", reason)
