@@ -20,6 +20,7 @@ from memory_agent.settings import DaemonSettings, Settings, SharedSettings
 from ops.demo import scenes
 from ops.demo.books import close_the_books
 from ops.demo.coding_agent import connect_an_agent
+from ops.demo.machines import lose_a_machine
 from ops.demo.on_call import learn_for_three_weeks
 from ops.demo.screen import Screen
 from ops.demo.sharing import share_what_worked
@@ -96,6 +97,8 @@ def _play(stage: Stage, took_s: float) -> None:
     connect_an_agent(stage)
     screen.scene("9  A user shares what worked, and the outcomes of others' runs show its value")
     share_what_worked(stage)
+    screen.scene("10  A daemon with two more machines, one of which dies in the middle of work")
+    lose_a_machine(screen)
 
 
 def _end(screen: Screen, took_s: float) -> int:
