@@ -93,6 +93,11 @@ class Layout:
         return self.run / "http"
 
     @property
+    def node_marker(self) -> Path:
+        """The file that marks the folder of a machine that joined a daemon."""
+        return self.data_dir / "node"
+
+    @property
     def hooks(self) -> Path:
         """The folder with the hook events that no daemon has acknowledged yet."""
         return self.data_dir / "hooks"

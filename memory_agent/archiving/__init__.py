@@ -6,10 +6,11 @@ of a cluster). `placements` records the node of each user.
 
 from memory_agent.archiving.chain import Restored
 from memory_agent.archiving.objects import Objects, ObjectStore
-from memory_agent.archiving.placements import Placements, away_since
+from memory_agent.archiving.placements import Placements, is_away, read_placement
 from memory_agent.archiving.restoration import restore
 from memory_agent.archiving.user_archive import Copy, Limits, UserArchive
 from memory_agent.archiving.user_files import (
+    ARCHIVE_COPY,
     UserFiles,
     copy_archived,
     copy_records,
@@ -19,6 +20,7 @@ from memory_agent.archiving.user_files import (
 )
 
 __all__ = [
+    "ARCHIVE_COPY",
     "Copy",
     "Limits",
     "ObjectStore",
@@ -27,11 +29,12 @@ __all__ = [
     "Restored",
     "UserArchive",
     "UserFiles",
-    "away_since",
     "copy_archived",
     "copy_records",
     "current_files",
     "fetch_home",
     "forget_archive",
+    "is_away",
+    "read_placement",
     "restore",
 ]

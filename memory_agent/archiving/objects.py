@@ -131,6 +131,10 @@ class Objects:
         """Delete everything in the folders of these epochs. Durable on return."""
         self._remove([_folder(epoch) for epoch in epochs], recursive=True)
 
+    def remove_before(self, epoch: int) -> None:
+        """Delete everything of earlier epochs. Durable on return. Idempotent."""
+        self.remove_epochs([earlier for earlier in self.epochs() if earlier < epoch])
+
     def remove_all(self) -> None:
         """Delete everything of this user. Durable on return. Idempotent."""
         if self._list(""):
@@ -187,7 +191,8 @@ class Objects:
             return result  # type: ignore[return-value]
         if may_be_missing and isinstance(failure, FileNotFoundError):
             raise failure
-        raise ArchiveUnavailableError(f"{what}: {type(failure).__name__}: {failure}") from failure
+        reason = failure.strerror if isinstance(failure, OSError) else None  # other texts may contain secrets
+        raise ArchiveUnavailableError(f"{what}: {reason or type(failure).__name__}") from failure
 
     def _start(self, work: Callable[[], None]) -> None:
         try:

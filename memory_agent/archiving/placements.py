@@ -19,6 +19,8 @@ from memory_agent.storage.folders import user_folder
 from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
+EPOCHS_OF_ARCHIVE = 1_000_000
+"""How many epochs the archive has for each epoch of a placement: one for each time that the files are opened."""
 
 
 class Placements:
@@ -42,17 +44,25 @@ class Placements:
         return None if is_new else placement
 
     def move(self, user_id: str, node: str) -> Placement:
-        """Begin a new epoch on `node` and return it. Durable on return. Raises `StoreError`."""
+        """Begin a new epoch on `node` and return it. Durable on return. Raises `StoreError`.
+
+        The archive of a user who was at home, or is new, begins with the former epoch.
+        """
         former = self.of(user_id)
         # Seconds since 1970, so that a user who was erased never gets an earlier epoch again.
-        moved = msgspec.structs.replace(former, node=node, epoch=max(former.epoch + 1, int(time.time())))
+        epoch = max(former.epoch + 1, int(time.time()))
+        since = former.archived_since if former.node != HOME else former.epoch or epoch
+        moved = msgspec.structs.replace(former, node=node, epoch=epoch, archived_since=since)
         self._write(user_id, moved)
         return moved
 
     def note_archived(self, user_id: str, position: Position) -> None:
-        """Note the newest state of the archive. Durable with the next `save` or `move`."""
-        self._known[user_id] = msgspec.structs.replace(self.of(user_id), archived=position)
-        self._unsaved.add(user_id)
+        """Note the newest state of the archive, unless it is of another epoch. Durable with `save` or `move`."""
+        placement = self.of(user_id)
+        is_newer = placement.archived is None or position > placement.archived
+        if is_newer and position.epoch // EPOCHS_OF_ARCHIVE == placement.epoch:
+            self._known[user_id] = msgspec.structs.replace(placement, archived=position)
+            self._unsaved.add(user_id)
 
     def save(self, user_id: str) -> None:
         """Write what was noted about a user that went to sleep, and free its memory here. Raises `StoreError`."""
@@ -88,13 +98,12 @@ def read_placement(folder: Path) -> Placement:
     file = folder / PLACEMENT_FILE
     try:
         return msgspec.json.decode(verify_checksum(file.read_bytes()), type=Placement)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Placement()
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise StoreError(f"{file} cannot be read: {error}") from error
 
 
-def away_since(folder: Path) -> int | None:
-    """Return when a user was placed on another node, in seconds since 1970, or None if the user is at home."""
-    placement = read_placement(folder)
-    return None if placement.node == HOME else placement.epoch
+def is_away(folder: Path) -> bool:
+    """Whether the user of this folder at home is on another node. Raises `StoreError` if the placement is damaged."""
+    return read_placement(folder).node != HOME

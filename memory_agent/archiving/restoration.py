@@ -45,12 +45,14 @@ def restore(
     target: Path,
     at_least: Position | None = None,
     settings: StoreSettings | None = None,
+    since: int = 0,
 ) -> Restored | None:
     """Write the newest archived state into the folder `target`, which must not exist. Durable on return.
 
-    `target` is the folder of the records (`RECORDS_FOLDER` in the user's folder). Returns None if there is no archive
-    and `at_least` is None. Raises `ArchiveDamagedError` if objects are missing or damaged, or if the newest state is
-    older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and `StoreError`. Needs no encryption key.
+    `target` is the folder of the records (`RECORDS_FOLDER` in the user's folder). Objects of epochs before `since` do
+    not count. Returns None if there is no archive and `at_least` is None. Raises `ArchiveDamagedError` if objects are
+    missing or damaged, or if the newest state is older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and
+    `StoreError`. Needs no encryption key.
     """
     if target.exists():
         raise InvalidInputError("target", f"{target} already exists")
@@ -62,7 +64,7 @@ def restore(
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(mode=0o700)
             try:
-                restored = _Restoration(objects, user_id, partial, map_size_bytes).run()
+                restored = _Restoration(objects, user_id, partial, map_size_bytes, since).run()
                 _require_recent(user_id, restored, at_least)
                 break
             except (FileNotFoundError, ArchiveDamagedError) as error:
@@ -90,7 +92,8 @@ def _require_recent(user_id: str, restored: Restored | None, at_least: Position 
 class _Restoration:
     """One attempt to restore into the empty folder `folder`."""
 
-    def __init__(self, objects: Objects, user_id: str, folder: Path, map_size_bytes: int) -> None:
+    def __init__(self, objects: Objects, user_id: str, folder: Path, map_size_bytes: int, since: int) -> None:
+        self._since = since
         self._objects = objects
         self._user_id = user_id
         self._folder = folder
@@ -116,7 +119,7 @@ class _Restoration:
 
     def _chain(self) -> list[_Object]:
         """Return the objects to read, oldest first: a snapshot, then increments and bases."""
-        epochs = self._objects.epochs()
+        epochs = [epoch for epoch in self._objects.epochs() if epoch >= self._since]
         found = next((parts for epoch in reversed(epochs) if (parts := self._of_epoch(epoch))), [])
         if not found and epochs != self._objects.epochs():  # a new owner has replaced what was listed
             raise FileNotFoundError(f"of the epochs {epochs}")

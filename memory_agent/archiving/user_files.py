@@ -17,30 +17,32 @@ import msgspec
 
 from memory_agent.archiving.chain import Restored
 from memory_agent.archiving.objects import ObjectStore
-from memory_agent.archiving.placements import PLACEMENT_FILE, Placements, away_since, read_placement
+from memory_agent.archiving.placements import EPOCHS_OF_ARCHIVE, PLACEMENT_FILE, Placements, is_away, read_placement
 from memory_agent.archiving.restoration import restore
 from memory_agent.archiving.user_archive import UserArchive
-from memory_agent.errors import SettingsError, StoreError
+from memory_agent.errors import FencedError, SettingsError, StoreError
 from memory_agent.records.placement import HOME, Placement, Position
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_key_of, open_records
+from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_key_of, open_records, own
 from memory_agent.storage.folders import user_folder
 from relay.disk import OnCommit, flush, write_private
 
 _MARKER_FILE = "placed.json"
 _SCRATCH_FOLDER = "archiving"
-_MOST_OPENINGS = 1_000_000
-"""Each opening begins a new epoch of the archive, between those of the placement and of the next one."""
+ARCHIVE_COPY = ".archive-copy-"
+"""Prefix of folders with temporary copies of an archive. A killed command leaves them behind."""
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The placement for which the files next to it were restored or created, and how often they were opened since.
+    """What the files next to it are: those of the placement with this epoch, opened so often since.
 
-    `archived` is the state of the archive, if the files are closed and equal to it.
+    `is_left`: the user left after that epoch, so the files are not current. `archived` is the state of the archive, if
+    the files are closed and equal to it. Files without a marker belong to a user who never left home.
     """
 
     epoch: int
     openings: int = 0
+    is_left: bool = False
     archived: Restored | None = None
 
 
@@ -59,21 +61,35 @@ class UserFiles:
     def prepare(self, user_id: str, placement: Placement, copy: Callable[[Path], None]) -> OnCommit | None:
         """Make the files of a sleeping user current. Return the receiver of their changes; None at home.
 
-        `copy` copies the user's records into an empty folder, for a snapshot. Raises `ArchiveUnavailableError`,
-        `ArchiveDamagedError` and `StoreError`.
+        `copy` copies the user's records into an empty folder, for a snapshot. Raises `FencedError` for a placement that
+        is over, and `ArchiveUnavailableError`, `ArchiveDamagedError` and `StoreError`.
         """
         folder = user_folder(self._data_dir, user_id)
+        self.require_current(user_id, placement)
         if self.is_home:
             self._come_home(folder, user_id, placement)
             return None
         marker = self._marker(folder)
         if marker is None or marker.epoch != placement.epoch:
-            marker = _Marker(epoch=placement.epoch, archived=self._restore(folder, user_id, placement))
+            marker = self._restored(folder, user_id, placement)
         self._write_marker(folder, msgspec.structs.replace(marker, openings=marker.openings + 1, archived=None))
-        archive = self._archive_of(folder, user_id, marker.epoch * _MOST_OPENINGS + marker.openings + 1)
+        archive = self._archive_of(folder, user_id, placement.epoch * EPOCHS_OF_ARCHIVE + marker.openings + 1)
         archive.start(copy, marker.archived)
         self._archives[user_id] = archive
         return archive.note
+
+    def require_current(self, user_id: str, placement: Placement) -> None:
+        """Raise `FencedError` if this placement is known to be over: a late request must not open the files."""
+        folder = user_folder(self._data_dir, user_id)
+        if self.is_home:
+            known = read_placement(folder)
+            is_over, epoch = (known.node, known.epoch) != (placement.node, placement.epoch), known.epoch
+        else:
+            marker = self._marker(folder)
+            epoch = 0 if marker is None else marker.epoch + marker.is_left
+            is_over = placement.epoch < epoch
+        if is_over:
+            raise FencedError(str(folder), placement.epoch, epoch)
 
     def archive(self, user_id: str) -> Position | None:
         """Archive everything committed before this call. Returns None at home. Raises `ArchiveUnavailableError`."""
@@ -81,63 +97,112 @@ class UserFiles:
         return None if archive is None else archive.flush()
 
     def close(self, user_id: str) -> Position | None:
-        """Like `archive`, for a closed memory. If it fails, call it again; the changes remain in the files."""
-        archive = self._archives.get(user_id)
-        if archive is None:
-            return None
-        position = archive.flush()
-        del self._archives[user_id]
-        folder = user_folder(self._data_dir, user_id)
+        """Like `archive`, for a closed memory. If it fails, call it again; the changes remain in the files.
+
+        Also archives what an earlier process left in the files. Returns None if there is nothing to archive.
+        """
+        folder, archive = user_folder(self._data_dir, user_id), self._archives.get(user_id)
         marker = self._marker(folder)
-        if marker is not None:
-            self._write_marker(folder, msgspec.structs.replace(marker, archived=archive.state))
+        if self.is_home or marker is None or marker.is_left:
+            return None
+        if archive is None:
+            if marker.archived is not None:
+                return marker.archived.position
+            marker = msgspec.structs.replace(marker, openings=marker.openings + 1)
+            self._write_marker(folder, marker)
+            archive = self._archive_of(folder, user_id, marker.epoch * EPOCHS_OF_ARCHIVE + marker.openings)
+            archive.start(partial(copy_records, folder, user_id, self._settings))
+        position = archive.flush()
+        self._archives.pop(user_id, None)
+        self._write_marker(folder, msgspec.structs.replace(marker, archived=archive.state))
         return position
 
     def forget(self, user_id: str) -> None:
         """Note that the memory was closed after a failure. Changes that are not archived yet remain in the files."""
         self._archives.pop(user_id, None)
 
-    def release(self, user_id: str, epoch: int) -> Position | None:
-        """Archive the files of a sleeping user at home, and delete the files on any node; return the archive's state.
+    def release(self, user_id: str, placement: Placement) -> Position | None:
+        """Archive the files of a sleeping user at home, and let go of them; return the state of the archive.
 
-        Returns None on other nodes, where a user is archived before it sleeps. Raises as `prepare`.
+        From then on the files do not count, and `discard` deletes them. Returns None if there are none. Raises
+        `FencedError` if the placement is over or a memory was opened meanwhile, and the errors of `prepare`.
         """
         folder, position = user_folder(self._data_dir, user_id), None
-        if self.is_home and has_records(folder):
-            archive = self._archive_of(folder, user_id, epoch * _MOST_OPENINGS)
-            archive.start(partial(copy_records, folder, user_id, self._settings))
-            position = archive.flush()
-        self._delete(folder)
+        self.require_current(user_id, placement)
+        self._come_home(folder, user_id, placement)
+        lock = own(folder, "host", self._settings.store.takeover_after_s)
+        try:
+            self.require_current(user_id, placement)
+            if has_records(folder):
+                archive = self._archive_of(folder, user_id, placement.epoch * EPOCHS_OF_ARCHIVE)
+                archive.start(partial(copy_records, folder, user_id, self._settings))
+                position = archive.flush()
+            with lock.swapping():
+                self._write_marker(folder, _Marker(epoch=placement.epoch, is_left=True))
+        finally:
+            lock.release()
         return position
 
-    def discard(self, user_id: str) -> None:
-        """Delete what must not outlive a user at home: the files on another node, or, called at home, the archive.
+    def discard(self, user_id: str, epoch: int) -> None:
+        """Delete files of a user who left this node, before this epoch of the placement. At home, the placement stays.
 
-        Raises `StoreError` and `ArchiveUnavailableError`.
+        Raises `StoreError`.
         """
-        if self.is_home:
-            self._store.of_user(user_id).remove_all()
-        else:
-            self._delete(user_folder(self._data_dir, user_id))
+        folder = user_folder(self._data_dir, user_id)
+        if folder.exists():
+            self._write_marker(folder, _Marker(epoch=epoch - 1, is_left=True))
+            self._delete(folder)
 
-    def copy_archived(self, user_id: str, placement: Placement, target: Path) -> None:
+    def discard_archive(self, user_id: str, epoch: int) -> None:
+        """Delete what was archived before this epoch of the placement. Raises `ArchiveUnavailableError`."""
+        self._store.of_user(user_id).remove_before(epoch * EPOCHS_OF_ARCHIVE)
+
+    def copy_archived(self, user_id: str, placement: Placement, target: Path) -> Restored | None:
         """Restore the user's archive into the folder `target`. Raises as `prepare`."""
-        restore(self._store.of_user(user_id), user_id, target, placement.archived, self._settings.store)
+        return restore(
+            self._store.of_user(user_id),
+            user_id,
+            target,
+            placement.archived,
+            self._settings.store,
+            placement.archived_since * EPOCHS_OF_ARCHIVE,
+        )
 
     def _come_home(self, folder: Path, user_id: str, placement: Placement) -> None:
         """Restore the files if they are elsewhere, then delete the archive: from now on, the files are the truth."""
-        if placement.epoch and not has_records(folder):
-            restored = self._restore(folder, user_id, placement)
-            self._write_marker(folder, _Marker(epoch=placement.epoch, archived=restored))
-        if self._marker(folder) is not None:  # the archive was not deleted yet
-            self._store.of_user(user_id).remove_all()
-            (folder / _MARKER_FILE).unlink()
+        if not self.is_settled(user_id, placement):
+            if not self._is_at_home(folder, placement):
+                self._restored(folder, user_id, placement)
+            self.settle(user_id, placement)
 
-    def _restore(self, folder: Path, user_id: str, placement: Placement) -> Restored | None:
+    def fetch(self, user_id: str, placement: Placement) -> None:
+        """Restore the files of a user who is not at home yet. Raises as `prepare`."""
+        self._restored(user_folder(self._data_dir, user_id), user_id, placement)
+
+    def is_settled(self, user_id: str, placement: Placement) -> bool:
+        """Whether the files at home are the truth, and there is no archive."""
+        folder = user_folder(self._data_dir, user_id)
+        return placement.node == HOME and self._marker(folder) is None and self._is_at_home(folder, placement)
+
+    def settle(self, user_id: str, placement: Placement) -> None:
+        """Delete the archive of a user whose files are at home, where the user was placed. Raises as `prepare`."""
+        self.discard_archive(user_id, placement.epoch + 1)
+        (user_folder(self._data_dir, user_id) / _MARKER_FILE).unlink(missing_ok=True)
+
+    def _is_at_home(self, folder: Path, placement: Placement) -> bool:
+        marker = self._marker(folder)
+        has_files = has_records(folder) or not placement.epoch
+        return has_files and (marker is None or marker.epoch == placement.epoch)
+
+    def _restored(self, folder: Path, user_id: str, placement: Placement) -> _Marker:
+        """Replace the files by the archive's, and return their marker. An interrupted restoration is repeated."""
+        self._write_marker(folder, _Marker(epoch=placement.epoch - 1, is_left=True))
         self._delete(folder)
-        return restore(
-            self._store.of_user(user_id), user_id, folder / RECORDS_FOLDER, placement.archived, self._settings.store
-        )
+        restored = self.copy_archived(user_id, placement, folder / RECORDS_FOLDER)
+        last = 0 if restored is None else restored.position.epoch - placement.epoch * EPOCHS_OF_ARCHIVE
+        marker = _Marker(epoch=placement.epoch, openings=max(0, last), archived=restored)
+        self._write_marker(folder, marker)
+        return marker
 
     def _archive_of(self, folder: Path, user_id: str, epoch: int) -> UserArchive:
         return UserArchive(self._store.of_user(user_id), user_id, epoch, folder / _SCRATCH_FOLDER)
@@ -156,10 +221,10 @@ class UserFiles:
             raise StoreError(f"{folder}: {error.strerror}") from error
 
     def _delete(self, folder: Path) -> None:
-        """Delete the files of a user, except for the placement, which is at home."""
+        """Delete the files of a user, except for the marker and, at home, the placement."""
         try:
             for path in folder.iterdir() if folder.exists() else ():
-                if path.name == PLACEMENT_FILE:
+                if path.name in (PLACEMENT_FILE, _MARKER_FILE):
                     continue
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if folder.exists():
@@ -178,21 +243,29 @@ def copy_records(folder: Path, user_id: str, settings: Settings, target: Path) -
 
 
 def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Restore the files of a user who is on another node, while no daemon runs. Durable on return.
+    """Restore the files of a user who is on another node, while no cluster runs. Durable on return. Idempotent.
 
     Does nothing for a user at home. Raises `SettingsError` without `archive.url`, and the errors of the archive.
     """
-    placements = Placements(data_dir)
-    if placements.of(user_id).node != HOME:
-        files = _home_files(data_dir, settings, user_id)
-        files.prepare(user_id, placements.move(user_id, HOME), lambda _: None)
+    placement = read_placement(user_folder(data_dir, user_id))
+    if not placement.epoch:
+        return
+    files = _home_files(data_dir, settings, user_id)
+    if files.is_settled(user_id, placement):
+        return
+    if placement.node != HOME:
+        files.fetch(user_id, placement)
+        placement = Placements(data_dir).move(user_id, HOME)
+        files.settle(user_id, placement)
+    else:
+        files.prepare(user_id, placement, lambda _: None)
 
 
 def forget_archive(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Delete the archive of a user who is on another node and whose files are about to be replaced, as `fetch_home`."""
-    placements = Placements(data_dir)
-    if placements.of(user_id).node != HOME:
-        _home_files(data_dir, settings, user_id).discard(user_id)
+    """Delete the archive of a user on another node whose archive is damaged, before other files take its place."""
+    placement = read_placement(user_folder(data_dir, user_id))
+    if placement.node != HOME:
+        _home_files(data_dir, settings, user_id).discard_archive(user_id, placement.epoch + 1)
 
 
 def copy_archived(data_dir: Path, settings: Settings, user_id: str, target: Path) -> None:
@@ -212,15 +285,16 @@ def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[
     Works while a daemon runs. Raises the same errors as `fetch_home`.
     """
     folder = user_folder(data_dir, user_id)
-    if away_since(folder) is None:
+    if not is_away(folder):
         yield folder, False
         return
-    with tempfile.TemporaryDirectory(dir=data_dir) as copy:
+    with tempfile.TemporaryDirectory(prefix=ARCHIVE_COPY, dir=data_dir) as copy:
         copy_archived(data_dir, settings, user_id, Path(copy) / RECORDS_FOLDER)
         yield Path(copy), True
 
 
 def _home_files(data_dir: Path, settings: Settings, user_id: str) -> UserFiles:
+    """Raises `SettingsError` without `archive.url`."""
     if not settings.archive.url:
         raise SettingsError("archive.url", f"is not set, but the memories of {user_id} are in an archive")
     return UserFiles(data_dir, settings, is_home=True)

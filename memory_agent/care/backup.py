@@ -19,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from memory_agent.archiving import away_since, copy_archived
+from memory_agent.archiving import copy_archived, is_away
 from memory_agent.care.checkup import PartReport, check_user
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
@@ -99,7 +99,7 @@ class _Copier:
 
     def _has_memories(self, user_id: str) -> bool:
         folder = user_folder(self._data_dir, user_id)
-        return has_records(folder) or away_since(folder) is not None
+        return has_records(folder) or is_away(folder)
 
     def _users(self, users: Sequence[str]) -> tuple[list[Part], list[str]]:
         parts, left_out = [], []

@@ -22,7 +22,13 @@ from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_ma
 from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.logs import HISTORY_FOLDER, History, read_history
-from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
+from memory_agent.errors import (
+    ArchiveDamagedError,
+    BackupDamagedError,
+    EncryptionKeyMissingError,
+    InvalidInputError,
+    StoreEncryptedError,
+)
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
@@ -78,7 +84,7 @@ def restore_all(
             again = _reapply_erasures(stage, stage, data_dir, settings, manifest.made_at, now, warn)
             flush_tree(stage)
             for user_id in known_users(data_dir):
-                forget_archive(data_dir, settings, user_id)
+                _come_home(data_dir, settings, user_id)
             aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
             move_folders(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
     return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
@@ -118,8 +124,8 @@ def restore_user(
         if user_id != SHARED_USER:  # shared items have no events
             # Rewind before the moves: repeated events are recognised, but missed events would be lost.
             _rewind(data_dir, settings, cursor)
+        _come_home(data_dir, settings, user_id)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
-        forget_archive(data_dir, settings, user_id)
         move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
 
@@ -154,6 +160,14 @@ def replay_user(
             with open_memory(data_dir, settings, user_id) as memory:
                 memory.erasure.erase_again(History(), _EPOCH, known)
     return _restored(data_dir, (), aside, None, {user_id: len(known)} if known else {})
+
+
+def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
+    """Restore the files of a user on another node, so that they are moved aside; give up a damaged archive."""
+    try:
+        fetch_home(data_dir, settings, user_id)
+    except ArchiveDamagedError:
+        forget_archive(data_dir, settings, user_id)
 
 
 def _reapply_erasures(

@@ -69,6 +69,11 @@ class Directory:
         self._seats[user_id] = seat
         return seat.host
 
+    def host_of(self, user_id: str) -> str | None:
+        """Return the host of an awake user, else None. Does not count as a request."""
+        seat = self._seats.get(user_id)
+        return None if seat is None else seat.host
+
     def node_of(self, user_id: str) -> str | None:
         """Return the node of an awake user, else None."""
         seat = self._seats.get(user_id)
@@ -115,7 +120,7 @@ class Directory:
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
             return None
-        shared = (user for user, seat in self._seats.items() if not seat.dedicated and busy[seat.host] > 1)
+        shared = (user for user, seat in self._seats.items() if seat.host in self._shared and busy[seat.host] > 1)
         return next((user for user in shared if self._seats[user].is_busy(now_s)), None)
 
     def awake(self) -> tuple[str, ...]:

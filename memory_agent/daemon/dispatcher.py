@@ -68,6 +68,7 @@ class Dispatcher:
         self._settings = settings
         self._notice = notice
         self._lanes: dict[str, Lane] = {}
+        self._saving: dict[str, asyncio.Task[None]] = {}
         self._parking = Parking(settings.parked_events)
         self._budget = Budget(_BUFFER_BYTES)
         self._erased: set[int] = set()
@@ -86,6 +87,9 @@ class Dispatcher:
                 tasks.create_task(self._commit_on())
                 tasks.create_task(self._save_on())
         finally:
+            for saving in self._saving.values():
+                saving.cancel()
+            await asyncio.gather(*self._saving.values(), return_exceptions=True)
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
     async def wait(self, through: dict[str, int], timeout_s: float) -> None:
@@ -298,13 +302,17 @@ class Dispatcher:
         """Archive the users on other nodes whose events are not archived yet."""
         while True:
             await asyncio.sleep(self._archive_interval_s)
-            await asyncio.gather(*(self._save(user_id, lane) for user_id, lane in self._lanes.items()))
+            for user_id, lane in self._lanes.items():
+                if user_id not in self._saving:
+                    self._saving[user_id] = asyncio.create_task(self._save(user_id, lane))
 
     async def _save(self, user_id: str, lane: Lane) -> None:
         try:
             await lane.save()
         except MemoryAgentError as error:
             log.warning("memory.not_archived", user_id=user_id, code=error.code)
+        finally:
+            self._saving.pop(user_id, None)
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from memory_agent.archiving import away_since
+from memory_agent.archiving import read_placement
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
@@ -46,7 +46,9 @@ from memory_agent.errors import (
     EncryptionKeyMissingError,
     MemoryAgentError,
     StoreDamagedError,
+    StoreError,
 )
+from memory_agent.records.placement import HOME
 from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals import SignalTable
@@ -322,9 +324,12 @@ class RetentionRounds:
 
     def _is_due(self, folder: Path, now: datetime) -> bool:
         """Whether a user who is not awake at home must be visited. Users on other nodes are, once per interval."""
-        away_since_s = away_since(folder)
-        if away_since_s is not None:
-            return now.timestamp() - away_since_s >= self._interval_s
+        try:
+            placement = read_placement(folder)
+        except StoreError:
+            return True  # opening the store reports the error
+        if placement.node != HOME:
+            return now.timestamp() - placement.epoch >= self._interval_s
         return is_due_while_closed(folder, self._rules, self._interval_s, now)
 
     def _awake_at_home(self) -> list[str]:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from memory_agent.archiving import UserFiles, copy_records
+from memory_agent.archiving import UserFiles, copy_records, fetch_home
 from memory_agent.daemon.lease import Lease
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import INTENT_FILE
@@ -41,7 +41,7 @@ from memory_agent.records.placement import Placement, Position
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights, SharedStore
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.params import AGED_AT_ONCE
+from memory_agent.verbs.params import AGED_AT_ONCE, Params
 from memory_agent.verbs.protocol import (
     NOT_DONE,
     OUTCOME_UNKNOWN,
@@ -53,7 +53,7 @@ from memory_agent.verbs.protocol import (
     encode_fault,
     encode_result,
 )
-from memory_agent.verbs.table import BY_NAME
+from memory_agent.verbs.table import BY_NAME, Verb
 from relay import SHARED_USER, CurveAuthenticator, is_curve
 from relay.access import CurvePair
 from relay.log import log
@@ -116,6 +116,13 @@ def _bound(endpoint: str, curve: CurvePair | None) -> ReplySocket:
     if curve is None or not is_curve(endpoint):
         return ReplySocket(endpoint)
     return ReplySocket(endpoint, CurveAuthenticator(curve, lambda key: key == curve.public))
+
+
+def _decoded(method: str, params: bytes) -> tuple[Verb, Params]:
+    verb = BY_NAME.get(method)
+    if verb is None or verb.answered_by != "memory":
+        raise UnknownMethodError(method)
+    return verb, decode(params, verb.params)
 
 
 def _answer(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:
@@ -276,15 +283,19 @@ class MemoryHost:
         On another node of a cluster, what a verb writes is archived before it is acknowledged.
         """
         started_s = time.monotonic()
-        memory = None
         try:
-            verb = BY_NAME.get(method)
-            if verb is None or verb.answered_by != "memory":
-                raise UnknownMethodError(method)
-            decoded = decode(params, verb.params)
+            verb, decoded = _decoded(method, params)
             memory = self._awake(user_id, placement)
-            remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
-            result = encode_result(verb.answer(memory, decoded, remaining_ms, rights))
+        except (MemoryAgentError, OSError) as error:
+            return self._fault(user_id, None, error)
+        remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
+        return self._answered(user_id, memory, verb, decoded, remaining_ms, rights)
+
+    def _answered(
+        self, user_id: str, memory: Memory, verb: Verb, params: Params, remaining_ms: float, rights: Rights
+    ) -> bytes:
+        try:
+            result = encode_result(verb.answer(memory, params, remaining_ms, rights))
             if self._files is not None and verb.repeat != "read":
                 self._files.archive(user_id)
             return result
@@ -297,13 +308,19 @@ class MemoryHost:
 
         Only the daemon wakes users: waking one here could open the store of a user who has moved to another host.
         """
-        if user_id not in self._memories:
-            return encode_fault(HostDiedError(f"{user_id} is not awake here"))
-        placement = Placement(epoch=self._epochs.get(user_id, 0))
-        reply = self.leased(lambda: self.call(user_id, method, params, deadline_ms, placement=placement))
+        reply = self.leased(lambda: self._call_awake(user_id, method, params, deadline_ms))
         if reply in (NOT_DONE, OUTCOME_UNKNOWN):
             return encode_fault(HostDiedError(f"{user_id} may have moved"))
         return reply
+
+    def _call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        memory = self._memories.get(user_id)
+        if memory is None:
+            return encode_fault(HostDiedError(f"{user_id} is not awake here"))
+        try:
+            return self._answered(user_id, memory, *_decoded(method, params), deadline_ms, NO_RIGHTS)
+        except MemoryAgentError as error:
+            return encode_fault(error)
 
     def ingest(self, user_id: str, batch: bytes, placement: Placement = NOT_PLACED) -> bytes:
         """Ingest journal entries; the reply contains an `IngestReport`. Durable on return."""
@@ -354,8 +371,8 @@ class MemoryHost:
             raise UnavailableError(f"{user_id} is not awake here")
         return position
 
-    def release(self, user_id: str, epoch: int) -> Position | None:
-        """Close the memory of a user and release its files (`UserFiles.release`).
+    def release(self, user_id: str, placement: Placement) -> Position | None:
+        """Close the memory of a user at home and release its files (`UserFiles.release`).
 
         Raises `UnavailableError` for a user with an unfinished erasure, which must end here.
         """
@@ -364,14 +381,23 @@ class MemoryHost:
             raise UnavailableError(f"an erasure of {user_id} is not finished yet")
         self.sleep(user_id)
         with self._lock(user_id):
-            return self._files.release(user_id, epoch)
+            return self._files.release(user_id, placement)
 
-    def discard(self, user_id: str) -> None:
-        """Delete what must not outlive a user at home (`UserFiles.discard`), unless the user is awake here."""
+    def discard(self, user_id: str, epoch: int) -> None:
+        """Delete the files that a user left here before an epoch of the placement (`UserFiles.discard`)."""
         assert self._files is not None
         with self._lock(user_id):
-            if user_id not in self._memories:
-                self._files.discard(user_id)
+            if self._epochs.get(user_id, 0) < epoch:
+                memory = self._memories.pop(user_id, None)
+                if memory is not None:
+                    memory.abandon()
+                    self._forget(user_id)
+                self._files.discard(user_id, epoch)
+
+    def discard_archive(self, user_id: str, epoch: int) -> None:
+        """As `UserFiles.discard_archive`."""
+        assert self._files is not None
+        self._files.discard_archive(user_id, epoch)
 
     def sleep(self, user_id: str) -> Position | None:
         """Commit, save the caches and close the memory of `user_id`.
@@ -421,8 +447,11 @@ class MemoryHost:
         if memory is not None and self._epochs.get(user_id, 0) == placement.epoch:
             return memory
         with self._lock(user_id):
+            opened = self._epochs.get(user_id, 0)
             memory = self._memories.get(user_id)
-            if memory is not None and self._epochs.get(user_id, 0) != placement.epoch:  # the user was away since
+            if memory is not None and placement.epoch < opened:  # a late request
+                raise FencedError(str(user_folder(self._data_dir, user_id)), placement.epoch, opened)
+            if memory is not None and placement.epoch > opened:  # the user was away since
                 del self._memories[user_id]
                 memory.abandon()
                 self._forget(user_id)
@@ -447,7 +476,9 @@ class MemoryHost:
         started_s = time.monotonic()
         kind = Knowledge if user_id == SHARED_USER else Memory
         on_commit = None
-        if self._files is not None and user_id != SHARED_USER:
+        if self._files is None:
+            fetch_home(self._data_dir, self._settings, user_id)  # a cluster may have run on this folder
+        elif user_id != SHARED_USER:
             on_commit = self._files.prepare(user_id, placement, partial(self._copy_records, user_id))
         memory = kind.open(
             user_folder(self._data_dir, user_id),
@@ -459,6 +490,13 @@ class MemoryHost:
             shared=self._shared,
             on_commit=on_commit,
         )
+        if self._files is not None and user_id != SHARED_USER:
+            try:
+                self._files.require_current(user_id, placement)  # now that the folder is owned
+            except FencedError:
+                memory.abandon()
+                self._forget(user_id)
+                raise
         if placement.epoch:
             self._epochs[user_id] = placement.epoch
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))

@@ -16,7 +16,7 @@ from memory_agent.daemon.lease import Lease
 from memory_agent.daemon.place import Place, place_here
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.knowledge import RemoteKnowledge
-from memory_agent.records.placement import Position
+from memory_agent.records.placement import Placement, Position
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest
@@ -80,13 +80,17 @@ class HostActor:
         """As `MemoryHost.archive`."""
         return self._host.archive(user_id)
 
-    def release(self, user_id: str, epoch: int) -> Position | None:
+    def release(self, user_id: str, placement: Placement) -> Position | None:
         """As `MemoryHost.release`."""
-        return self._host.release(user_id, epoch)
+        return self._host.release(user_id, placement)
 
-    def discard(self, user_id: str) -> None:
+    def discard(self, user_id: str, epoch: int) -> None:
         """As `MemoryHost.discard`."""
-        self._host.discard(user_id)
+        self._host.discard(user_id, epoch)
+
+    def discard_archive(self, user_id: str, epoch: int) -> None:
+        """As `UserFiles.discard_archive`."""
+        self._host.discard_archive(user_id, epoch)
 
     def pid(self) -> int:
         """Return the process id."""

@@ -49,7 +49,7 @@ class HostPool:
         self._on_lost = on_lost
         self._used: dict[str, Host] = {}
         self._spares: list[Host] = []
-        self._leases: set[asyncio.Task[None]] = set()
+        self._leases: dict[Host, asyncio.Task[None]] = {}
         self._avoided: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -94,13 +94,18 @@ class HostPool:
         host = self._used.pop(name, None)
         if host is None:
             return
-        if not host.can_be_killed or (is_usable and len(self._spares) < self._spares_kept):
+        spares = sum(spare.node == host.node for spare in self._spares)
+        if not host.can_be_killed or (is_usable and spares < self._spares_kept):
             self._spares.append(host)
         else:
-            host.end()
+            self._end(host)
 
-    def forget(self, host: Host) -> None:
-        """Forget a host that ended, or whose lease ended. Idempotent."""
+    def forget_if_gone(self, host: Host) -> None:
+        """Forget a host that will not be restarted; on another node, only once its lease has ended."""
+        if host.is_gone and host.node == HOME:
+            self._forget(host)
+
+    def _forget(self, host: Host) -> None:
         name = next((name for name, one in self._used.items() if one is host), None)
         if name is None and host not in self._spares:
             return
@@ -111,8 +116,7 @@ class HostPool:
             del self._used[name]
         if host.node != HOME:
             self._avoided[host.node] = time.monotonic() + _AVOIDED_S
-            host.is_gone = True
-            host.end()
+            self._end(host)
             if name is not None:
                 self._on_lost(name)
 
@@ -135,17 +139,22 @@ class HostPool:
 
     def close(self) -> None:
         """End the spares and the leases. Hosts in use end with the supervisor."""
-        for lease in self._leases:
+        for lease in self._leases.values():
             lease.cancel()
         while self._spares:
             self._spares.pop().end()
 
+    def _end(self, host: Host) -> None:
+        lease = self._leases.pop(host, None)
+        if lease is not None and lease is not asyncio.current_task():
+            lease.cancel()
+        host.is_gone = True
+        host.end()
+
     def _start(self, node: str, *, shared: bool = False) -> Host:
         host = self._supervisor.start_host(shared=shared, node=node)
         if node != HOME:
-            lease = asyncio.create_task(self._keep_lease(host))
-            self._leases.add(lease)
-            lease.add_done_callback(self._leases.discard)
+            self._leases[host] = asyncio.create_task(self._keep_lease(host))
         return host
 
     async def _keep_lease(self, host: Host) -> None:
@@ -157,4 +166,4 @@ class HostPool:
             )
         except Exception:  # without its lease the host would never answer again
             log.exception("lease.failed", host=host.name)
-        self.forget(host)
+        self._forget(host)

@@ -49,6 +49,7 @@ from relay.log import log
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
+_RECOVERY_PATIENCE_S = 2.0
 _OF_SHARED = "shared-knowledge"
 """The name of the host of shared items, a separate process."""
 
@@ -59,6 +60,10 @@ class _UserLock:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
+
+
+class HostLostError(HostDiedError):
+    """A host on another node was lost: perhaps with its machine, and not because of the request."""
 
 
 class Watcher(Protocol):
@@ -114,6 +119,8 @@ class Hosts:
         request = HostRequest(user_id=user_id, method=method, rights=rights)
         self.calls_under_way += 1
         try:
+            if waits:
+                await self._recovery(user_id, deadline_s)
             async with self._busy_user(user_id, deadline_s):
                 is_repeatable = BY_NAME[method].is_repeatable
                 return await self._send(request, params, deadline_s, is_repeatable=is_repeatable, waits=waits)
@@ -172,16 +179,18 @@ class Hosts:
                 del self._pinned[user_id]
 
     async def _bring_home(self, user_id: str) -> None:
-        if self._in_cluster.placements.of(user_id).node != HOME:
-            async with self.kept_asleep(user_id):
+        async with self.kept_asleep(user_id):
+            if self._in_cluster.placements.of(user_id).node != HOME:
                 await self._move(user_id, HOME)
+        epoch = self._in_cluster.placements.of(user_id).epoch
         for node in self._in_cluster.nodes():  # which may have files from an earlier placement
-            await self._pool.any_on(node).discard(user_id, self._settings.ingest_timeout_s)
+            await self._pool.any_on(node).discard(user_id, epoch, self._settings.ingest_timeout_s)
 
     async def erase_archive(self, user_id: str) -> None:
         """Delete the archive of a user at home who is being erased. Raises the errors of the archive."""
         if self._cluster is not None:
-            await self._pool.any_on(HOME).discard(user_id, self._settings.ingest_timeout_s)
+            epoch = self._cluster.placements.of(user_id).epoch + 1
+            await self._pool.any_on(HOME).discard_archive(user_id, epoch, self._settings.ingest_timeout_s)
             self._cluster.placements.forget(user_id)
 
     async def drain(self, node: str) -> None:
@@ -189,7 +198,11 @@ class Hosts:
 
         Raises `UnavailableError` if a user could not be archived, and stays there.
         """
-        await asyncio.gather(*(self._leave(user_id) for user_id in self._directory.users_on(node)))
+        users = self._directory.users_on(node)
+        outcomes = await asyncio.gather(*(self._leave(user_id) for user_id in users), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _leave(self, user_id: str) -> None:
         async with self.kept_asleep(user_id):
@@ -212,8 +225,10 @@ class Hosts:
         if user_id in self._directory:
             async with self._locked(user_id):
                 if force or user_id not in self._busy:
-                    with suppress(UnavailableError):
+                    try:
                         await self._close(user_id)
+                    except MemoryAgentError as error:
+                        log.warning("user.not_asleep", user_id=user_id, code=error.code)
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
@@ -244,7 +259,7 @@ class Hosts:
         user_id = self._directory.misplaced(time.monotonic())
         if user_id is None:
             return
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, MemoryAgentError):
             async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
                 log.info("user.moved", user_id=user_id)
 
@@ -254,12 +269,11 @@ class Hosts:
         if crowded is None:
             return
         user_id, node = crowded
-        if user_id in self._pinned:
-            return
         try:
             async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
-                await self._move(user_id, node)
-                log.info("user.moved", user_id=user_id, node=node)
+                if user_id not in self._pinned:
+                    await self._move(user_id, node)
+                    log.info("user.moved", user_id=user_id, node=node)
         except (MemoryAgentError, TimeoutError) as error:
             log.warning("user.not_moved", user_id=user_id, reason=type(error).__name__)
 
@@ -292,8 +306,8 @@ class Hosts:
         `waits`: whether the request must find all events that were memories before.
         """
         while deadline_s > time.monotonic():
-            if waits:
-                await self._recovery(request.user_id, deadline_s)
+            if waits:  # the user counts as busy, so that a move would wait for this
+                await self._recovery(request.user_id, min(deadline_s, time.monotonic() + _RECOVERY_PATIENCE_S))
             host = await self._host_of(request.user_id)
             try:
                 reply = await host.request(self._placed(request), body, deadline_s - time.monotonic())
@@ -303,10 +317,10 @@ class Hosts:
                     raise HostDiedError(f"the lease of {host.name} ended")
                 return reply
             except UnavailableError as error:
-                if host.is_gone:  # and will not be restarted
-                    self._pool.forget(host)
-                is_lost = host.is_gone and host.node != HOME  # no event caused that, and batches may be repeated
-                if isinstance(error, HostDiedError) and not (is_repeatable or (is_lost and not request.method)):
+                self._pool.forget_if_gone(host)
+                if isinstance(error, HostDiedError) and not is_repeatable:
+                    if host.is_gone and host.node != HOME:
+                        raise HostLostError(str(error)) from error
                     raise
                 await asyncio.sleep(_RETRY_PAUSE_S)
         raise DeadlineExceededError("its host did not start in time")
@@ -331,13 +345,34 @@ class Hosts:
         try:
             yield
         finally:
-            self._busy[user_id] -= 1
-            if not self._busy[user_id]:
-                del self._busy[user_id]
-                self._changed.set()
+            self._count_out(user_id)
 
     async def _seat(self, user_id: str) -> None:
-        """Seat a user who is asleep, and count one request. Users without a seat wait in order of arrival."""
+        """Seat a user who is asleep, and count one request. Users without a seat wait in order of arrival.
+
+        In a cluster this goes on if the caller gives up: a move must not end halfway.
+        """
+        if self._cluster is None:
+            await self._seat_now(user_id)
+            return
+        seating = asyncio.create_task(self._seat_now(user_id))
+        try:
+            await asyncio.shield(seating)
+        except asyncio.CancelledError:
+            seating.add_done_callback(partial(self._give_up, user_id))
+            raise
+
+    def _give_up(self, user_id: str, seating: asyncio.Task[None]) -> None:
+        if not seating.cancelled() and seating.exception() is None:
+            self._count_out(user_id)
+
+    def _count_out(self, user_id: str) -> None:
+        self._busy[user_id] -= 1
+        if not self._busy[user_id]:
+            del self._busy[user_id]
+            self._changed.set()
+
+    async def _seat_now(self, user_id: str) -> None:
         async with self._locked(user_id):
             if user_id not in self._directory:
                 node = await self._place(user_id)
@@ -365,23 +400,27 @@ class Hosts:
         idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
         if idle is not None:
             await self.sleep(idle)
+            if idle in self._directory:  # it cannot be archived now
+                await asyncio.sleep(_RETRY_PAUSE_S)
             return
         self._changed.clear()
         await self._changed.wait()
 
     async def _host_of(self, user_id: str) -> Host:
         if user_id not in self._directory:  # its host was lost during a request
-            async with self._lost_users.setdefault(user_id, asyncio.Lock()):
-                if user_id not in self._directory:
-                    self._directory.seat(user_id, time.monotonic(), await self._place(user_id))
+            await asyncio.shield(asyncio.create_task(self._reseat(user_id)))
         name = self._directory.seat(user_id, time.monotonic())
         return self._pool.use(name, self._directory.node_of(user_id) or HOME, shared=name == _OF_SHARED)
 
+    async def _reseat(self, user_id: str) -> None:
+        async with self._lost_users.setdefault(user_id, asyncio.Lock()):
+            if user_id not in self._directory:
+                self._directory.seat(user_id, time.monotonic(), await self._place(user_id))
+
     def _host_now(self, user_id: str) -> Host | None:
         """Return the host of an awake user, or None."""
-        if user_id not in self._directory:
-            return None
-        return self._pool.find(self._directory.seat(user_id, time.monotonic()))
+        name = self._directory.host_of(user_id)
+        return None if name is None else self._pool.find(name)
 
     def _lose_users(self, host_name: str) -> None:
         """Let the users of a lost host wake on another host, or on another node."""
@@ -423,17 +462,21 @@ class Hosts:
         return node
 
     async def _move(self, user_id: str, node: str) -> None:
-        """Move a user who is asleep. Its former node, if it is up, archives and deletes the user's files."""
-        placements = self._in_cluster.placements
+        """Move a user who is asleep. Files at home are archived first; others were when the user fell asleep."""
+        placements, timeout_s = self._in_cluster.placements, self._settings.ingest_timeout_s
         former = placements.known(user_id)
-        if former is not None and former.node in self._pool.nodes():
+        if former is not None and former.node == HOME:
             if not former.epoch:  # it has never left home
                 former = placements.move(user_id, HOME)
-            host = self._pool.any_on(former.node)
-            position = await host.release(user_id, former.epoch, self._settings.ingest_timeout_s)
+            position = await self._pool.any_on(HOME).release(user_id, former, timeout_s)
             if position is not None:
                 placements.note_archived(user_id, position)
-        placements.move(user_id, node)
+        moved = placements.move(user_id, node)
+        if former is not None and former.node in {HOME, *self._in_cluster.nodes()} and former.node != node:
+            try:
+                await self._pool.any_on(former.node).discard(user_id, moved.epoch, timeout_s)
+            except MemoryAgentError as error:  # files that do not count any more
+                log.warning("files.not_discarded", user_id=user_id, node=former.node, code=error.code)
 
     def _placed(self, request: HostRequest) -> HostRequest:
         """Return the request with the user's placement, by which a host recognises whether its files are current."""
@@ -447,12 +490,12 @@ class Hosts:
             return
         host, is_away = self._host_now(user_id), self.is_away(user_id)
         is_usable = host is not None and await self._sleeps(host, user_id)
-        if is_away and (host is None or host.is_gone or not is_usable):
+        if is_away and host is not None and (host.is_gone or not is_usable):
             raise UnavailableError(f"{user_id} could not be archived")
-        unused = self._directory.leave(user_id)
         if self._cluster is not None:
             self._cluster.placements.save(user_id)
-        if is_away:
+        unused = self._directory.leave(user_id)
+        if is_away and host is not None:
             for watcher in self._watchers:
                 watcher.saved(user_id)
         if unused is not None:

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.hosts import HostLostError, Hosts
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     HostDiedError,
@@ -38,6 +38,8 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 _WAKE_DEADLINE_MS = 10_000.0
 _MOST_UNSAVED = 100_000
+_LOST_WEIGHT = 0.25
+"""How much a host that was lost with its lease counts as a crash: it may have been its machine's."""
 _SAVED_POLL_S = 0.2
 
 T = TypeVar("T")
@@ -104,6 +106,7 @@ class Lane:
         self._late: deque[Pending] = deque()
         self._late_numbers = array("Q")  # late events beyond `lane_events`: 8 bytes each
         self._unsaved = array("Q")
+        self._least_unsaved: int | None = None
         self._redelivered: asyncio.Future[None] | None = None
         self._held_through = 0
         self._skipped_through = 0
@@ -148,14 +151,19 @@ class Lane:
 
     async def save(self) -> None:
         """Archive the memory; the events ingested before this call are then durable. Raises the errors of `Hosts`."""
-        ingested = len(self._unsaved)
+        ingested, unsaved = len(self._unsaved), self._unsaved
         if ingested:
             await self._hosts.archive(self._user_id)
-            del self._unsaved[:ingested]
+            if self._unsaved is unsaved:
+                self._keep_unsaved(unsaved[ingested:])
 
     def saved(self) -> None:
         """Note that the memory was archived and closed."""
-        del self._unsaved[:]
+        self._keep_unsaved(array("Q"))
+
+    def _keep_unsaved(self, seqs: array[int]) -> None:
+        self._unsaved = seqs
+        self._least_unsaved = min(seqs, default=None)
 
     def lost(self) -> Awaitable[None]:
         """Deliver all unsaved events again, because the memory's node was lost; await the result to wait for it."""
@@ -175,7 +183,7 @@ class Lane:
     @property
     def oldest_unsaved(self) -> int | None:
         """The lowest journal number that is unhandled or not archived yet, or None."""
-        pending, unsaved = self.oldest_pending, min(self._unsaved, default=None)
+        pending, unsaved = self.oldest_pending, self._least_unsaved
         return min((seq for seq in (pending, unsaved) if seq is not None), default=None)
 
     @property
@@ -343,13 +351,14 @@ class Lane:
         """
         plain = IngestBatch(events=_numbered(batch), replay=batch[0].late)
         message = msgspec.structs.replace(plain, ahead=_numbered(ahead))
-        crashes = 0
+        crashes = 0.0
         pauses = _pauses()
         while True:
             try:
                 report = await self._hosts.ingest(self._user_id, message)
             except HostDiedError as error:
-                crashes += not message.ahead
+                if not message.ahead:
+                    crashes += _LOST_WEIGHT if isinstance(error, HostLostError) else 1
                 message = plain
                 if crashes >= self._settings.crashes_before_quarantine:
                     return error
@@ -364,6 +373,7 @@ class Lane:
             else:
                 if self._hosts.is_away(self._user_id):
                     self._unsaved.extend(event.seq for event in batch)
+                    self._least_unsaved = min(self._least_unsaved or batch[0].seq, *(event.seq for event in batch))
                 await self._settle(batch, report)
                 return None
 

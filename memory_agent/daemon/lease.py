@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from memory_agent.errors import DeadlineExceededError, HostDiedError
+from memory_agent.errors import MemoryAgentError
 
 _RENEWALS = 6
 """How many times per lease it is renewed."""
@@ -39,9 +39,10 @@ class Lease:
 
         The first call, with 0, extends nothing.
         """
-        if written_s:
+        now_s = self._clock()
+        if 0 < written_s <= now_s:  # a later time was written before this machine was restarted
             self._until_s = max(self._until_s, written_s + lease_s)
-        return self._clock()
+        return now_s
 
 
 async def keep_lease(
@@ -51,18 +52,24 @@ async def keep_lease(
     is_gone: Callable[[], bool],
     may_start: Callable[[], bool],
 ) -> None:
-    """Renew the lease of a host until it is gone, or has not replied for so long that its lease has ended.
+    """Renew the lease of a host until it has not replied for so long that its lease has ended.
 
-    `renew` calls `Lease.renew` on the host, with a timeout in seconds as last argument. `may_start`: whether a host
-    that has not replied yet may still start.
+    `renew` calls `Lease.renew` on the host, with a timeout in seconds as last argument. `is_gone`: whether the process
+    has ended, as far as is known here; it may still run on a machine that is cut off. `may_start`: whether a host that
+    has not replied yet may still start.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S
-    while not is_gone() and (written_s or may_start()) and (left_s := deadline_s - time.monotonic()) > 0:
-        try:
-            written_s = await renew(written_s, lease_s, min(left_s, lease_s))
-        except (HostDiedError, DeadlineExceededError):
-            await asyncio.sleep(min(left_s, lease_s / _RENEWALS))
-        else:
-            deadline_s = time.monotonic() + lease_s * _MARGIN
-            await asyncio.sleep(lease_s / _RENEWALS)
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        if not written_s and (is_gone() or not may_start()):
+            return
+        pause_s = min(left_s, lease_s / _RENEWALS)
+        if not is_gone():
+            try:
+                former_s, written_s = written_s, await renew(written_s, lease_s, min(left_s, lease_s))
+            except MemoryAgentError:
+                pass
+            else:
+                deadline_s = time.monotonic() + lease_s * _MARGIN
+                pause_s = lease_s / _RENEWALS if former_s else 0.0  # only the second call grants the lease
+        await asyncio.sleep(pause_s)

@@ -39,8 +39,6 @@ _ASK_TIMEOUT_S = 10.0
 _LEAVE_TIMEOUT_S = 120.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0
-_MARKER_FILE = "node"
-"""Marks the data folder of a machine that joined a daemon."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +66,31 @@ def serve_node(joining: Joining, embedder: EmbedderSettings, layout: Layout) -> 
         try:
             return asyncio.run(_NodeProcess(joining, embedder, layout).run())
         finally:
-            _claim(layout)
+            _delete_users(layout)
             forget_place(layout.run)
             layout.clear_sockets()
 
 
 def _claim(layout: Layout) -> None:
-    """Delete the users' files of an earlier run: they are copies of the archive. Raises `SettingsError`.
+    """Mark the folder as one of a machine that joined. Raises `SettingsError` for a daemon's folder.
 
-    The data folder of a daemon is refused, because its files are the only ones.
+    The files of a daemon are the only ones, but those here are copies of the archive, and are deleted.
     """
-    marker, users = layout.data_dir / _MARKER_FILE, layout.data_dir / USERS_FOLDER
-    if not marker.exists():
-        if layout.journal.exists() or users.exists():
-            reason = f"{layout.data_dir} contains a daemon's memories; choose a folder for this machine's part"
-            raise SettingsError("data_dir", reason)
-        write_private(marker, b"")
-    shutil.rmtree(users, ignore_errors=True)
+    marker = layout.node_marker
+    if layout.journal.exists() or (not marker.exists() and (layout.data_dir / USERS_FOLDER).exists()):
+        reason = f"{layout.data_dir} contains a daemon's memories; choose a folder for this machine's part"
+        raise SettingsError("data_dir", reason)
+    write_private(marker, b"")
+
+
+def _delete_users(layout: Layout) -> None:
+    """Delete the users' files of an earlier membership. Raises `SettingsError`."""
+    users = layout.data_dir / USERS_FOLDER
+    try:
+        if users.exists():
+            shutil.rmtree(users)
+    except OSError as error:
+        raise SettingsError("data_dir", f"{users} cannot be deleted: {error.strerror}") from error
 
 
 def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> None:
@@ -151,6 +157,7 @@ class _NodeProcess:
         asked_s = time.time()
         grant: JoinGrant = await self._ask("join", params, _ASK_TIMEOUT_S)
         require_same_clock(grant, asked_s, time.time())
+        _delete_users(self._layout)
         os.environ.update(self._prepared(grant))
         raylet = Child("ray", "memory_agent.daemon.raylet", (own.name, own.address, grant.gcs), is_restarted=False)
         try:

@@ -149,7 +149,11 @@ class Nodes:
     async def _leave(self, name: str) -> None:
         joined = self._joined[name]
         joined.node = replace(joined.node, state="leaving")
-        await self._drain(name)
+        try:
+            await self._drain(name)
+        except BaseException:
+            joined.node = replace(joined.node, state="up")
+            raise
         self._left.add(name)
         self._joined.pop(name, None)
         await self._end(name)

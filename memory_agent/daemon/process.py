@@ -75,6 +75,8 @@ def serve(settings: Settings, data_dir: Path) -> int:
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
+    if layout.node_marker.exists():
+        raise SettingsError("data_dir", f"{data_dir} belongs to a machine that joined a daemon (memory-agent join)")
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during startup needs the token
     with layout.hold():

@@ -64,7 +64,7 @@ from memory_agent.errors import (
     UnavailableError,
 )
 from memory_agent.layout import Layout
-from memory_agent.records.placement import Position
+from memory_agent.records.placement import Placement, Position
 from memory_agent.settings import Settings
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, JoinGrant, PartStatus
 from relay import Identity, RelaySettings
@@ -212,7 +212,8 @@ class Cluster:
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
-        options = {"name": name, "resources": {_node_resource(node): 1}}
+        restarts = 0 if node else -1  # elsewhere, only a new host is known to have the files of the placement
+        options = {"name": name, "resources": {_node_resource(node): 1}, "max_restarts": restarts}
         if node:
             endpoints, place = None, None
         else:
@@ -463,14 +464,18 @@ class ActorHost(Host):
         position: Position = await self._call("archive", "archive", timeout_s, user_id)
         return position
 
-    async def release(self, user_id: str, epoch: int, timeout_s: float) -> Position | None:
+    async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
         """As `Host.release`."""
-        position: Position | None = await self._call("archive", "release", timeout_s, user_id, epoch)
+        position: Position | None = await self._call("archive", "release", timeout_s, user_id, placement)
         return position
 
-    async def discard(self, user_id: str, timeout_s: float) -> None:
+    async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:
         """As `Host.discard`."""
-        await self._call("archive", "discard", timeout_s, user_id)
+        await self._call("archive", "discard", timeout_s, user_id, epoch)
+
+    async def discard_archive(self, user_id: str, epoch: int, timeout_s: float) -> None:
+        """As `Host.discard_archive`."""
+        await self._call("archive", "discard_archive", timeout_s, user_id, epoch)
 
     async def pid(self, timeout_s: float) -> int:
         """As `Host.pid`."""

@@ -20,7 +20,7 @@ import msgspec
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import shared_socket
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
-from memory_agent.records.placement import HOME, Position
+from memory_agent.records.placement import HOME, Placement, Position
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, JoinGrant, PartStatus, encode
 from relay import Identity
 from relay.access import ipc_endpoint
@@ -162,15 +162,16 @@ class Host(ABC):
         """
         raise self._outside_cluster()
 
-    async def release(self, user_id: str, epoch: int, timeout_s: float) -> Position | None:
-        """Archive the files of a sleeping user, placed here in `epoch`, and delete them; return the archive's state.
-
-        Raises the same errors as `sleep`.
-        """
+    async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
+        """Archive the files of a sleeping user at home, and let go of them (`UserFiles.release`). Raises as `sleep`."""
         raise self._outside_cluster()
 
-    async def discard(self, user_id: str, timeout_s: float) -> None:
-        """Delete the files of a user who is at home or, called at home, the archive. Raises as `sleep`."""
+    async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:
+        """Delete the files that a user left on this node before an epoch (`UserFiles.discard`). Raises as `sleep`."""
+        raise self._outside_cluster()
+
+    async def discard_archive(self, user_id: str, epoch: int, timeout_s: float) -> None:
+        """Delete what was archived before an epoch (`UserFiles.discard_archive`). Raises the same errors as `sleep`."""
         raise self._outside_cluster()
 
     def _outside_cluster(self) -> UnavailableError:

@@ -23,7 +23,7 @@ from memory_agent.daemon.local_supervisor import ThreadHost, in_thread
 from memory_agent.daemon.supervisor import Supervisor
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError
-from memory_agent.records.placement import Position
+from memory_agent.records.placement import Placement, Position
 from memory_agent.settings import ArchiveSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest
@@ -54,7 +54,8 @@ class Node:
     def files_of(self, user_id: str) -> list[str]:
         """Return the names of the user's files on this node."""
         folder = user_folder(self.folder, user_id)
-        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+        names = (path.name for path in folder.iterdir()) if folder.exists() else ()
+        return sorted(name for name in names if name != "placed.json")  # it may mark that the user has left
 
 
 class NodeHost(ThreadHost):
@@ -90,11 +91,14 @@ class NodeHost(ThreadHost):
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
         return await self._reached(timeout_s, lambda: self.memories.sleep(user_id))
 
-    async def release(self, user_id: str, epoch: int, timeout_s: float) -> Position | None:
-        return await self._reached(timeout_s, lambda: self.memories.release(user_id, epoch))
+    async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
+        return await self._reached(timeout_s, lambda: self.memories.release(user_id, placement))
 
-    async def discard(self, user_id: str, timeout_s: float) -> None:
-        await self._reached(timeout_s, lambda: self.memories.discard(user_id))
+    async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:
+        await self._reached(timeout_s, lambda: self.memories.discard(user_id, epoch))
+
+    async def discard_archive(self, user_id: str, epoch: int, timeout_s: float) -> None:
+        await self._reached(timeout_s, lambda: self.memories.discard_archive(user_id, epoch))
 
     async def _reached(self, timeout_s: float, work: Callable[[], T]) -> T:
         if self.machine.is_paused:

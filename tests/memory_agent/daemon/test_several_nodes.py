@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from dispatching import dispatching
 
-from memory_agent.archiving import away_since
+from memory_agent.archiving import is_away
 from memory_agent.care import export_user, make_backup, restore_user, verify_folder
 from memory_agent.care.offline import open_memory
 from memory_agent.daemon.dispatcher import Dispatcher
@@ -256,7 +256,7 @@ def test_tools_without_a_daemon_reach_users_on_other_nodes(tmp_path: Path, embed
             return machines.settings
 
     settings = asyncio.run(go())
-    away = [user_id for user_id in ("alice", "bob", "carol") if away_since(user_folder(home, user_id)) is not None]
+    away = [user_id for user_id in ("alice", "bob", "carol") if is_away(user_folder(home, user_id))]
     assert away == ["alice", "bob", "carol"]
     assert [(part.entries, part.findings) for part in verify_folder(home, settings, lambda *_: None)] == [(1, ())] * 3
     with pytest.raises(SettingsError, match=r"archive\.url"):
@@ -270,8 +270,8 @@ def test_tools_without_a_daemon_reach_users_on_other_nodes(tmp_path: Path, embed
         memory.remember("staging is reset on Mondays")
     restore_user(tmp_path / "backup", home, "bob", settings, now, lambda *_: None, replace=True)
     for user_id, expected in (("alice", 2), ("bob", 1)):
-        assert away_since(user_folder(home, user_id)) is None
-        assert not (tmp_path / "archive" / "users" / user_id).exists()
+        assert not is_away(user_folder(home, user_id))
+        assert not list((tmp_path / "archive" / "users" / user_id).rglob("*.*"))
         with open_memory(home, settings, user_id) as memory:
             assert memory.stats().memories == expected
 
