@@ -261,6 +261,8 @@ class HostDiedError(UnavailableError):
     """A user's host process died during the request, which may or may not have taken effect."""
 
     code = "host_died"
+    is_lost = False
+    """Whether the host may have ended with its machine, and not because of the request. Known only to the daemon."""
 
 
 class ArchiveUnavailableError(UnavailableError):

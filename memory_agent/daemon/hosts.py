@@ -62,10 +62,6 @@ class _UserLock:
     holders: int = 0
 
 
-class HostLostError(HostDiedError):
-    """A host on another node was lost: perhaps with its machine, and not because of the request."""
-
-
 class Watcher(Protocol):
     """Is informed about the memories on other nodes. Must return immediately."""
 
@@ -319,8 +315,7 @@ class Hosts:
             except UnavailableError as error:
                 self._pool.forget_if_gone(host)
                 if isinstance(error, HostDiedError) and not is_repeatable:
-                    if host.is_gone and host.node != HOME:
-                        raise HostLostError(str(error)) from error
+                    error.is_lost = host.is_gone and host.node != HOME
                     raise
                 await asyncio.sleep(_RETRY_PAUSE_S)
         raise DeadlineExceededError("its host did not start in time")

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from memory_agent.daemon.hosts import HostLostError, Hosts
+from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     HostDiedError,
@@ -358,7 +358,7 @@ class Lane:
                 report = await self._hosts.ingest(self._user_id, message)
             except HostDiedError as error:
                 if not message.ahead:
-                    crashes += _LOST_WEIGHT if isinstance(error, HostLostError) else 1
+                    crashes += _LOST_WEIGHT if error.is_lost else 1
                 message = plain
                 if crashes >= self._settings.crashes_before_quarantine:
                     return error

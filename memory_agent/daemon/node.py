@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,11 +27,13 @@ from memory_agent.embedders.lanes import usable_cores
 from memory_agent.errors import MemoryAgentError, NodeLeftError, NodeMismatchError, SettingsError, UnavailableError
 from memory_agent.layout import Layout
 from memory_agent.settings import EmbedderSettings
+from memory_agent.storage.environment import require_keys
 from memory_agent.storage.folders import USERS_FOLDER
 from memory_agent.verbs.protocol import JoinGrant, decode_reply
 from memory_agent.verbs.table import BY_METHOD
 from memory_agent.version import VERSION
-from relay import CurvePair, Identity
+from relay import CurvePair, EncryptionSettings, Identity
+from relay.crypto import ring_file
 from relay.disk import write_private
 from relay.log import log
 from relay.net import AsyncRequestSocket
@@ -100,6 +103,18 @@ def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> N
         raise NodeMismatchError("clock", f"{off_s:+.1f} s off", f"within {grant.clock_tolerance_s:g} s")
 
 
+def require_ring(grant: JoinGrant, data_dir: Path) -> None:
+    """Check that this machine reaches the daemon's encryption keys, and note their ring, so that hosts check it too.
+
+    Raises `EncryptionKeyMissingError` and `SettingsError`.
+    """
+    if grant.ring:
+        write_private(ring_file(data_dir), grant.ring)
+    else:
+        ring_file(data_dir).unlink(missing_ok=True)
+    require_keys(EncryptionSettings(keys_folder=grant.keys_folder), data_dir)
+
+
 class _NodeProcess:
     def __init__(self, joining: Joining, embedder: EmbedderSettings, layout: Layout) -> None:
         self._joining = joining
@@ -158,6 +173,7 @@ class _NodeProcess:
         grant: JoinGrant = await self._ask("join", params, _ASK_TIMEOUT_S)
         require_same_clock(grant, asked_s, time.time())
         _delete_users(self._layout)
+        require_ring(grant, self._layout.data_dir)
         os.environ.update(self._prepared(grant))
         raylet = Child("ray", "memory_agent.daemon.raylet", (own.name, own.address, grant.gcs), is_restarted=False)
         try:

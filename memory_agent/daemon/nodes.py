@@ -58,17 +58,12 @@ class Nodes:
         settings: ClusterSettings,
         model: Callable[[], str | None],
         drain: Callable[[str], Awaitable[None]],
-        on_lost: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`model` returns the stamp of the daemon's model. `drain` moves all users away from a machine.
-
-        `on_lost` is called after Ray has declared a machine dead.
-        """
+        """`model` returns the stamp of the daemon's model. `drain` moves all users away from a machine."""
         self._supervisor = supervisor
         self._settings = settings
         self._model = model
         self._drain = drain
-        self._on_lost = on_lost
         self._joined: dict[str, _Joined] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._endings: set[asyncio.Task[None]] = set()
@@ -144,7 +139,6 @@ class Nodes:
                     joined.is_seen = True
                 elif joined.is_seen or time.monotonic() - joined.since_s > _START_WITHIN_S:
                     self.lost(name)
-                    self._on_lost(name)
 
     async def _leave(self, name: str) -> None:
         joined = self._joined[name]

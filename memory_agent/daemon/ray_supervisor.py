@@ -32,6 +32,7 @@ from typing import Any, Final
 import msgspec
 import psutil
 
+from relay.crypto import ring_file
 from relay.log import log
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
@@ -134,6 +135,7 @@ class Cluster:
         `secrets`: those of a cluster that other machines may join. Raises `UnavailableError`.
         """
         self._run_folder = layout.run
+        self._keys_folder, self._ring = settings.encryption.keys_folder, ring_file(layout.data_dir)
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
         self._settings = msgspec.msgpack.encode(settings)
         self._secrets = secrets
@@ -233,6 +235,8 @@ class Cluster:
             certificate=self._secrets.certificate_for(address),
             curve=self._secrets.curve,
             shared=self._shared_remotely,
+            keys_folder=self._keys_folder,
+            ring=self._ring.read_bytes() if self._ring.exists() else b"",
         )
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:

@@ -501,6 +501,7 @@ class Memory:
     def copy_records(self, folder: Path) -> None:
         """Write a compact copy of the records into the empty folder `folder`. Not fsynced.
 
+        >>> Path("copy").mkdir()
         >>> memory.copy_records(Path("copy"))
         """
         with self._call():

@@ -23,7 +23,7 @@ from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
 from relay import SYSTEM_USER, EncryptionSettings, journal_folder
-from relay.crypto import Cipher, Encryption, KeyRing, open_key_ring, read_ring
+from relay.crypto import Cipher, Encryption, KeyRing, open_key_ring, read_ring, ring_file
 from relay.disk import DATA_FILE, Environment, ErrorFamily, OnCommit, OwnerLock, Role, WriterLock, opening
 from relay.disk import last_epoch as epoch_of_last_owner
 
@@ -194,7 +194,7 @@ def open_user_key(
         raise SettingsError(error.setting, error.reason) from error
     if ring is None:
         return None
-    is_one_of_many = user_id != SYSTEM_USER and journal_folder(data_dir).exists()
+    is_one_of_many = user_id != SYSTEM_USER and (journal_folder(data_dir).exists() or ring_file(data_dir).exists())
     return UserKey(ring, user_id, is_one_of_many=is_one_of_many)
 
 

@@ -187,7 +187,8 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) of all
     hosts of the cluster, and `shared` the endpoint of the host of shared items. `now_s` is the daemon's clock (seconds
-    since 1970), from which the machine's own may differ by `clock_tolerance_s`.
+    since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder` and `ring` identify the
+    encryption keys, if the daemon's folder is encrypted.
     """
 
     gcs: str
@@ -197,6 +198,8 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shared: str
     now_s: float = 0.0
     clock_tolerance_s: float = 0.0
+    keys_folder: str = ""
+    ring: bytes = b""
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,7 @@ Read `key_ring` first, then `cipher` and `encryption` (the encrypted form of a d
 from relay.crypto.cipher import NAME_BYTES, SEAL_BYTES, Cipher
 from relay.crypto.encrypt_in_place import Put, encrypt_in_place
 from relay.crypto.encryption import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, Encryption, Form
-from relay.crypto.key_ring import KeyRing, open_key_ring, read_ring
+from relay.crypto.key_ring import KeyRing, open_key_ring, read_ring, ring_file
 
 __all__ = [
     "NAMES",
@@ -24,4 +24,5 @@ __all__ = [
     "encrypt_in_place",
     "open_key_ring",
     "read_ring",
+    "ring_file",
 ]

@@ -311,12 +311,21 @@ def _stays(path: str, file_id: _FileId) -> bool:
     return True
 
 
+def ring_file(data_dir: Path) -> Path:
+    """Return the file of a data folder that identifies its ring. A copy of the folder's data needs a copy of the file.
+
+    >>> ring_file(Path("data"))
+    PosixPath('data/encryption')
+    """
+    return data_dir / _MARK_FILE
+
+
 def read_ring(data_dir: Path) -> bytes | None:
     """Return the id of the system key in a data folder's ring, or None if nothing has been encrypted yet.
 
     Raises `KeyFileError`.
     """
-    path = data_dir / _MARK_FILE
+    path = ring_file(data_dir)
     try:
         return bytes.fromhex(msgspec.json.decode(verify_checksum(path.read_bytes()), type=_RingMark).system_key_id)
     except FileNotFoundError:
@@ -333,7 +342,7 @@ def _write_ring(data_dir: Path, key_id: bytes) -> None:
 
     Raises `KeyFileError`.
     """
-    path = data_dir / _MARK_FILE
+    path = ring_file(data_dir)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_once(path, add_checksum(msgspec.json.encode(_RingMark(key_id.hex()))))

@@ -6,16 +6,18 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from memory_agent.daemon import nodes as nodes_module
-from memory_agent.daemon.node import require_same_clock
+from memory_agent.daemon.node import require_ring, require_same_clock
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.supervisor import Supervisor
 from memory_agent.errors import (
+    EncryptionKeyMissingError,
     InvalidInputError,
     MemoryAgentError,
     NoClusterError,
@@ -24,9 +26,12 @@ from memory_agent.errors import (
     NodeNameTakenError,
 )
 from memory_agent.settings import ClusterSettings
+from memory_agent.storage.environment import open_user_key
 from memory_agent.verbs.params import JoinParams
 from memory_agent.verbs.protocol import Certificate, JoinGrant
 from memory_agent.version import VERSION
+from relay import EncryptionSettings
+from relay.crypto import KeyRing, ring_file
 
 MODEL = "minilm|1"
 GRANT = JoinGrant(
@@ -62,11 +67,10 @@ class Cluster:
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.ray = FakeRay()
         self.drained: list[str] = []
-        self.lost: list[str] = []
         self.drains: asyncio.Event | None = None
         settings = settings or ClusterSettings(listen="10.0.0.1")
         supervisor = cast(Supervisor, self.ray)
-        self.nodes = Nodes(supervisor, settings, lambda: MODEL, self.drain, self.lost.append)
+        self.nodes = Nodes(supervisor, settings, lambda: MODEL, self.drain)
 
     async def drain(self, name: str) -> None:
         self.drained.append(name)
@@ -213,7 +217,7 @@ def test_a_machine_that_ray_declares_dead_is_forgotten_until_it_joins_again() ->
         cluster.ray.alive["w-1"] = frozenset({"id-1"})
         await cluster.see(lambda: bool(cluster.nodes.up()))
         cluster.ray.alive.clear()
-        await cluster.see(lambda: cluster.lost == ["w-1"])
+        await cluster.see(lambda: cluster.nodes.all() == ())
         assert cluster.nodes.all() == ()
         await cluster.join(again=True)
 
@@ -231,7 +235,7 @@ def test_the_end_of_a_machines_former_ray_is_not_the_end_of_the_machine() -> Non
         await cluster.see(lambda: True)
         cluster.ray.alive["w-1"] = frozenset({"id-2"})
         await cluster.see(lambda: cluster.nodes.up() == {"w-1": 4})
-        assert cluster.lost == []
+        assert [node.name for node in cluster.nodes.all()] == ["w-1"]
 
     run(go())
 
@@ -246,3 +250,22 @@ def test_a_machine_whose_hosts_are_silent_must_join_again() -> None:
         assert (cluster.nodes.all(), cluster.ray.ended) == ((), ["w-1"])
 
     run(go())
+
+
+def test_a_machine_without_the_daemons_keys_may_not_join(tmp_path: Path) -> None:
+    keys, other = tmp_path / "keys", tmp_path / "other"
+    home, machine = tmp_path / "home", tmp_path / "machine"
+    for folder in (home, machine, other):
+        folder.mkdir()
+    KeyRing(keys, home).claim()
+    grant = replace(GRANT, keys_folder=str(keys), ring=ring_file(home).read_bytes())
+    require_ring(grant, machine)
+    require_ring(grant, machine)
+    with pytest.raises(EncryptionKeyMissingError):
+        require_ring(replace(grant, keys_folder=str(other)), machine)
+    key = open_user_key(EncryptionSettings(keys_folder=str(other)), machine, "alice")
+    assert key is not None
+    with pytest.raises(EncryptionKeyMissingError):  # no key of its own is made up
+        key.cipher("records", create=True)
+    require_ring(GRANT, machine)
+    assert not ring_file(machine).exists()
