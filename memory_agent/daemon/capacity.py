@@ -6,13 +6,12 @@ several cores. A host starts when a user needs it; an idle host uses 53 MB and h
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from memory_agent.embedders.lanes import usable_cores
+from memory_agent.embedders.lanes import GROUPS, OWN_GROUP, control_group_limits, usable_cores
 from memory_agent.settings import DaemonSettings
 
 _SHARED_LEAST = 2
@@ -45,16 +44,10 @@ def capacity_here(settings: DaemonSettings) -> Capacity:
     return capacity_of(settings, usable_cores(), usable_memory_bytes())
 
 
-def usable_memory_bytes(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+def usable_memory_bytes(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
     """Return the machine's memory, or the least limit of this process's control groups (v2) if that is lower."""
-    limits = [psutil.virtual_memory().total]
-    with suppress(OSError, StopIteration):
-        line = next(line for line in own.read_text().splitlines() if line.startswith("0::/"))
-        group = groups / line.removeprefix("0::/")
-        for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # no file, or "max"
-                limits.append(int((folder / "memory.max").read_text()))
-    return min(limits)
+    limits = [int(text) for text in control_group_limits("memory.max", own, groups) if text != "max"]
+    return min([psutil.virtual_memory().total, *limits])
 
 
 def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capacity:

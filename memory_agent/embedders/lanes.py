@@ -14,16 +14,19 @@ worker with a priority queue, in which a query waits for the current text while 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import queue
 import sys
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from memory_agent.embedders.future import Future
@@ -32,6 +35,8 @@ from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
+OWN_GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""The file that names this process's control groups, and the folder of all of them."""
 _BULK_CACHE = 4096  # results; 2.2 KB each for 34 tokens
 _CACHE_BYTES = 16 << 20  # limit of each of the two caches
 _LOOK_EVERY_S = 0.05
@@ -69,9 +74,26 @@ class Model(Protocol):
     def count_tokens(self, text: str) -> int: ...
 
 
-def usable_cores() -> int:
-    """Return the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def usable_cores(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
+    """Return the number of processors that this process may run on, or the least quota of its control groups, rounded
+    up, if that is lower.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    for text in control_group_limits("cpu.max", own, groups):
+        quota, _, period = text.partition(" ")
+        if quota != "max":
+            cores = min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores)
+
+
+def control_group_limits(file: str, own: Path = OWN_GROUP, groups: Path = GROUPS) -> Iterator[str]:
+    """Yield the contents of `file` in this process's control groups (v2), such as a container's, innermost first."""
+    with suppress(OSError, StopIteration):
+        line = next(line for line in own.read_text().splitlines() if line.startswith("0::/"))
+        group = groups / line.removeprefix("0::/")
+        for folder in (group, *group.parents):
+            with suppress(OSError):
+                yield (folder / file).read_text().strip()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.daemon.capacity import Capacity, capacity_of, usable_memory_bytes
+from memory_agent.embedders.lanes import usable_cores
 from memory_agent.settings import DaemonSettings, load_settings
 
 GIB = 1 << 30
@@ -72,3 +73,17 @@ def test_the_least_limit_of_the_control_groups_is_the_memory(tmp_path: Path) -> 
     assert usable_memory_bytes(own, groups) == psutil.virtual_memory().total
     (groups / "memory.max").write_text("4096\n")
     assert usable_memory_bytes(own, groups) == 4096
+
+
+def test_the_least_quota_of_the_control_groups_limits_the_cores(tmp_path: Path) -> None:
+    own, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / "a" / "b").mkdir(parents=True)
+    cores = usable_cores(own, groups)
+    assert cores >= 1, "no control groups"
+    own.write_text("0::/a/b\n")
+    (groups / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(own, groups) == cores
+    (groups / "a" / "cpu.max").write_text("6400000 100000\n")
+    assert usable_cores(own, groups) == min(cores, 64)
+    (groups / "cpu.max").write_text("20000 100000\n")
+    assert usable_cores(own, groups) == 1
