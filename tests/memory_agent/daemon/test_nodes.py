@@ -155,6 +155,19 @@ def test_a_machine_that_does_not_fit_may_not_join(
     run(go())
 
 
+def test_a_machine_of_the_former_version_joins_again_once_it_is_upgraded() -> None:
+    async def go() -> None:
+        cluster = Cluster()
+        with pytest.raises(NodeMismatchError) as refused:  # the daemon was upgraded and forgot the machine
+            await cluster.join(version="0.0.1", again=True)
+        assert not refused.value.retryable  # the machine's process ends, and its supervisor starts another version
+        await cluster.join()
+        cluster.ray.alive["w-1"] = frozenset({"id-1"})
+        await cluster.see(lambda: cluster.nodes.up() == {"w-1": 4})
+
+    run(go())
+
+
 def test_a_daemon_without_a_cluster_accepts_no_machine() -> None:
     async def go() -> None:
         with pytest.raises(NoClusterError, match=r"cluster\.listen"):
