@@ -14,6 +14,7 @@ from memory_agent.archiving import UserFiles
 from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.daemon.lease import Lease
 from memory_agent.daemon.place import Place, place_here
+from memory_agent.embedders.malloc import return_freed_memory
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.records.placement import Placement, Position
@@ -39,6 +40,7 @@ class HostActor:
     ) -> None:
         """On another machine than the daemon's, `place` and `endpoints` are None: that machine's file has them."""
         configure_logging("warning")
+        return_freed_memory()
         threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()
         place = place or place_here()
         folder = Path(place.data_dir)

@@ -23,8 +23,9 @@ from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.deliveries import Deliveries
 from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
+from memory_agent.embedders.malloc import return_freed_memory
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.embedders.server import EmbedderServer, open_server, return_freed_memory
+from memory_agent.embedders.server import EmbedderServer, open_server
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, NoClusterError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.embedders.server import open_server, return_freed_memory
+from memory_agent.embedders.malloc import return_freed_memory
+from memory_agent.embedders.server import open_server
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.settings import EmbedderSettings

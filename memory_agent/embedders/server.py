@@ -7,8 +7,6 @@ lost in a crash. Rejected: a session in each actor (100 MB each), and Ray's obje
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +31,6 @@ _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
 _LOOK_AGAIN_REFUSED_S = 10.0  # each attempt hashes the rejected file (90 MB) again
 _MOST_TEXTS = 1024
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 T = TypeVar("T")
 
@@ -172,19 +169,6 @@ def open_server(
     if isinstance(server.problem, ModelMissingError) and settings.allow_download and not settings.folder:
         _fetch_in_background(settings, cache, package)
     return server
-
-
-def return_freed_memory() -> None:
-    """Make glibc return freed memory to the system: 133 MB under load instead of 181 (measured), at the same speed.
-
-    By default each thread retains the memory that its longest text needed. Call this before starting threads.
-    """
-    if sys.platform != "linux":
-        return
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        for option, value in ((_M_ARENA_MAX, 2), (_M_MMAP_THRESHOLD, 1 << 20), (_M_TRIM_THRESHOLD, 4 << 20)):
-            library.mallopt(option, value)
 
 
 def _fetch_in_background(settings: EmbedderSettings, cache: Path, package: str) -> threading.Thread:
