@@ -28,6 +28,7 @@ START_RAY = (
     "tests/memory_agent/daemon/test_supervisors.py",
     "tests/ops/test_bench.py",
     "tests/ops/test_demo_books.py",
+    "tests/ops/test_kubernetes.py",
     "tests/ops/test_readme_examples.py",
 )
 WITHOUT_RAY = tuple(

@@ -6,8 +6,12 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +19,12 @@ import click
 import pytest
 import yaml
 
+from memory_agent import MemoryClient
 from memory_agent.cli.group import cli
-from memory_agent.daemon.cluster_secrets import require_address
+from memory_agent.daemon.cluster_secrets import ClusterSecrets, require_address
 from memory_agent.daemon.node import _LEAVE_TIMEOUT_S
 from memory_agent.doors.http.guard import place_of, refuse_names
+from memory_agent.evaluation import child_environment
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 
 FOLDER = Path(__file__).parents[2] / "ops" / "kubernetes"
@@ -275,3 +281,70 @@ def test_the_daemons_data_is_mounted_by_one_pod_only() -> None:
     assert daemon["replicas"] == 1
     (claim,) = daemon["volumeClaimTemplates"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_commands_of_the_pods_work_together(tmp_path: Path) -> None:
+    """Run daemon, probe, join key and worker as the manifests say, with loopback addresses and folders of the test."""
+    daemon, worker = workload("StatefulSet"), workload("Deployment")
+    home, node = "127.0.0.2", "127.0.0.3"
+    certificate = ClusterSecrets(tmp_path / "authority").certificate_for(home)
+    for name, text in (("tls.crt", certificate.certificate), ("tls.key", certificate.private_key)):
+        (tmp_path / name).write_text(text)
+    (configuration,) = of_kind("ConfigMap")
+    settings = configuration["data"]["settings.toml"].replace("/etc/memory-agent-tls", str(tmp_path))
+    settings = re.sub(r's3://[^"]+', f"file://{tmp_path}/archive", settings).replace("0.0.0.0", home)
+    (tmp_path / "settings.toml").write_text(settings)
+
+    def run_as(workload: Manifest, address: str) -> subprocess.Popen[str]:
+        values = environment_of(workload) | {"POD_IP": address}
+        values = {name: value.replace(POD_IP, address) for name, value in values.items()}
+        args = [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], one) for one in container_of(workload)["args"]]
+        replaced = {"/etc/memory-agent": str(tmp_path), "/data": str(tmp_path), "memory-daemon:": f"{home}:"}
+        replaced = {"/etc/memory-agent-join": str(tmp_path), **replaced}
+        for name, own in replaced.items():
+            args = [one.replace(name, own) for one in args]
+        program = [sys.executable, "-m", "memory_agent", *args[1:]]
+        log = open(tmp_path / f"{address}.log", "w")  # noqa: SIM115
+        with log:
+            return subprocess.Popen(
+                program, stdout=subprocess.PIPE, stderr=log, text=True, env={**child_environment(), **values}
+            )
+
+    with ExitStack() as stack:
+
+        def start(workload: Manifest, address: str) -> subprocess.Popen[str]:
+            process = run_as(workload, address)
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            assert process.stdout is not None
+            stack.callback(process.stdout.close)
+            assert process.stdout.readline(), (tmp_path / f"{address}.log").read_text()
+            return process
+
+        start(daemon, home)
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE  # as the kubelet does
+        probe = container_of(daemon)["readinessProbe"]["httpGet"]
+        url = f"https://{home}:7430{probe['path']}"
+        with urllib.request.urlopen(url, timeout=10, context=trusting) as answer:
+            assert answer.status == 200
+        create = next(one for one in commands() if one[1:3] == ["keys", "create"])
+        create = [sys.executable, "-m", *create, "--data-dir", str(tmp_path / "daemon")]
+        create[2] = "memory_agent"
+        key = subprocess.run(create, stdout=subprocess.PIPE, check=True, env=child_environment()).stdout
+        (tmp_path / "join.key").write_bytes(key)
+        (tmp_path / "join.key").chmod(0o440)
+        left = start(worker, node)
+        ready = [
+            one.replace("/data", str(tmp_path)) for one in container_of(worker)["readinessProbe"]["exec"]["command"]
+        ]
+        assert subprocess.run(ready, check=False).returncode == 0
+        with MemoryClient(data_dir=tmp_path / "daemon") as client:
+            (machine,) = client.status().nodes
+            assert machine.name == environment_of(worker)["POD_NAME"]
+            left.terminate()  # as Kubernetes does
+            assert left.wait(60) == 0
+            assert client.status().nodes == ()
+        assert subprocess.run(ready, check=False).returncode == 1
