@@ -38,6 +38,7 @@ from ops.bench import (
     light,
     load,
     mcp,
+    nodes,
     recall,
     resident,
     shared,
@@ -70,7 +71,7 @@ _ON_GROWN = {
     "filters": filters.measure,
     "shared": shared.measure,
 }
-PARTS = ("embedding", "journal", "ingest", *_ON_STORE, *_ON_GROWN)
+PARTS = ("embedding", "journal", "ingest", "nodes", *_ON_STORE, *_ON_GROWN)
 
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
@@ -121,6 +122,7 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
         "embedding": embedding.measure,
         "journal": journal.measure,
         "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
+        "nodes": lambda: nodes.measure(nodes.QUICK_AWAKE) if options.quick else nodes.measure(),
     }
     parts: dict[str, Any] = {}
 

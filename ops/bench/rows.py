@@ -46,6 +46,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "mcp": mcp_rows,
         "hook": hook_rows,
         "archiving": archiving_rows,
+        "nodes": nodes_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -217,6 +218,30 @@ def archiving_rows(figures: Figures) -> Iterator[Row]:
                        measured=_spread(figures[took]))  # fmt: skip
     yield Row(f"{what}, batch of {figures['batch']}, archived relative to not", f"{figures['batch_ratio']:g} times",
               f"{_spread(figures['archived_batch_ms'])} ms, not {_spread(figures['plain_batch_ms'])} ms")  # fmt: skip
+
+
+def nodes_rows(figures: Figures) -> Iterator[Row]:
+    """Yield what many awake users take, the size of a machine that joined, and recalls of one and two machines."""
+    for form, one in figures["awake"].items():
+        what = f"nodes: {one['users_awake']:,} users awake, {form} form"
+        yield Row(f"{what}, resident", f"{one['pss_mb_after_recalls']:g} MB",
+                  f"with one user {one['pss_mb_with_one']:g} MB, {one['memories_of_each']} memories each")  # fmt: skip
+        woke, again = one["first_recall_ms"], one["recall_ms"]
+        yield Row(f"{what}, recall", f"p50 {again['p50']:g} ms, p99 {again['p99']:g} ms",
+                  f"the first of each user p50 {woke['p50']:g} ms, p99 {woke['p99']:g} ms")  # fmt: skip
+    joined = figures["joined"]
+    yield Row("nodes: a machine that joined, resident", f"{joined['pss_mb_without_users']:g} MB",
+              f"with {joined['hosts']} host {joined['pss_mb_with_hosts']:g} MB")  # fmt: skip
+    if pinned := figures["pinned"]:
+        one, two = pinned["one"], pinned["two"]
+        yield Row("nodes: recalls with two machines of one core versus one", f"{pinned['growth']:g} times",
+                  f"{_spread(two['recalls_per_s'])} versus {_spread(one['recalls_per_s'])} recalls/s")  # fmt: skip
+        yield Row("nodes: ingestion with two machines of one core versus one",
+                  f"{_spread(two['events_per_s'])} versus {_spread(one['events_per_s'])} events/s",
+                  f"{two['processor_ms_per_event']:g} versus {one['processor_ms_per_event']:g} ms")  # fmt: skip
+        spent = ", ".join(f"{part} {ms:g}" for part, ms in two["processor_ms_per_recall"].items())
+        yield Row("nodes: processor time of a recall with two machines",
+                  f"{sum(two['processor_ms_per_recall'].values()):.2f} ms", spent)  # fmt: skip
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:

@@ -21,7 +21,21 @@ from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
-from ops.bench import archiving, cost, filters, hook, http, ingesting, light, mcp, recall, resident, storage, triggers
+from ops.bench import (
+    archiving,
+    cost,
+    filters,
+    hook,
+    http,
+    ingesting,
+    light,
+    mcp,
+    nodes,
+    recall,
+    resident,
+    storage,
+    triggers,
+)
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -323,6 +337,19 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_machines_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
+    rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}
+    assert "with one user" in rows["nodes: 3 users awake, light form, resident"].baseline
+    assert "nodes: 3 users awake, full form, recall" in rows
+    assert "nodes: a machine that joined, resident" in rows
+    if len(os.sched_getaffinity(0)) > 1:
+        assert "joined host" in rows["nodes: processor time of a recall with two machines"].baseline
+
+
+@pytest.mark.slow
+@pytest.mark.ray
 def test_measuring_blocks_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, triggers, turns=1, messages=6, warm_up=2)
     rows = {row.figure: row for row in all_rows({"triggers": triggers.measure(store)})}

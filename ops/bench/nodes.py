@@ -1,0 +1,336 @@
+"""Measures many users awake in one daemon, the memory use of a machine that joined a cluster, and recalls and ingestion
+on one core and on two machines of one core each.
+
+The machines are processes on this machine, with loopback addresses. Each is pinned to its own core; the clients share
+the core of the daemon. So the growth is that of two cores, without a network between them.
+
+To run only this benchmark: `python -m ops.bench.nodes [--users N] [PART]...`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from memory_agent import AsyncMemoryClient, MemoryClient
+from memory_agent.evaluation import child_environment, publish_events, temporary_daemon
+from memory_agent.settings import ArchiveSettings, ClusterSettings, DaemonSettings, Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import filled_store
+from ops.bench.machine import load_per_core
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import events, passages, queries
+from ops.process_memory import measure_tree, process_tree, role_of
+from relay import Scope, create_key, curve_pair, server_pair
+
+_AWAKE = 1_000
+QUICK_AWAKE = 50
+_AWAKE_MEMORIES = 100
+_AWAKE_RECALLS = 2_000
+_AWAKE_CLIENTS = 4
+_USERS = 8
+_STORED = 150  # per user, before the recalls
+_EVENTS = 300  # per user and turn
+_RECALLS = 30  # per user and turn
+_TURNS = 3
+_HOME, _NODE = "127.0.0.2", "127.0.0.3"
+_PORT = 7_793
+_MEGABYTE = 1e6
+_DEADLINE_MS = 60_000.0
+_TIMEOUT_S = 600.0
+
+
+def measure(users: int = _AWAKE) -> dict[str, Any]:
+    """Return all figures, with both forms of the daemon."""
+    return {
+        "awake": {
+            "light": measure_awake(is_light=True, users=users),
+            "full": measure_awake(is_light=False, users=users),
+        },
+        "joined": measure_joined(),
+        "pinned": measure_pinned(),
+    }
+
+
+def measure_awake(*, is_light: bool, users: int = _AWAKE) -> dict[str, Any]:
+    """Wake `users` users with small stores, one after another, then recall at random; return memory and latency."""
+    settings = Settings(daemon=DaemonSettings(light=is_light, dedicated_hosts=0, idle_sleep_s=1e6, most_awake=users))
+    names = [f"user-{number}" for number in range(users)]
+    with filled_store(_AWAKE_MEMORIES) as store, temporary_daemon(settings) as data_dir:
+        for name in names:
+            shutil.copytree(store, user_folder(data_dir, name))
+        busy = load_per_core()
+        sizes, woke_ms = {}, []
+        questions = queries(users, seed=11)
+        for number, (name, question) in enumerate(zip(names, questions, strict=True), 1):
+            with MemoryClient(name, data_dir=data_dir) as client:
+                woke_ms.append(_timed_ms(partial(client.recall, question, deadline_ms=_DEADLINE_MS)))
+                if number in (1, users):
+                    sizes[number] = _size(client)
+        again_ms, took_s = asyncio.run(_at_random(data_dir, names))
+        with MemoryClient(names[0], data_dir=data_dir) as client:
+            awake, after = len(client.status().active_users), _size(client)
+    return {
+        "form": "light" if is_light else "full",
+        "users_awake": awake,
+        "memories_of_each": _AWAKE_MEMORIES,
+        "pss_mb_with_one": sizes[1],
+        "pss_mb_with_all": sizes[users],
+        "pss_mb_after_recalls": after,
+        "pss_mb_per_user": round((after - sizes[1]) / (users - 1), 3),
+        "first_recall_ms": _latency(woke_ms),
+        "recall_ms": _latency(again_ms),
+        "recalls_per_s": round(len(again_ms) / took_s, 1),
+        "clients": _AWAKE_CLIENTS,
+        "load_per_core": [busy, load_per_core()],
+    }
+
+
+def _timed_ms(call: Any) -> float:
+    started_s = time.perf_counter()
+    call()
+    return (time.perf_counter() - started_s) * 1000
+
+
+def _latency(values: list[float]) -> dict[str, float]:
+    return {"p50": round(percentile(values, 50), 1), "p99": round(percentile(values, 99), 1)}
+
+
+def _size(client: MemoryClient) -> float:
+    daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
+    assert daemon is not None
+    return round(sum(process.pss_bytes for process in measure_tree(daemon)) / _MEGABYTE, 1)
+
+
+async def _at_random(data_dir: Path, names: list[str]) -> tuple[list[float], float]:
+    """Recall from random users with several clients at once; return the milliseconds of each, and all seconds."""
+
+    async def ask(number: int) -> list[float]:
+        chosen = random.Random(number)
+        taken = []
+        for question in queries(_AWAKE_RECALLS // _AWAKE_CLIENTS, seed=20 + number):
+            async with AsyncMemoryClient(chosen.choice(names), data_dir=data_dir) as client:
+                started_s = time.perf_counter()
+                await client.recall(question, deadline_ms=_DEADLINE_MS)
+                taken.append((time.perf_counter() - started_s) * 1000)
+        return taken
+
+    started_s = time.perf_counter()
+    blocks = await asyncio.gather(*(ask(number) for number in range(_AWAKE_CLIENTS)))
+    return list(chain.from_iterable(blocks)), time.perf_counter() - started_s
+
+
+def measure_joined() -> dict[str, Any]:
+    """Return the memory use of a machine that joined: without users, and with one."""
+    with _daemon(archive=True) as (home, archive), _node(home, archive, None) as node:
+        without = measure_tree(node.pid)
+        for number in range(4):  # a new user goes to the machine with the fewest users
+            with MemoryClient(f"user-{number}", data_dir=home) as client:
+                client.remember("Staging needs the VPN")
+        with_hosts = measure_tree(node.pid)
+    sizes: Counter[str] = Counter()
+    for process in with_hosts:
+        sizes[process.role] += process.pss_bytes
+    return {
+        "pss_mb_without_users": round(sum(process.pss_bytes for process in without) / _MEGABYTE, 1),
+        "pss_mb_with_hosts": round(sum(process.pss_bytes for process in with_hosts) / _MEGABYTE, 1),
+        "hosts": sum(process.role == "host" for process in with_hosts),
+        "parts_mb": {role: round(size / _MEGABYTE, 1) for role, size in sorted(sizes.items())},
+        "load_per_core": load_per_core(),
+    }
+
+
+def measure_pinned() -> dict[str, Any]:
+    """Return recalls and ingested events per second, with their processor time, of a daemon on one core, and of a
+    daemon and a machine that joined it with one core each. The two take turns.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return {}
+    os.sched_setaffinity(0, {cores[0]})
+    try:
+        with ExitStack() as stack:
+            alone, _ = stack.enter_context(_daemon(archive=False))
+            home, archive = stack.enter_context(_daemon(archive=True))
+            node = stack.enter_context(_node(home, archive, cores[1]))
+            homes = {"one": alone, "two": home}
+            for folder in homes.values():
+                for user in _users():  # one at a time, so that each machine gets as many
+                    with MemoryClient(user, data_dir=folder) as client:
+                        client.remember(f"The staging area of {user} needs the VPN")
+                _ingest(folder, _STORED, turn=-1)
+            figures = _recalled(homes, node.pid)
+            for name, ingested in _ingested(homes, node.pid).items():
+                figures[name] |= ingested
+    finally:
+        os.sched_setaffinity(0, cores)
+    one, two = (figures[name]["recalls_per_s"]["median"] for name in ("one", "two"))
+    return figures | {"growth": round(two / one, 2), "load_per_core": load_per_core()}
+
+
+def _users() -> list[str]:
+    return [f"user-{number}" for number in range(_USERS)]
+
+
+def _ingest(home: Path, count: int, turn: int) -> float:
+    """Publish `count` events of each user; return how many events per second became recallable."""
+    texts = passages(count * _USERS, seed=31 + turn)
+    made = [events(texts[place::_USERS], user, f"{user}-{turn}") for place, user in enumerate(_users())]
+    mixed = list(chain.from_iterable(zip(*made, strict=True)))
+    summary = publish_events(mixed, home / "events.jsonl", home, _TIMEOUT_S)
+    assert summary.recallable_s is not None
+    return len(mixed) / summary.recallable_s
+
+
+def _ingested(homes: dict[str, Path], node: int) -> dict[str, dict[str, Any]]:
+    rates: dict[str, list[float]] = {name: [] for name in homes}
+    spent_s: Counter[str] = Counter()
+    for turn in range(_TURNS):
+        for name, home in homes.items():
+            before = _processor_s(home, node)
+            rates[name].append(_ingest(home, _EVENTS, turn))
+            spent_s[name] += sum(_processor_s(home, node).values()) - sum(before.values())
+    events_in_all = _TURNS * _EVENTS * _USERS
+    return {
+        name: {
+            "events_per_s": spread(rates[name], 1),
+            "processor_ms_per_event": round(spent_s[name] * 1000 / events_in_all, 2),
+        }
+        for name in homes
+    }
+
+
+def _recalled(homes: dict[str, Path], node: int) -> dict[str, dict[str, Any]]:
+    rates: dict[str, list[float]] = {name: [] for name in homes}
+    taken_ms: dict[str, list[float]] = {name: [] for name in homes}
+    spent_ms: dict[str, Counter[str]] = {name: Counter() for name in homes}
+    for turn in range(-1, _TURNS):
+        for name, home in homes.items():
+            before = _processor_s(home, node)
+            block, took_s = asyncio.run(_load(home, _users(), turn))
+            if turn >= 0:
+                rates[name].append(len(block) / took_s)
+                taken_ms[name] += block
+                after = _processor_s(home, node)
+                spent_ms[name] += Counter({part: (after[part] - before[part]) * 1000 for part in after})
+    return {
+        name: {
+            "recalls_per_s": spread(rates[name], 1),
+            "recall_ms": _latency(taken_ms[name]),
+            "processor_ms_per_recall": {
+                part: round(spent / len(taken_ms[name]), 2) for part, spent in sorted(spent_ms[name].items())
+            },
+        }
+        for name in homes
+    }
+
+
+def _processor_s(home: Path, node: int) -> Counter[str]:
+    """Return the processor seconds of each part of the daemon, and of the machine that joined."""
+    with MemoryClient(data_dir=home) as client:
+        daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
+    assert daemon is not None
+    spent: Counter[str] = Counter()
+    for prefix, root in (("", daemon), ("joined ", node)):
+        for process in process_tree(root):
+            with suppress(psutil.NoSuchProcess):
+                role = role_of(process)
+                role = "Ray" if role.startswith("Ray") else role
+                spent[prefix + role] += sum(process.cpu_times()[:2])
+    return spent
+
+
+async def _load(home: Path, users: list[str], turn: int) -> tuple[list[float], float]:
+    async def ask(number: int) -> list[float]:
+        taken = []
+        async with AsyncMemoryClient(users[number], data_dir=home) as client:
+            for question in queries(_RECALLS, seed=1_000 * (turn + 2) + number):
+                started_s = time.perf_counter()
+                await client.recall(question, deadline_ms=_DEADLINE_MS)
+                taken.append((time.perf_counter() - started_s) * 1000)
+        return taken
+
+    started_s = time.perf_counter()
+    blocks = await asyncio.gather(*(ask(number) for number in range(len(users))))
+    return list(chain.from_iterable(blocks)), time.perf_counter() - started_s
+
+
+@contextmanager
+def _daemon(*, archive: bool) -> Iterator[tuple[Path, Path]]:
+    """Run a daemon with one shared host for each machine; yield its data folder and that of the archive."""
+    with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
+        settings = Settings(daemon=DaemonSettings(dedicated_hosts=0, shared_hosts=1))
+        if archive:
+            settings = Settings(
+                daemon=DaemonSettings(dedicated_hosts=0, shared_hosts=1, listen=(f"curve+tcp://{_HOME}:{_PORT}",)),
+                cluster=ClusterSettings(listen=_HOME),
+                archive=ArchiveSettings(url=f"file://{folder}/archive"),
+            )
+        with temporary_daemon(settings) as home:
+            yield home, Path(folder)
+
+
+@contextmanager
+def _node(home: Path, folder: Path, core: int | None) -> Iterator[subprocess.Popen[str]]:
+    """Let a machine join, pinned to `core`."""
+    document = create_key(home, "node", None, frozenset([Scope.JOIN]), curve_pair())
+    key = {"id": "node", "public": document.public, "secret": document.secret}
+    file = folder / "join.key"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(key | {"server": server_pair(home, curve_pair).public}))
+    command = [sys.executable, "-m", "memory_agent", "join", f"curve+tcp://{_HOME}:{_PORT}", "--name", "node"]
+    command += ["--listen", _NODE, "--data-dir", str(folder / "node"), "--key-file", str(file)]
+    if core is not None:
+        command = ["taskset", "--cpu-list", str(core), *command]
+    with open(folder / "node.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=child_environment())
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline(), (folder / "node.log").read_text(encoding="utf-8")
+        with MemoryClient(data_dir=home) as client:
+            while not client.status().nodes:
+                time.sleep(0.2)
+        time.sleep(2.0)  # until Ray has announced it
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(_TIMEOUT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m ops.bench.nodes", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="awake_light, awake_full, joined, pinned; all")
+    parser.add_argument("--users", type=int, default=_AWAKE, help=f"how many to wake; default: {_AWAKE}")
+    options = parser.parse_args(arguments)
+    parts = {
+        "awake_light": partial(measure_awake, is_light=True, users=options.users),
+        "awake_full": partial(measure_awake, is_light=False, users=options.users),
+        "joined": measure_joined,
+        "pinned": measure_pinned,
+    }
+    print(json.dumps({name: parts[name]() for name in options.parts or parts}, indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
