@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("SECURITY.md", "DURABILITY.md")
+PAGES = ("SECURITY.md", "DURABILITY.md", "CLUSTER.md")
 _NAMED = re.compile(r"`(tests/[\w/.-]+?)(?:::(\w+))?`")
 
 
