@@ -230,7 +230,7 @@ def _recalled(homes: dict[str, Path], node: int) -> dict[str, dict[str, Any]]:
                 rates[name].append(len(block) / took_s)
                 taken_ms[name] += block
                 after = _processor_s(home, node)
-                spent_ms[name] += Counter({part: (after[part] - before[part]) * 1000 for part in after})
+                spent_ms[name].update({part: (after[part] - before[part]) * 1000 for part in after})
     return {
         name: {
             "recalls_per_s": spread(rates[name], 1),
