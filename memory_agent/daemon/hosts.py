@@ -49,7 +49,6 @@ from relay.log import log
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
-_RECOVERY_PATIENCE_S = 2.0
 _OF_SHARED = "shared-knowledge"
 """The name of the host of shared items, a separate process."""
 
@@ -302,8 +301,8 @@ class Hosts:
         `waits`: whether the request must find all events that were memories before.
         """
         while deadline_s > time.monotonic():
-            if waits:  # the user counts as busy, so that a move would wait for this
-                await self._recovery(request.user_id, min(deadline_s, time.monotonic() + _RECOVERY_PATIENCE_S))
+            if waits and request.user_id in self._recoveries:  # the host was lost during this request
+                await self._recover_in_between(request.user_id, deadline_s)
             host = await self._host_of(request.user_id)
             try:
                 reply = await host.request(self._placed(request), body, deadline_s - time.monotonic())
@@ -325,6 +324,16 @@ class Hosts:
         recovery = self._recoveries.get(user_id)
         if recovery is not None:
             await asyncio.wait((recovery,), timeout=deadline_s - time.monotonic())
+
+    async def _recover_in_between(self, user_id: str, deadline_s: float) -> None:
+        """As `_recovery`, inside `_busy_user`. Meanwhile the user is not busy: events may have to wake it."""
+        self._count_out(user_id)
+        try:
+            await self._recovery(user_id, deadline_s)
+            await self._seat(user_id)
+        except BaseException:
+            self._busy[user_id] += 1  # for the end of `_busy_user`
+            raise
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
