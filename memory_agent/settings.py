@@ -62,13 +62,15 @@ class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The archive, to which changes of each user's store are uploaded. Without a `url` nothing is archived.
 
     `options` are passed to the file system of the URL's protocol (`fsspec`); they may contain secrets. An operation may
-    take `timeout_s`, and one second more for each megabyte.
+    take `timeout_s`, and one second more for each megabyte. `journal`: acknowledge events only once the archive
+    contains them, too.
     """
 
     url: str = ""
     interval_s: Positive = 5.0
     timeout_s: Positive = 30.0
     options: dict[str, Any] = {}
+    journal: bool = False
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 # ruff: noqa: F403
 """The names of `__init__.py`, for type checkers, which cannot see lazy imports."""
 
+from relay.__main__ import *
 from relay.access import *
 from relay.broker import *
 from relay.config import *

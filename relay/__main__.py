@@ -21,23 +21,24 @@ import msgspec
 from relay.broker import Broker, open_after_former
 from relay.config import RelaySettings, load_settings
 from relay.errors import RelayError, RelaySettingsError
+from relay.journal import JournalCopy
 from relay.log import LEVELS, configure_logging
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a relay until SIGTERM or SIGINT; return the exit code."""
+def run_relay(arguments: Sequence[str] | None = None, copy: JournalCopy | None = None) -> int:
+    """Run a relay until SIGTERM or SIGINT; return the exit code. `copy`: as for `Broker`."""
     options = _parse(arguments)
     configure_logging(options.log_level)
     try:
-        _serve(options.data_dir, _settings(options), options.parent_pid)
+        _serve(options.data_dir, _settings(options), options.parent_pid, copy)
     except RelayError as error:
         print(f"relay: {error} [{error.code}]", file=sys.stderr)  # noqa: T201
         return 2 if isinstance(error, RelaySettingsError) else 1
     return 0
 
 
-def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
-    broker = open_after_former(data_dir, settings) if parent_pid else Broker(data_dir, settings)
+def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int, copy: JournalCopy | None) -> None:
+    broker = open_after_former(data_dir, settings, copy) if parent_pid else Broker(data_dir, settings, copy)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
     ready = {"ready": True, **broker.listening, "pid": os.getpid()}
@@ -73,4 +74,4 @@ def _settings(options: argparse.Namespace) -> RelaySettings:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_relay())

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -25,7 +25,6 @@ from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoin
 from relay.crypto import open_key_ring
 from relay.errors import (
     JournalError,
-    JournalFullError,
     JournalInUseError,
     JournalPausedError,
     ProtocolError,
@@ -35,10 +34,11 @@ from relay.errors import (
 )
 from relay.intake.admission import Admission
 from relay.intake.collector import Collector
-from relay.intake.group_commit import Intake, Submission
+from relay.intake.copier import Copier
+from relay.intake.group_commit import Intake, Reply, Submission
 from relay.intake.masking import Masker
 from relay.intake.table_tail import TableFollower
-from relay.journal import Journal
+from relay.journal import Journal, JournalCopy
 from relay.log import log
 from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
 from relay.worker import Worker
@@ -62,8 +62,8 @@ class ReceivedRequest(NamedTuple):
 class Broker:
     """A relay on one data folder. `run` serves in the calling thread, `start` in a background thread."""
 
-    def __init__(self, data_dir: Path, settings: RelaySettings | None = None) -> None:
-        """Open the journal and bind the endpoints.
+    def __init__(self, data_dir: Path, settings: RelaySettings | None = None, copy: JournalCopy | None = None) -> None:
+        """Open the journal and bind the endpoints. With `copy`, events are acknowledged once it contains them.
 
         Raises `JournalInUseError` if another relay uses the folder. Also raises other `JournalError`s,
         `RelaySettingsError`, `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError` and
@@ -77,12 +77,13 @@ class Broker:
         wanted = _endpoints(data_dir, self._settings)
         self._admission = Admission(self._settings.events, Masker(self._settings.masking, self._counts))
         keys = open_key_ring(self._settings.encryption, data_dir)
-        self._journal = Journal.open(journal_folder(data_dir), self._settings.journal, keys=keys)
+        self._journal = Journal.open(journal_folder(data_dir), self._settings.journal, keys=keys, copy=copy)
         try:
             ensure_local_key(data_dir)
             self._credentials = Credentials(data_dir)
             self._server = self._listen(data_dir, wanted)
             self._upkeep = Worker(_Upkeep(self._journal, self._settings.broker.upkeep_interval_s), self._fail)
+            self._copier = None if copy is None else Copier(self._journal, self._server.wake)
             self._workers, self.pub_endpoints = self._make_workers()
         except BaseException:
             self._close()
@@ -119,6 +120,7 @@ class Broker:
         finally:
             for worker in self._workers:
                 worker.stop()
+            self._send_released()
             self._close()
         if self._failure is not None:
             raise self._failure
@@ -157,6 +159,9 @@ class Broker:
     def _make_workers(self) -> tuple[list[Worker], list[str]]:
         broker, admission = self._settings.broker, self._admission
         workers = [self._upkeep]
+        if self._copier is not None:
+            self._copying = Worker(self._copier, self._fail)
+            workers.append(self._copying)
         endpoints: list[str] = []
         if broker.pub_bind or broker.pub_connect:
             collector = Collector(self._journal, broker, admission, self._counts, self._server.wake)
@@ -176,8 +181,13 @@ class Broker:
         for message in messages:
             self._sort(message, submissions, requests)
         if submissions:
-            for reply in self._intake.take(submissions, datetime.now(UTC)):
-                self._reply(reply.peer, b"", wire.encode(reply.message))
+            replies = self._intake.take(submissions, datetime.now(UTC))
+            if self._copier is None:
+                self._send(replies)
+            else:
+                self._copier.hold(replies)
+                self._copying.wake()
+        self._send_released()
         self._ring()
         for received in requests:
             self._reply(received.peer, received.correlation, self._answer(received))
@@ -229,6 +239,14 @@ class Broker:
             log.error("request.failed", request=type(received.request).__name__, error=kind, where=where)
             return wire.encode_failure(ProtocolError(f"the relay could not answer this request ({kind})"))
 
+    def _send_released(self) -> None:
+        if self._copier is not None:
+            self._send(self._copier.released())
+
+    def _send(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            self._reply(reply.peer, b"", wire.encode(reply.message))
+
     def _reply(self, peer: bytes, correlation: bytes, body: bytes) -> None:
         if not self._server.send(peer, [correlation, body]):
             self._counts["replies_undelivered"] += 1
@@ -267,7 +285,7 @@ class Broker:
         self._journal.close()
 
 
-def open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
+def open_after_former(data_dir: Path, settings: RelaySettings, copy: JournalCopy | None = None) -> Broker:
     """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the same errors as
     `Broker`.
     """
@@ -275,7 +293,7 @@ def open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
     is_logged = False
     while True:
         try:
-            return Broker(data_dir, settings)
+            return Broker(data_dir, settings, copy)
         except JournalInUseError as error:
             if time.monotonic() >= deadline_s:
                 raise
@@ -320,8 +338,8 @@ class _Upkeep:
     def _compact(self) -> bool:
         """Remove erased bytes from the file; return whether none are left.
 
-        Retries later if the disk is full or a read transaction does not end. Writers are blocked while the file is
-        copied, so the pause after a compaction is a multiple of its duration.
+        Retries later if the disk is full, a read transaction does not end, or the copy cannot be renewed. Writers are
+        blocked while the file is copied, so the pause after a compaction is a multiple of its duration.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:
@@ -333,7 +351,7 @@ class _Upkeep:
             self._journal.compact()
             is_compact = True
             log.info("journal.compacted")
-        except (JournalFullError, TimeoutError) as error:
+        except (JournalPausedError, TimeoutError) as error:
             log.warning("journal.not_compacted", error=type(error).__name__)
         ended_s = self._clock()
         rest_s = _REST * (ended_s - began_s)

@@ -241,6 +241,19 @@ class JournalFullError(JournalPausedError):
     limit_bytes: int
 
 
+class CopyUnavailableError(JournalPausedError):
+    """The copy of the journal cannot be written, so nothing is acknowledged."""
+
+    code = "copy_unavailable"
+
+
+class JournalSupersededError(JournalError):
+    """Another machine has taken over the copy of this journal."""
+
+    code = "journal_superseded"
+    retryable = False
+
+
 class JournalDamagedError(JournalError):
     """The structure of the file is damaged. Everything read so far was verified; restore the rest from a backup."""
 

@@ -1,9 +1,10 @@
 """Continuous archiving of users' stores in a folder or an object store, and their restoration on any machine.
 
 Read `chain` first (what is stored), then `user_archive` (writing), `restoration`, and `user_files` (both, on one node
-of a cluster). `placements` records the node of each user.
+of a cluster). `placements` records the node of each user. `archived_journal` is the journal's copy.
 """
 
+from memory_agent.archiving.archived_journal import archived_journal, restore_journal
 from memory_agent.archiving.chain import Restored
 from memory_agent.archiving.objects import Objects, ObjectStore
 from memory_agent.archiving.placements import Placements, is_away, read_placement
@@ -29,6 +30,7 @@ __all__ = [
     "Restored",
     "UserArchive",
     "UserFiles",
+    "archived_journal",
     "copy_archived",
     "copy_records",
     "current_files",
@@ -37,4 +39,5 @@ __all__ = [
     "is_away",
     "read_placement",
     "restore",
+    "restore_journal",
 ]

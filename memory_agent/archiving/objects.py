@@ -1,4 +1,6 @@
-"""One user's objects in a folder or an object store, through `fsspec`. Objects become visible only when complete.
+"""The objects of one user or of the journal, in a folder or an object store, through `fsspec`.
+
+Objects become visible only when complete.
 
 Each operation runs in a thread of its own, because not every file system honours a timeout. An operation that exceeds
 its deadline is abandoned but not stopped; the next operation on the same objects waits for it, so a late write never
@@ -8,6 +10,7 @@ overtakes a newer one.
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import threading
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from secrets import token_hex
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -62,7 +66,14 @@ class ObjectStore:
     def of_user(self, user_id: str) -> Objects:
         """Return the objects of a user. Raises `InvalidInputError` for an invalid id."""
         folder = user_folder(Path(self._root), user_id)
-        return Objects(self._files, f"{self._root}/users/{folder.name}", self._timeout_s, is_local=self._is_local)
+        return self._below(f"users/{folder.name}")
+
+    def of_journal(self) -> Objects:
+        """Return the objects of the relay's journal."""
+        return self._below("journal")
+
+    def _below(self, folder: str) -> Objects:
+        return Objects(self._files, f"{self._root}/{folder}", self._timeout_s, is_local=self._is_local)
 
 
 def _require_url(url: str) -> None:
@@ -79,7 +90,7 @@ def _require_url(url: str) -> None:
 
 
 class Objects:
-    """One user's objects, in a folder for each epoch. Thread-safe; operations run one at a time.
+    """The objects of one user or of the journal, in a folder for each epoch. Thread-safe; operations run one at a time.
 
     Every method raises `ArchiveUnavailableError` if the store fails or does not answer within the deadline. Methods
     that read an object raise `FileNotFoundError` if it does not exist.
@@ -111,11 +122,37 @@ class Objects:
         else:
             self._run(path, lambda: self._files.put_file(str(content), path), _size(content))
 
+    def create(self, epoch: int, name: str, content: bytes) -> bool:
+        """Write an object unless it exists; return whether it did not. Durable and atomic on return.
+
+        Of several callers, one creates the object, if the file system supports that: local folders do, and object
+        stores with conditional requests.
+        """
+        path = f"{self._root}/{_folder(epoch)}/{name}"
+
+        def create() -> bool:
+            try:
+                if self._is_local:
+                    _put_locally(Path(path), content, is_new=True)
+                else:
+                    self._files.pipe_file(path, content, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        return self._run(path, create, len(content))
+
     def get(self, epoch: int, names: Sequence[str]) -> list[bytes]:
         """Return the contents of objects, which are read concurrently if the file system can do so."""
         paths = [f"{self._root}/{_folder(epoch)}/{name}" for name in names]
         found: dict[str, bytes] = self._run(self._root, lambda: self._files.cat(paths), may_be_missing=True)
         return [found[path] for path in paths]
+
+    def get_start(self, epoch: int, name: str, size_bytes: int) -> bytes:
+        """Return the first bytes of an object."""
+        path = f"{self._root}/{_folder(epoch)}/{name}"
+        start: bytes = self._run(path, lambda: self._files.cat_file(path, 0, size_bytes), may_be_missing=True)
+        return start
 
     def get_file(self, epoch: int, name: str, target: Path) -> None:
         """Write the content of an object to the file `target`."""
@@ -218,14 +255,19 @@ def make_folders(folder: Path) -> None:
         flush(one.parent)
 
 
-def _put_locally(path: Path, content: bytes | Path) -> None:
+def _put_locally(path: Path, content: bytes | Path, *, is_new: bool = False) -> None:
+    """Put a file in place atomically. Raises `FileExistsError` if it must be new but is not."""
     make_folders(path.parent)
-    made = path.with_name(f"{path.name}.new")
+    made = path.with_name(f"{path.name}.{token_hex(4)}.new" if is_new else f"{path.name}.new")
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
         made.unlink(missing_ok=True)
         made.touch(mode=0o600)
         with made.open("wb") as target:
             shutil.copyfileobj(source, target, _COPIED_BYTES)
     flush(made)
-    made.replace(path)
+    if is_new:
+        os.link(made, path)
+        made.unlink()
+    else:
+        made.replace(path)
     flush(path.parent)

@@ -18,6 +18,9 @@ from memory_agent.archiving.chain import (
     Header,
     Kind,
     Restored,
+    base_body,
+    increment_body,
+    make_object,
     object_name,
     parse_name,
     read_base,
@@ -26,13 +29,14 @@ from memory_agent.archiving.chain import (
     read_header,
 )
 from memory_agent.archiving.objects import Objects, make_folders
-from memory_agent.errors import ArchiveDamagedError, InvalidInputError
+from memory_agent.errors import ArchiveDamagedError, InvalidInputError, StoreError
 from memory_agent.records.placement import Position
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import STORE_ERRORS, open_environment
 from relay.disk import DATA_FILE, StoredChange, flush, flush_tree
 
 _TRIES = 3
+_TAKE_OVER_TRIES = 20
 _AT_ONCE = 64  # objects read concurrently; together at most about half a snapshot
 _COPIED_BYTES = 1 << 20
 
@@ -89,6 +93,44 @@ def _require_recent(user_id: str, restored: Restored | None, at_least: Position 
         raise ArchiveDamagedError(f"the archive of {user_id} must contain the state {at_least}, but {newest}")
 
 
+def take_over(objects: Objects, user_id: str) -> Position | None:
+    """End the epoch of the owner of a contested archive, and begin the next one. Return its position.
+
+    The owner may be cut off and still write. An empty increment takes the place of its next one, so that it finds
+    itself superseded with its next flush, and everything that it acknowledged before is in the archive. Returns None
+    if there is no archive. Raises `StoreError` if the owner, or another machine that takes over, is faster each time.
+    """
+    for _ in range(_TAKE_OVER_TRIES):
+        epochs = objects.epochs()
+        found = next((parts for epoch in reversed(epochs) if (parts := _of_epoch(objects, epoch))), [])
+        if not found:
+            return None
+        try:
+            sealed = _seal(objects, user_id, found[-1])
+        except FileNotFoundError:  # replaced by a snapshot
+            continue
+        if sealed is None:
+            continue
+        position = Position(sealed.position.epoch + 1, 0)
+        _, content = make_object("base", position, user_id, base_body(sealed.position), sealed.digest)
+        name = object_name(0, "base")
+        if objects.create(position.epoch, name, content) and objects.names(position.epoch) == [name]:
+            return position
+    raise StoreError(f"the archive of {user_id} is in use: another machine still writes to it")
+
+
+def _seal(objects: Objects, user_id: str, last: _Object) -> Header | None:
+    """Append an empty increment to an epoch; return None if the owner was faster."""
+    epoch, (name,) = _place(last)
+    previous = read_header(objects.get_start(epoch, name, HEADER_BYTES), last[1], last[0], user_id)
+    position = Position(epoch, last[0].number + 1)
+    header, content = make_object("increment", position, user_id, increment_body([]), previous.digest)
+    if not objects.create(epoch, object_name(position.number, "increment"), content):
+        return None
+    is_last = all(kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch))
+    return header if is_last else None  # otherwise the owner has continued with a snapshot
+
+
 class _Restoration:
     """One attempt to restore into the empty folder `folder`."""
 
@@ -120,22 +162,18 @@ class _Restoration:
     def _chain(self) -> list[_Object]:
         """Return the objects to read, oldest first: a snapshot, then increments and bases."""
         epochs = [epoch for epoch in self._objects.epochs() if epoch >= self._since]
-        found = next((parts for epoch in reversed(epochs) if (parts := self._of_epoch(epoch))), [])
+        found = next((parts for epoch in reversed(epochs) if (parts := _of_epoch(self._objects, epoch))), [])
         if not found and epochs != self._objects.epochs():  # a new owner has replaced what was listed
             raise FileNotFoundError(f"of the epochs {epochs}")
         chain = self._since_start(found)
         while chain and chain[0][1] == "base":
             continued = read_base(*self._read(chain[0], self._objects.get(*_place(chain[0]))[0]))
-            earlier = [part for part in self._of_epoch(continued.epoch) if part[0] <= continued]
+            earlier = [part for part in _of_epoch(self._objects, continued.epoch) if part[0] <= continued]
             if not earlier or earlier[-1][0] != continued:
                 raise ArchiveDamagedError(f"object {continued} is missing, which {chain[0][0]} continues")
             self._continued.append(continued)
             chain = self._since_start(earlier) + chain
         return chain
-
-    def _of_epoch(self, epoch: int) -> list[_Object]:
-        found = (parse_name(name) for name in self._objects.names(epoch))
-        return sorted((Position(epoch, name[0]), name[1]) for name in found if name is not None)
 
     def _since_start(self, parts: Sequence[_Object]) -> list[_Object]:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base."""
@@ -184,6 +222,12 @@ class _Restoration:
     def _read(self, part: _Object, content: bytes) -> tuple[memoryview, Header]:
         header = read_header(content, part[1], part[0], self._user_id)
         return read_body(content, header), header
+
+
+def _of_epoch(objects: Objects, epoch: int) -> list[_Object]:
+    """Return the objects of an epoch in order; of two with the same number, the snapshot is the later one."""
+    found = (parse_name(name) for name in objects.names(epoch))
+    return sorted((Position(epoch, name[0]), name[1]) for name in found if name is not None)
 
 
 def _place(part: _Object) -> tuple[int, list[str]]:

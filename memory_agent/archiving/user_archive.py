@@ -67,8 +67,22 @@ class UserArchive:
     them), `FencedError` if there are objects of a newer owner, and `StoreError` if the store cannot be copied.
     """
 
-    def __init__(self, objects: Objects, user_id: str, epoch: int, scratch: Path, limits: Limits | None = None) -> None:
-        """`scratch` is a folder on the same disk for temporary copies; leftovers in it are deleted."""
+    def __init__(
+        self,
+        objects: Objects,
+        user_id: str,
+        epoch: int,
+        scratch: Path,
+        limits: Limits | None = None,
+        *,
+        is_contested: bool = False,
+    ) -> None:
+        """`scratch` is a folder on the same disk for temporary copies; leftovers in it are deleted.
+
+        `is_contested`: no lease or lock ends an owner before the next one begins, so each write must find out whether
+        another machine has taken over (`restoration.take_over`).
+        """
+        self._is_contested = is_contested
         self._objects = objects
         self._user_id = user_id
         self._epoch = epoch
@@ -91,6 +105,7 @@ class UserArchive:
         self._is_checked = False  # whether no newer owner has written
         self._has_older = True  # whether objects may exist that the last snapshot replaces
         self._is_removed = False
+        self._sent_through = -1  # the greatest number that certainly arrived
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, copy: Copy, continues: Restored | None = None) -> None:
@@ -223,19 +238,46 @@ class UserArchive:
 
     def _send(self, header: Header, content: bytes) -> None:
         self._unsent = header, content
-        self._objects.put(self._epoch, object_name(header.position.number, header.kind), content)
+        name = object_name(header.position.number, header.kind)
+        if not self._is_contested:
+            self._objects.put(self._epoch, name, content)
+        elif not self._objects.create(self._epoch, name, content) and self._stored(name) != content:
+            raise self._superseded()
         self._unsent = None
         self._increments += 1
         self._increment_bytes += len(content)
         self._advance(header)
 
+    def _stored(self, name: str) -> bytes | None:
+        """Return an object that exists: by another machine, or by an earlier attempt whose reply was lost."""
+        try:
+            return self._objects.get(self._epoch, [name])[0]
+        except FileNotFoundError:
+            return None
+
+    def _require_alone(self) -> None:
+        """Raise `FencedError` if another machine has written into this epoch, which by itself writes only snapshots
+        after the last object that certainly arrived.
+        """
+        found = (parse_name(name) for name in self._objects.names(self._epoch))
+        if any(one is not None and one[0] > self._sent_through and one[1] != "snapshot" for one in found):
+            raise self._superseded()
+        self._require_newest(self._epoch)
+
+    def _superseded(self) -> FencedError:
+        newest = max([self._epoch + 1, *self._objects.epochs()])
+        return FencedError(f"the archive of {self._user_id}", self._epoch, newest)
+
     def _advance(self, header: Header) -> None:
         self._last, self._digest = header.position, header.digest
+        self._sent_through = header.position.number
         self._next_number = header.position.number + 1
 
     def _write_snapshot(self) -> None:
         """Write a snapshot under a new number, because an earlier attempt may still have succeeded."""
         assert self._copy is not None
+        if self._is_contested and self._unsent is not None:
+            self._send(*self._unsent)
         with self._noting:
             self._pending, self._pending_bytes, self._needs_snapshot = [], 0, False
         number = self._next_number + (self._unsent is not None)
@@ -248,6 +290,8 @@ class UserArchive:
                 content = Path(folder) / "object"
                 header = self._seal(Path(folder) / DATA_FILE, content, number)
                 self._objects.put(self._epoch, object_name(number, "snapshot"), content)
+            if self._is_contested:
+                self._require_alone()
         except BaseException as error:
             self._drop_pending()
             if isinstance(error, OSError):

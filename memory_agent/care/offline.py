@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from memory_agent.archiving import fetch_home
+from memory_agent.archiving import archived_journal, fetch_home
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import History, fingerprint, read_history
 from memory_agent.erasure.request import (
@@ -338,7 +338,8 @@ def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
 
 def _open_journal(data_dir: Path, settings: Settings, *, readonly: bool = False) -> Journal:
     keys = open_key_ring(settings.encryption, data_dir)
-    return Journal.open(journal_folder(data_dir), settings.relay.journal, readonly=readonly, keys=keys)
+    copy = None if readonly else archived_journal(settings.archive)
+    return Journal.open(journal_folder(data_dir), settings.relay.journal, readonly=readonly, keys=keys, copy=copy)
 
 
 def _system_events(journal: Journal, is_owned: IsOwned) -> Iterator[int]:

@@ -17,6 +17,7 @@ from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 from memory_agent.verbs.params import RebuildParams
+from relay import journal_folder
 
 if TYPE_CHECKING:
     from memory_agent.care import Part, PartReport, Restored
@@ -206,8 +207,9 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @click.option("--replace", is_flag=True, help="Move existing data out of the way.")
 @click.option("--from-journal", is_flag=True, help="Replay the events of --user from the journal instead.")
+@click.option("--from-archive", is_flag=True, help="Restore only the journal, from the archive.")
 @options_where_user(ONLY)
-def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
+def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool, from_archive: bool) -> None:
     """Restore the backup in DIRECTORY; with --user, only that user's memories.
 
     Stop the daemon first. A damaged or incomplete backup is rejected without changing anything. With --replace,
@@ -216,14 +218,21 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     here after the backup stay forgotten. The journal does not contain memories from `remember` or `import`, recalls, or
     runs from `trajectory`, so --from-journal does not restore them.
 
+    --from-archive is for a new machine, after the loss of the daemon's: it restores the journal that the lost daemon
+    kept in the archive (`archive.journal`). A daemon that was only cut off acknowledges nothing more.
+
     \b
     Examples:
       memory-agent restore /mnt/backups/monday --data-dir /srv/memory
       memory-agent restore /mnt/backups/monday --user alice --replace
       memory-agent restore --from-journal --user alice --replace
+      memory-agent restore --from-archive --data-dir /srv/memory
     """
-    if from_journal == (directory is not None):
-        raise click.UsageError("specify either DIRECTORY or --from-journal")
+    if (directory is not None) + from_journal + from_archive != 1:
+        raise click.UsageError("specify DIRECTORY, --from-journal or --from-archive")
+    if from_archive:
+        _restore_from_archive(target)
+        return
     if from_journal and not target.user_named:
         raise click.UsageError("--from-journal requires --user")
     restored = _restore(target, directory, replace)
@@ -244,6 +253,19 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
         click.echo(f"the events of {target.user_id} are ingested again when the daemon starts")
         if restored.aside:
             click.echo(f"the journal does not contain {NOT_IN_JOURNAL}; they remain where they were moved")
+
+
+def _restore_from_archive(target: Target) -> None:
+    from memory_agent.archiving import restore_journal  # imports the engines
+
+    if target.user_named:
+        raise click.UsageError("--from-archive restores the journal of all users; omit --user")
+    settings = target.settings
+    last_seq = restore_journal(settings.archive, journal_folder(target.data_dir), settings.relay.journal)
+    if target.as_json:
+        print_document({"last_seq": last_seq})
+    else:
+        click.echo(f"restored journal; the next events have numbers after {last_seq}")
 
 
 def _content(part: Part) -> str:

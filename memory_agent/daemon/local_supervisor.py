@@ -19,6 +19,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Literal, TypeVar, cast
 
+from memory_agent.archiving import archived_journal
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.deliveries import Deliveries
 from memory_agent.daemon.host import HostServer, MemoryHost, internal_error, shared_socket
@@ -149,6 +150,7 @@ class RelayThread:
     def __init__(self, settings: Settings, layout: Layout) -> None:
         self._data_dir = layout.data_dir
         self._settings = RelaySettings.of(settings.relay, settings.encryption)
+        self._copy = archived_journal(settings.archive)
         self._broker: Broker | None = None
         self._restarts = 0
         self._stopping = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`relay.locks`)
@@ -157,7 +159,7 @@ class RelayThread:
 
     def start(self) -> None:
         """Open the journal, bind the sockets and serve in the thread. Raises the same errors as `Broker`."""
-        broker = open_after_former(self._data_dir, self._settings)
+        broker = open_after_former(self._data_dir, self._settings, self._copy)
         if self._is_stopping:  # `stop` came first
             broker.run(lambda: False)
             return
@@ -193,7 +195,7 @@ class RelayThread:
         while not self._is_stopping:
             try:
                 if self._broker is None:
-                    self._broker = Broker(self._data_dir, self._settings)
+                    self._broker = Broker(self._data_dir, self._settings, self._copy)
                     pause_s = _FIRST_PAUSE_S
                 self._broker.run(lambda: not self._is_stopping)
             except Exception as error:  # noqa: BLE001 - reopened, as a new process would

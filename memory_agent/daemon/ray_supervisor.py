@@ -56,6 +56,7 @@ from memory_agent.daemon.host import internal_error, shared_socket
 from memory_agent.daemon.host_actor import HostActor
 from memory_agent.daemon.place import Place
 from memory_agent.daemon.ray_folder import END_WITHIN_S, RayFolder
+from memory_agent.daemon.relay_process import relay_command
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -361,8 +362,9 @@ class RaySupervisor:
         relay = ("--data-dir", data_dir, "--config", str(configuration), "--log-level", self._settings.log_level)
         settings = msgspec.json.encode(self._settings.embedder).decode()
         embedder = ("--endpoint", self._layout.embedder, "--settings", settings)
+        module, archive = relay_command(self._settings.archive, self._layout.run)
         return (
-            Child("relay", "relay", relay + parent),
+            Child("relay", module, relay + archive + parent),
             Child("embedder", "memory_agent.embedders", embedder + parent, _HUGE_PAGES),
         )
 

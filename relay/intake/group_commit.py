@@ -16,6 +16,7 @@ from typing import NamedTuple
 from relay.access import Origin, Principal, Scope
 from relay.errors import (
     ConsumerBehindError,
+    CopyUnavailableError,
     JournalFullError,
     JournalPausedError,
     KeysUnavailableError,
@@ -36,6 +37,7 @@ _MAX_PRODUCERS = 10_000
 _COUNTED = {
     JournalFullError.code: "refused_full",
     KeysUnavailableError.code: "refused_without_keys",
+    CopyUnavailableError.code: "refused_without_copy",
     ConsumerBehindError.code: "refused_behind",
 }
 

@@ -1,12 +1,13 @@
 """The journal: one LMDB environment with every accepted event, the cursors of consumers, and the quarantine.
 
 Read `journal` first, then `entries` (the stored form) and `sealing` (its encryption). Each of the other modules
-implements one operation: `retention`, `erasure`, `quarantine`, `checkup`, `encrypting`.
+implements one operation: `retention`, `erasure`, `quarantine`, `checkup`, `encrypting`. `copies`: see `Journal.open`.
 """
 
 from relay.journal.checkup import check_journal
+from relay.journal.copies import JournalCopy
 from relay.journal.encrypting import encrypt_journal
-from relay.journal.file import copy_journal, cursors, read_mark, require_unused, rewind
+from relay.journal.file import copy_journal, cursors, read_mark, require_unused, rewind, skip_numbers
 from relay.journal.journal import Appended, Journal
 from relay.journal.quarantine import Suspect
 from relay.journal.retention import RetentionReport
@@ -15,6 +16,7 @@ from relay.journal.sources import publisher_of, source_name
 __all__ = [
     "Appended",
     "Journal",
+    "JournalCopy",
     "RetentionReport",
     "Suspect",
     "check_journal",
@@ -25,5 +27,6 @@ __all__ = [
     "read_mark",
     "require_unused",
     "rewind",
+    "skip_numbers",
     "source_name",
 ]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
-from relay.disk import Environment, ErrorFamily, Transaction, WriterLock, opening
+from relay.disk import Environment, ErrorFamily, OnCommit, Transaction, WriterLock, opening
 from relay.errors import (
     EncryptionKeyMissingError,
     EncryptionMismatchError,
@@ -23,12 +23,13 @@ from relay.errors import (
     JournalFullError,
     JournalInUseError,
 )
-from relay.journal.entries import COUNTERS, DATABASES, counter, number, number_key
+from relay.journal.entries import COUNTERS, DATABASES, add_to_counter, counter, number, number_key
 from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
 """The counter in which an encrypted journal stores the id of its system key."""
+_SKIPPED_NUMBERS = 1 << 24  # far more than the events of all commits that can await their copy
 _ERRORS = ErrorFamily(
     failed=JournalError,
     full=JournalFullError,
@@ -40,10 +41,13 @@ _ERRORS = ErrorFamily(
 )
 
 
-def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False) -> Environment:
+def open_file(
+    folder: Path, settings: JournalSettings, *, readonly: bool = False, on_commit: OnCommit | None = None
+) -> Environment:
     """Open the environment of the journal in `folder`. A writer creates it, and is its only writer until `close`.
 
-    Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError` and `JournalError`.
+    `on_commit` receives the changes of a writer. Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`
+    and `JournalError`.
     """
     try:
         if readonly:
@@ -54,7 +58,7 @@ def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False
     except OSError as error:
         raise _ERRORS.of_system(error, folder, settings.map_size_bytes) from error
     try:
-        return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, lock=lock)
+        return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, lock=lock, on_commit=on_commit)
     except BaseException:
         lock.release()
         raise
@@ -63,6 +67,16 @@ def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False
 def open_copy(folder: Path, settings: JournalSettings) -> Environment:
     """Open the environment of a new journal in the empty folder `folder`."""
     return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS)
+
+
+def skip_numbers(folder: Path, settings: JournalSettings) -> int:
+    """Leave out the next numbers of a journal that was restored from a copy, and return its last number.
+
+    The lost journal may have assigned them to events that were not copied, hence not acknowledged, but already read. A
+    reader would take new events with these numbers for repeats. Durable on return. Raises `JournalError`.
+    """
+    with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
+        return add_to_counter(transaction, "last_seq", _SKIPPED_NUMBERS)
 
 
 def require_unused(folder: Path) -> None:

@@ -1,0 +1,64 @@
+"""Holds the acks of events until the journal's copy contains them. Without a copy, acks are sent at once.
+
+The copy is written in a thread of its own, while the next events are journaled. All commits since the last write share
+the next one, so its latency delays acks but hardly limits the number of events per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from relay.errors import CopyUnavailableError
+from relay.intake.group_commit import Reply
+from relay.journal import Journal
+
+_INTERVAL_S = 5.0  # between copies of other changes, such as cursors
+
+
+class Copier:
+    """A worker's task: copies what was journaled, then releases the replies that were held."""
+
+    name = "copier"
+
+    def __init__(self, journal: Journal, on_released: Callable[[], None]) -> None:
+        """`on_released` is called in the worker's thread after replies became available (`released`)."""
+        self._journal = journal
+        self._on_released = on_released
+        self._held = SimpleQueue[Reply]()
+        self._copying: list[Reply] = []
+        self._released = SimpleQueue[Reply]()
+
+    def hold(self, replies: Sequence[Reply]) -> None:
+        """Hold replies about events that were journaled before this call. Wake the worker afterwards."""
+        for reply in replies:
+            self._held.put(reply)
+
+    def released(self) -> Iterator[Reply]:
+        """Yield the replies to send."""
+        yield from _taken(self._released)
+
+    def step(self) -> float:
+        """Copy everything. A failed copy is repeated; the replies remain held."""
+        self._copying += _taken(self._held)
+        self._journal.flush_copy()
+        if self._copying:
+            for reply in self._copying:
+                self._released.put(reply)
+            self._copying = []
+            self._on_released()
+        return _INTERVAL_S
+
+    def finish(self) -> None:
+        """Copy once more, before the relay sends the last replies. If that fails, publishers resend their events."""
+        with suppress(CopyUnavailableError):
+            self.step()
+
+
+def _taken(queue: SimpleQueue[Reply]) -> Iterator[Reply]:
+    try:
+        while True:
+            yield queue.get_nowait()
+    except Empty:
+        return

@@ -1,0 +1,35 @@
+"""The interface of a journal's copy on another disk, such as the object store of `memory_agent.archiving`.
+
+A relay with a copy acknowledges events only once the copy contains them. The copy receives the changes of each
+transaction as stored, so it needs no encryption keys, and always contains a prefix of the transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from relay.disk import StoredChange
+
+
+class JournalCopy(Protocol):
+    """Writes the copy of one journal. Thread-safe."""
+
+    def note(self, changes: list[StoredChange] | None) -> None:
+        """Receive the changes of a transaction (`relay.disk.OnCommit`). Does no I/O."""
+
+    def begin(self, folder: Path, copy: Callable[[Path], None]) -> None:
+        """Begin to copy the journal in `folder`. `copy` writes a copy of the file into an empty folder.
+
+        Does not connect to another machine. Raises `JournalError`.
+        """
+
+    def flush(self) -> None:
+        """Copy everything committed before the call. Durable on return. The first call copies the whole journal.
+
+        Raises `CopyUnavailableError` if it should be repeated, and `JournalSupersededError`.
+        """
+
+    def renew(self) -> None:
+        """Replace the copy by one of the whole journal, without anything that was deleted. Raises as `flush`."""
