@@ -126,7 +126,7 @@ def _as_relay_errors() -> Iterator[None]:
 
 def _objects(settings: ArchiveSettings) -> Objects:
     if not settings.url:
-        raise SettingsError("archive.journal", "requires archive.url")
+        raise SettingsError("archive.url", "must be set for a copy of the journal")
     return ObjectStore.open(settings).of_journal()
 
 

@@ -167,18 +167,37 @@ class _Restoration:
             raise FileNotFoundError(f"of the epochs {epochs}")
         chain = self._since_start(found)
         while chain and chain[0][1] == "base":
-            continued = read_base(*self._read(chain[0], self._objects.get(*_place(chain[0]))[0]))
+            body, header = self._read(chain[0], self._objects.get(*_place(chain[0]))[0])
+            continued = read_base(body, header)
             earlier = [part for part in _of_epoch(self._objects, continued.epoch) if part[0] <= continued]
             if not earlier or earlier[-1][0] != continued:
                 raise ArchiveDamagedError(f"object {continued} is missing, which {chain[0][0]} continues")
             self._continued.append(continued)
-            chain = self._since_start(earlier) + chain
+            chain = self._since_start(earlier, header.previous) + chain
         return chain
 
-    def _since_start(self, parts: Sequence[_Object]) -> list[_Object]:
-        """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base."""
-        start = max((place for place, (_, kind) in enumerate(parts) if kind == "snapshot"), default=0)
-        used = list(parts[start:])
+    def _header(self, part: _Object) -> Header:
+        epoch, (name,) = _place(part)
+        return read_header(self._objects.get_start(epoch, name, HEADER_BYTES), part[1], part[0], self._user_id)
+
+    def _since_start(self, parts: Sequence[_Object], next_links_to: bytes | None = None) -> list[_Object]:
+        """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.
+
+        `next_links_to` is the digest in the object that follows them. A snapshot may have the number of another object:
+        it or the other was written by an owner without success (`take_over`), and nothing links to that one.
+        """
+        used: list[_Object] = []
+        positions = [position for position, _ in parts]
+        for part in reversed(parts):
+            position, kind = part
+            if kind == "snapshot" and positions.count(position) > 1:
+                link = self._header(used[-1]).previous if used else next_links_to
+                if link not in (None, self._header(part).digest):
+                    continue
+            used.append(part)
+            if kind == "snapshot":
+                break
+        used.reverse()
         first = used[0][0].number if used else 0
         for place, (position, kind) in enumerate(used):
             is_start = kind == "snapshot" or (kind == "base" and position.number == 0)

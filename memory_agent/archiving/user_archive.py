@@ -104,7 +104,7 @@ class UserArchive:
         self._checked_until_s = 0.0
         self._is_checked = False  # whether no newer owner has written
         self._has_older = True  # whether objects may exist that the last snapshot replaces
-        self._is_removed = False
+        self._is_removed = self._is_superseded = False
         self._sent_through = -1  # the greatest number that certainly arrived
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -192,6 +192,8 @@ class UserArchive:
             raise StoreError(
                 f"the archive of {self._user_id} " + ("was removed" if self._is_removed else "has not begun")
             )
+        if self._is_superseded:
+            raise self._superseded()
         if not self._is_checked:
             self._require_newest(self._epoch - 1)
             self._is_checked = True
@@ -265,8 +267,8 @@ class UserArchive:
         self._require_newest(self._epoch)
 
     def _superseded(self) -> FencedError:
-        newest = max([self._epoch + 1, *self._objects.epochs()])
-        return FencedError(f"the archive of {self._user_id}", self._epoch, newest)
+        self._is_superseded = True
+        return FencedError(f"the archive of {self._user_id}", self._epoch, self._epoch + 1)
 
     def _advance(self, header: Header) -> None:
         self._last, self._digest = header.position, header.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 from archives import FaultyFileSystem, files
 
 from memory_agent.archiving import archived_journal, restore_journal
-from memory_agent.errors import InvalidInputError, SettingsError, StoreError
+from memory_agent.errors import ArchiveUnavailableError, InvalidInputError, SettingsError, StoreError
 from memory_agent.settings import ArchiveSettings
 from relay import (
     Broker,
@@ -23,6 +24,7 @@ from relay import (
     Event,
     EventLimits,
     Journal,
+    JournalError,
     JournalSettings,
     JournalSupersededError,
     Publisher,
@@ -270,6 +272,77 @@ def test_a_relay_stops_when_another_machine_has_taken_over(data_dir: Path) -> No
 
 def test_the_copy_needs_an_archive() -> None:
     assert archived_journal(ArchiveSettings()) is None
-    with pytest.raises(SettingsError, match=r"archive\.journal"):
+    with pytest.raises(SettingsError, match=r"archive\.url"):
         archived_journal(ArchiveSettings(journal=True))
     assert journal_folder(Path("/data")).name == "journal"
+
+
+@pytest.mark.parametrize("seed", [*range(8), 108, 126])
+def test_whatever_fails_and_whoever_takes_over_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    acked: set[str] = set()
+    appended = 0
+    folders = [tmp_path / "0"]
+    journals = [opened(folders[0], FAULTY)]
+    for _ in range(80):
+        place = chosen.randrange(len(journals))  # earlier machines continue
+        journal = journals[place]
+        if chosen.random() < 0.25:
+            FaultyFileSystem.faults[:] = [chosen.choice(["refused", "reply lost", "none"]) for _ in range(2)]
+        with suppress(JournalError, ArchiveUnavailableError, StoreError):
+            match chosen.choice(["append", "append", "append", "compact", "reopen", "take over"]):
+                case "append":
+                    appended += 1
+                    journal.append(events(appended), NOW)
+                    journal.flush_copy()
+                    acked |= set(ids(journal))
+                case "compact":
+                    journal.compact()
+                case "reopen":
+                    journal.close()
+                    journals[place] = opened(folders[place], FAULTY)
+                case "take over":
+                    folder = tmp_path / str(len(folders))
+                    restore_journal(FAULTY, folder, SMALL)
+                    folders.append(folder)
+                    journals.append(opened(folder, FAULTY))
+    for journal in journals:
+        journal.close()
+    FaultyFileSystem.faults.clear()
+    restore_journal(FAULTY, tmp_path / "last", SMALL)
+    with opened(tmp_path / "last", FAULTY) as journal:
+        assert acked <= set(ids(journal))
+        assert len(ids(journal)) == len(set(ids(journal)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_takeover_at_any_moment_keeps_what_the_busy_relay_acknowledges(tmp_path: Path, seed: int) -> None:
+    archive = archived_in(tmp_path / "archive")
+    acked: list[int] = []
+    journal = opened(tmp_path / "one", archive)
+
+    def work() -> None:
+        chosen = random.Random(seed)
+        with suppress(JournalSupersededError):
+            for number in range(10_000):
+                journal.append(events(number), NOW)
+                journal.flush_copy()
+                acked.append(number)
+                if chosen.random() < 0.3:
+                    journal.compact()
+
+    journal.flush_copy()
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: len(acked) > 20 + seed)
+    deadline_s = time.monotonic() + 60
+    while not (tmp_path / "two").exists():
+        assert time.monotonic() < deadline_s
+        with suppress(StoreError):
+            restore_journal(archive, tmp_path / "two", SMALL)
+    thread.join(60)
+    assert not thread.is_alive()
+    journal.close()
+    with opened(tmp_path / "two", archive) as restored:
+        restored.flush_copy()
+        assert {f"e-{number}" for number in acked} <= set(ids(restored))

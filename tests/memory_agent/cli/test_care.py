@@ -77,6 +77,17 @@ def test_a_backup_is_restored(two_users: Path, tmp_path: Path, run: Run, run_jso
     assert run("restore", "--from-journal").exit_code == 2
 
 
+def test_the_journal_is_restored_from_the_archive(two_users: Path, tmp_path: Path, run: Run, run_json: RunJson) -> None:
+    archive = ("--set", "archive.journal=true", "--set", f"archive.url=file://{tmp_path}/archive")
+    run_json("compact", *archive)
+    assert run("restore", "--from-archive", *archive).exit_code == 1, "a journal is never replaced"
+    journal_folder(two_users).rename(tmp_path / "lost")
+    assert run("restore", "--from-archive", "--user", "bob", *archive).exit_code == 2
+    last_seq = run_json("restore", "--from-archive", *archive)["last_seq"]
+    with Journal.open(journal_folder(two_users), readonly=True) as journal:
+        assert ([entry.seq for entry in journal.read(0, 10)], journal.last_seq) == ([1], last_seq)
+
+
 def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     two_users: Path, tmp_path: Path, run: Run, run_json: RunJson
 ) -> None:
