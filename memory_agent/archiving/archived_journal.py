@@ -8,14 +8,17 @@ because other commands may have changed the file while it was closed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_bytes
 
 import msgspec
 
+from memory_agent.archiving.chain import Header
 from memory_agent.archiving.objects import Objects, ObjectStore
-from memory_agent.archiving.restoration import restore, take_over
+from memory_agent.archiving.restoration import begun_by, newest_epoch, restore, take_over
 from memory_agent.archiving.user_archive import Limits, UserArchive
 from memory_agent.errors import (
     ArchiveUnavailableError,
@@ -38,9 +41,10 @@ _ADVICE = "restore it with memory-agent restore --from-archive, or delete the ar
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """The last epoch in which a journal's folder was archived."""
+    """Which folder this is, for the archive, and the last epoch that it began there."""
 
-    epoch: int
+    owner: bytes
+    epoch: int = 0
 
 
 def archived_journal(settings: ArchiveSettings) -> ArchivedJournal | None:
@@ -62,11 +66,16 @@ def restore_journal(settings: ArchiveSettings, folder: Path, journal: JournalSet
     partial = folder.with_name(f".{folder.name}.restored")
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        position = take_over(objects, _NAME)
-        if position is None:
+        epoch = newest_epoch(objects)
+        if not epoch:
             raise StoreError(f"{settings.url} contains no journal")
-        restore(objects, _NAME, partial, position, StoreSettings(map_size_bytes=journal.map_size_bytes))
-        _write_marker(partial, position.epoch)
+        marker = _new_marker()
+        begun = take_over(objects, _NAME, epoch, marker.owner)
+        size = StoreSettings(map_size_bytes=journal.map_size_bytes)
+        restored = restore(objects, _NAME, partial, settings=size)
+        if restored is None or restored.position != begun.position:
+            raise StoreError(f"{settings.url} contains no journal, or another machine restores it, too")
+        _write_marker(partial, msgspec.structs.replace(marker, epoch=begun.position.epoch))
         last_seq = skip_numbers(partial, journal)
         partial.rename(folder)
         flush(folder.parent)
@@ -83,33 +92,52 @@ class ArchivedJournal:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._archive: UserArchive | None = None
+        self._beginning = threading.Lock()
 
     def note(self, changes: list[StoredChange] | None) -> None:
-        """As `JournalCopy.note`. What precedes `begin` is part of the first snapshot."""
+        """As `JournalCopy.note`. What precedes the first `flush` is part of its snapshot."""
         if self._archive is not None:
             self._archive.note(changes)
 
     def begin(self, folder: Path, copy: Callable[[Path], None]) -> None:
-        """As `JournalCopy.begin`. Begins a new epoch."""
-        try:
-            epoch = _read_marker(folder) + 1
-            _write_marker(folder, epoch)
-        except (OSError, msgspec.DecodeError) as error:
-            raise JournalError(f"{folder / _MARKER_FILE}: {error}") from error
-        self._archive = UserArchive(self._objects, _NAME, epoch, folder / _SCRATCH_FOLDER, _LIMITS, is_contested=True)
-        self._archive.start(copy)
+        """As `JournalCopy.begin`."""
+        self._archive = None
+        self._folder, self._copy = folder, copy
 
     def flush(self) -> None:
-        """As `JournalCopy.flush`."""
-        assert self._archive is not None
+        """As `JournalCopy.flush`. The first call begins a new epoch."""
         with _as_relay_errors():
-            self._archive.flush()
+            self._begun().flush()
 
     def renew(self) -> None:
         """As `JournalCopy.renew`."""
-        assert self._archive is not None
         with _as_relay_errors():
-            self._archive.renew()
+            self._begun().renew()
+
+    def _begun(self) -> UserArchive:
+        with self._beginning:
+            if self._archive is None:
+                begun = self._take_over()
+                scratch = self._folder / _SCRATCH_FOLDER
+                archive = UserArchive(self._objects, _NAME, begun.position.epoch, scratch, _LIMITS, begun=begun)
+                self._archive = archive
+                archive.start(self._copy)
+            return self._archive
+
+    def _take_over(self) -> Header:
+        """Begin the next epoch, unless the newest one belongs to another folder. Raises `FencedError`."""
+        marker, newest = _read_marker(self._folder), newest_epoch(self._objects)
+        if marker is None:
+            marker = _new_marker()
+            _write_marker(self._folder, marker)
+        if newest == marker.epoch + 1 and begun_by(self._objects, _NAME, newest) == marker.owner:
+            marker = msgspec.structs.replace(marker, epoch=newest)  # an earlier attempt was interrupted
+            _write_marker(self._folder, marker)
+        if newest != marker.epoch:
+            raise FencedError("the journal in the archive", marker.epoch, newest)
+        begun = take_over(self._objects, _NAME, newest, marker.owner)
+        _write_marker(self._folder, msgspec.structs.replace(marker, epoch=begun.position.epoch))
+        return begun
 
 
 @contextmanager
@@ -120,7 +148,7 @@ def _as_relay_errors() -> Iterator[None]:
         raise CopyUnavailableError(str(error)) from error
     except FencedError as error:
         raise JournalSupersededError(f"the archive contains a newer journal ({error}); {_ADVICE}") from error
-    except MemoryAgentError as error:
+    except (MemoryAgentError, OSError, msgspec.DecodeError) as error:
         raise JournalError(f"the copy of the journal: {error}") from error
 
 
@@ -130,13 +158,17 @@ def _objects(settings: ArchiveSettings) -> Objects:
     return ObjectStore.open(settings).of_journal()
 
 
-def _read_marker(folder: Path) -> int:
-    """Return the last epoch of this folder, or 0 if it was never archived."""
+def _new_marker() -> _Marker:
+    return _Marker(token_bytes(16))
+
+
+def _read_marker(folder: Path) -> _Marker | None:
+    """Return the marker of a journal's folder, or None if it was never archived."""
     try:
-        return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=_Marker).epoch
+        return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=_Marker)
     except FileNotFoundError:
-        return 0
+        return None
 
 
-def _write_marker(folder: Path, epoch: int) -> None:
-    write_private(folder / _MARKER_FILE, msgspec.json.encode(_Marker(epoch)))
+def _write_marker(folder: Path, marker: _Marker) -> None:
+    write_private(folder / _MARKER_FILE, msgspec.json.encode(marker))

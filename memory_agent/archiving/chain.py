@@ -147,13 +147,19 @@ def read_changes(body: memoryview, header: Header) -> Iterator[StoredChange]:
         raise ArchiveDamagedError(f"object {header.position}.{header.kind}: {error}") from error
 
 
-def base_body(continued: Position) -> bytes:
-    """Return the body of a base, which names the object that its epoch continues."""
-    return _position.pack(continued.epoch, continued.number)
+def base_body(continued: Position, owner: bytes = b"") -> bytes:
+    """Return the body of a base, which names the object that its epoch continues. `owner` is stored with it."""
+    return _position.pack(continued.epoch, continued.number) + owner
 
 
 def read_base(body: memoryview, header: Header) -> Position:
     """Return the position that a base continues. Raises `ArchiveDamagedError`."""
-    if len(body) != _position.size or (continued := Position(*_position.unpack(body))).epoch >= header.position.epoch:
+    is_whole = len(body) >= _position.size
+    if not is_whole or (continued := Position(*_position.unpack_from(body))).epoch >= header.position.epoch:
         raise ArchiveDamagedError(f"object {header.position}.{header.kind} does not name an earlier epoch")
     return continued
+
+
+def read_owner(body: memoryview) -> bytes:
+    """Return the owner in the body of a base."""
+    return bytes(body[_position.size :])

@@ -9,6 +9,7 @@ overtakes a newer one.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -110,7 +111,11 @@ class Objects:
 
     def names(self, epoch: int) -> list[str]:
         """Return the names of all files in the folder of an epoch, including those of interrupted writes, sorted."""
-        return sorted(self._list(f"/{_folder(epoch)}"))
+        return sorted(self.sizes(epoch))
+
+    def sizes(self, epoch: int) -> dict[str, int]:
+        """Return the sizes of all files in the folder of an epoch, by name."""
+        return self._list(f"/{_folder(epoch)}")
 
     def put(self, epoch: int, name: str, content: bytes | Path) -> None:
         """Write an object, given as bytes or as a file, and replace an existing one. Durable on return."""
@@ -138,6 +143,10 @@ class Objects:
                     self._files.pipe_file(path, content, mode="create")
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # of some servers, for `s3fs`
+                    return False
+                raise
             return True
 
         return self._run(path, create, len(content))
@@ -151,7 +160,7 @@ class Objects:
     def get_start(self, epoch: int, name: str, size_bytes: int) -> bytes:
         """Return the first bytes of an object."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
-        start: bytes = self._run(path, lambda: self._files.cat_file(path, 0, size_bytes), may_be_missing=True)
+        start: bytes = self._run(path, lambda: self._files.cat_file(path, start=0, end=size_bytes), may_be_missing=True)
         return start
 
     def get_file(self, epoch: int, name: str, target: Path) -> None:
@@ -189,18 +198,17 @@ class Objects:
         if paths:
             self._run(self._root, remove)
 
-    def _list(self, folder: str) -> list[str]:
+    def _list(self, folder: str) -> dict[str, int]:
         path = self._root + folder
 
-        def listed() -> list[str]:
+        def listed() -> list[tuple[str, int]]:
             self._files.invalidate_cache()
             try:
-                return list(self._files.ls(path, detail=False))
+                return [(one["name"].rstrip("/"), one["size"] or 0) for one in self._files.ls(path, detail=True)]
             except FileNotFoundError:
                 return []
 
-        names = (str(found).rstrip("/") for found in self._run(path, listed))
-        return [name.rpartition("/")[2] for name in names if not path.endswith(name)]
+        return {name.rpartition("/")[2]: size for name, size in self._run(path, listed) if not path.endswith(name)}
 
     def _run(
         self, what: str, operation: Callable[[], _Result], size_bytes: int = 0, *, may_be_missing: bool = False

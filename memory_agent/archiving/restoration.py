@@ -15,6 +15,7 @@ from pathlib import Path
 
 from memory_agent.archiving.chain import (
     HEADER_BYTES,
+    NO_PREVIOUS,
     Header,
     Kind,
     Restored,
@@ -27,16 +28,17 @@ from memory_agent.archiving.chain import (
     read_body,
     read_changes,
     read_header,
+    read_owner,
 )
 from memory_agent.archiving.objects import Objects, make_folders
-from memory_agent.errors import ArchiveDamagedError, InvalidInputError, StoreError
+from memory_agent.errors import ArchiveDamagedError, FencedError, InvalidInputError, StoreError
 from memory_agent.records.placement import Position
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import STORE_ERRORS, open_environment
 from relay.disk import DATA_FILE, StoredChange, flush, flush_tree
 
 _TRIES = 3
-_TAKE_OVER_TRIES = 20
+_SEAL_TRIES = 20
 _AT_ONCE = 64  # objects read concurrently; together at most about half a snapshot
 _COPIED_BYTES = 1 << 20
 
@@ -93,42 +95,58 @@ def _require_recent(user_id: str, restored: Restored | None, at_least: Position 
         raise ArchiveDamagedError(f"the archive of {user_id} must contain the state {at_least}, but {newest}")
 
 
-def take_over(objects: Objects, user_id: str) -> Position | None:
-    """End the epoch of the owner of a contested archive, and begin the next one. Return its position.
+def newest_epoch(objects: Objects) -> int:
+    """Return the newest epoch that has objects, or 0."""
+    return next((epoch for epoch in reversed(objects.epochs()) if objects.names(epoch)), 0)
 
-    The owner may be cut off and still write. An empty increment takes the place of its next one, so that it finds
-    itself superseded with its next flush, and everything that it acknowledged before is in the archive. Returns None
-    if there is no archive. Raises `StoreError` if the owner, or another machine that takes over, is faster each time.
+
+def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
+    """Return the owner that began an epoch (`take_over`), or None if it has written more than that."""
+    base = object_name(0, "base")
+    if objects.names(epoch) != [base]:
+        return None
+    content = objects.get(epoch, [base])[0]
+    return read_owner(read_body(content, read_header(content, "base", Position(epoch, 0), user_id)))
+
+
+def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> Header:
+    """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
+
+    For archives whose owners are not ended by a lease. An empty increment takes the place of the next one in the
+    epoch. So its owner, which may be cut off and still write, finds itself superseded with its next flush, and
+    everything that it acknowledged before is in the archive. Raises `FencedError` if another machine takes over, and
+    `StoreError` if the owner is faster each time.
     """
-    for _ in range(_TAKE_OVER_TRIES):
-        epochs = objects.epochs()
-        found = next((parts for epoch in reversed(epochs) if (parts := _of_epoch(objects, epoch))), [])
-        if not found:
-            return None
+    continued, digest = Position(0, 0), NO_PREVIOUS
+    if epoch:
+        sealed = _sealed(objects, user_id, epoch)
+        continued, digest = sealed.position, sealed.digest
+    header, content = make_object("base", Position(epoch + 1, 0), user_id, base_body(continued, owner), digest)
+    is_first = objects.create(epoch + 1, object_name(0, "base"), content)
+    if not is_first or (newest := newest_epoch(objects)) != epoch + 1:
+        raise FencedError(f"the archive of {user_id}", epoch + 1, epoch + 1 if not is_first else newest)
+    return header
+
+
+def _sealed(objects: Objects, user_id: str, epoch: int) -> Header:
+    """Append an empty increment to an epoch, and return its header."""
+    for _ in range(_SEAL_TRIES):
+        parts = _of_epoch(objects, epoch)
+        if not parts:
+            raise FencedError(f"the archive of {user_id}", epoch, newest_epoch(objects))
+        last, kind = parts[-1]
         try:
-            sealed = _seal(objects, user_id, found[-1])
+            start = objects.get_start(epoch, object_name(last.number, kind), HEADER_BYTES)
         except FileNotFoundError:  # replaced by a snapshot
             continue
-        if sealed is None:
-            continue
-        position = Position(sealed.position.epoch + 1, 0)
-        _, content = make_object("base", position, user_id, base_body(sealed.position), sealed.digest)
-        name = object_name(0, "base")
-        if objects.create(position.epoch, name, content) and objects.names(position.epoch) == [name]:
-            return position
+        previous = read_header(start, kind, last, user_id)
+        position = Position(epoch, last.number + 1)
+        header, content = make_object("increment", position, user_id, increment_body([]), previous.digest)
+        if objects.create(epoch, object_name(position.number, "increment"), content) and all(
+            kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch)
+        ):
+            return header  # otherwise the owner was faster, or has continued with a snapshot
     raise StoreError(f"the archive of {user_id} is in use: another machine still writes to it")
-
-
-def _seal(objects: Objects, user_id: str, last: _Object) -> Header | None:
-    """Append an empty increment to an epoch; return None if the owner was faster."""
-    epoch, (name,) = _place(last)
-    previous = read_header(objects.get_start(epoch, name, HEADER_BYTES), last[1], last[0], user_id)
-    position = Position(epoch, last[0].number + 1)
-    header, content = make_object("increment", position, user_id, increment_body([]), previous.digest)
-    if not objects.create(epoch, object_name(position.number, "increment"), content):
-        return None
-    is_last = all(kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch))
-    return header if is_last else None  # otherwise the owner has continued with a snapshot
 
 
 class _Restoration:
@@ -169,6 +187,8 @@ class _Restoration:
         while chain and chain[0][1] == "base":
             body, header = self._read(chain[0], self._objects.get(*_place(chain[0]))[0])
             continued = read_base(body, header)
+            if not continued.epoch:
+                return []  # the first owner has written nothing yet
             earlier = [part for part in _of_epoch(self._objects, continued.epoch) if part[0] <= continued]
             if not earlier or earlier[-1][0] != continued:
                 raise ArchiveDamagedError(f"object {continued} is missing, which {chain[0][0]} continues")

@@ -75,14 +75,14 @@ class UserArchive:
         scratch: Path,
         limits: Limits | None = None,
         *,
-        is_contested: bool = False,
+        begun: Header | None = None,
     ) -> None:
         """`scratch` is a folder on the same disk for temporary copies; leftovers in it are deleted.
 
-        `is_contested`: no lease or lock ends an owner before the next one begins, so each write must find out whether
-        another machine has taken over (`restoration.take_over`).
+        `begun` is the result of `restoration.take_over`, if no lease ends an owner before the next one begins. Then
+        each write finds out whether another machine has taken over.
         """
-        self._is_contested = is_contested
+        self._is_contested = begun is not None
         self._objects = objects
         self._user_id = user_id
         self._epoch = epoch
@@ -96,16 +96,16 @@ class UserArchive:
         self._pending_bytes = 0
         self._needs_snapshot = False  # instead of the pending changes; guarded by `_noting`
         self._unsent: tuple[Header, bytes] | None = None  # may have arrived, so it is repeated without changes
-        self._next_number = 0
+        self._next_number = 0 if begun is None else 1
         self._last = Position(epoch, 0)
-        self._digest = NO_PREVIOUS
+        self._digest = NO_PREVIOUS if begun is None else begun.digest
         self._snapshot_number = 0
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
         self._checked_until_s = 0.0
-        self._is_checked = False  # whether no newer owner has written
+        self._is_checked = begun is not None  # whether no newer owner has written
         self._has_older = True  # whether objects may exist that the last snapshot replaces
         self._is_removed = self._is_superseded = False
-        self._sent_through = -1  # the greatest number that certainly arrived
+        self._sent_through = 0  # the greatest number that certainly arrived, if `begun`
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, copy: Copy, continues: Restored | None = None) -> None:
@@ -326,5 +326,17 @@ class UserArchive:
         found = [(name, parse_name(name)) for name in self._objects.names(self._epoch)]
         older = [name for name, parsed in found if parsed is None or parsed[0] < self._snapshot_number]
         self._objects.remove(self._epoch, older)
-        self._objects.remove_epochs([epoch for epoch in epochs if epoch < self._epoch])
+        earlier = [epoch for epoch in epochs if epoch < self._epoch]
+        if self._is_contested:
+            for epoch in earlier:
+                sizes = self._objects.sizes(epoch)
+                self._objects.remove(epoch, [name for name, size in sizes.items() if not _is_seal(name, size)])
+        else:
+            self._objects.remove_epochs(earlier)
         self._has_older = False
+
+
+def _is_seal(name: str, size_bytes: int) -> bool:
+    """Whether an object only takes the place of an earlier owner's next one, which may still try to write it."""
+    parsed = parse_name(name)
+    return parsed is not None and parsed[1] == "increment" and size_bytes == HEADER_BYTES
