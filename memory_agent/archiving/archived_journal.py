@@ -29,7 +29,7 @@ from memory_agent.errors import (
     StoreError,
 )
 from memory_agent.settings import ArchiveSettings, StoreSettings
-from relay import CopyUnavailableError, JournalError, JournalSettings, JournalSupersededError, skip_numbers
+from relay import CopyUnavailableError, JournalError, JournalSettings, JournalSupersededError, rewind, skip_numbers
 from relay.disk import StoredChange, flush, write_private
 
 _NAME = "journal"
@@ -52,11 +52,14 @@ def archived_journal(settings: ArchiveSettings) -> ArchivedJournal | None:
     return ArchivedJournal(_objects(settings)) if settings.journal else None
 
 
-def restore_journal(settings: ArchiveSettings, folder: Path, journal: JournalSettings) -> int:
+def restore_journal(
+    settings: ArchiveSettings, folder: Path, journal: JournalSettings, cursors: Mapping[str, int] | None = None
+) -> int:
     """Write the journal in the archive into `folder`, which must not exist, and stop the relay that archived it.
 
     That relay acknowledges nothing more, even if it is only cut off from this machine. Returns the number of the last
-    event. Numbers after it are left out (`skip_numbers`). Durable on return. Needs no encryption keys. Raises
+    event. Numbers after it are left out (`skip_numbers`). `cursors`: where consumers continue whose own data was lost,
+    too. Durable on return. Needs no encryption keys. Raises
     `StoreError` if another relay keeps writing, `ArchiveUnavailableError`, `ArchiveDamagedError`, `SettingsError`,
     `InvalidInputError` and `JournalError`.
     """
@@ -77,6 +80,7 @@ def restore_journal(settings: ArchiveSettings, folder: Path, journal: JournalSet
             raise StoreError(f"{settings.url} contains no journal, or another machine restores it, too")
         _write_marker(partial, msgspec.structs.replace(marker, epoch=begun.position.epoch))
         last_seq = skip_numbers(partial, journal)
+        rewind(partial, journal, cursors or {})
         partial.rename(folder)
         flush(folder.parent)
     except OSError as error:

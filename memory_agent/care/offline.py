@@ -252,6 +252,7 @@ def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime
         return
     caller = Caller(user_id=SHARED_USER)
     with _open_journal(data_dir, settings) as journal:
+        journal.flush_copy()
         untold = shared.ask(caller, ReadLog(), _SHARED_TIMEOUT_S)
         while untold.through:
             if untold.outdated is not None:
@@ -259,6 +260,7 @@ def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime
             checked = check_events(untold.events, settings.relay.events, now)
             events = [read_event(one.data) for one in checked if one.receipt is None]
             journal.append(events, now, origins=[Origin(LOCAL, for_all=True)] * len(events))
+            journal.flush_copy()
             untold = shared.ask(caller, ReadLog(after=untold.through), _SHARED_TIMEOUT_S)
 
 

@@ -16,6 +16,7 @@ from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, optio
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
+from memory_agent.layout import CONSUMER
 from memory_agent.verbs.params import RebuildParams
 from relay import journal_folder
 
@@ -219,7 +220,8 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     runs from `trajectory`, so --from-journal does not restore them.
 
     --from-archive is for a new machine, after the loss of the daemon's: it restores the journal that the lost daemon
-    kept in the archive (`archive.journal`). A daemon that was only cut off acknowledges nothing more.
+    kept in the archive (`archive.journal`). Its events are ingested again at the next start. A daemon that was only cut
+    off acknowledges nothing more.
 
     \b
     Examples:
@@ -261,7 +263,8 @@ def _restore_from_archive(target: Target) -> None:
     if target.user_named:
         raise click.UsageError("--from-archive restores the journal of all users; omit --user")
     settings = target.settings
-    last_seq = restore_journal(settings.archive, journal_folder(target.data_dir), settings.relay.journal)
+    folder, replayed = journal_folder(target.data_dir), {CONSUMER: 0}  # the stores recognise what they have
+    last_seq = restore_journal(settings.archive, folder, settings.relay.journal, replayed)
     if target.as_json:
         print_document({"last_seq": last_seq})
     else:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from memory_agent.layout import Layout
+from memory_agent.layout import CONSUMER, Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
@@ -79,6 +79,8 @@ def test_a_backup_is_restored(two_users: Path, tmp_path: Path, run: Run, run_jso
 
 def test_the_journal_is_restored_from_the_archive(two_users: Path, tmp_path: Path, run: Run, run_json: RunJson) -> None:
     archive = ("--set", "archive.journal=true", "--set", f"archive.url=file://{tmp_path}/archive")
+    with Journal.open(journal_folder(two_users)) as journal:
+        journal.commit(CONSUMER, 1)
     run_json("compact", *archive)
     assert run("restore", "--from-archive", *archive).exit_code == 1, "a journal is never replaced"
     journal_folder(two_users).rename(tmp_path / "lost")
@@ -86,6 +88,7 @@ def test_the_journal_is_restored_from_the_archive(two_users: Path, tmp_path: Pat
     last_seq = run_json("restore", "--from-archive", *archive)["last_seq"]
     with Journal.open(journal_folder(two_users), readonly=True) as journal:
         assert ([entry.seq for entry in journal.read(0, 10)], journal.last_seq) == ([1], last_seq)
+        assert journal.cursor(CONSUMER) == 0, "the memories were lost, too"
 
 
 def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
