@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from dispatching import dispatching
-from set_history import History
 
 from memory_agent.daemon import host_pool as host_pool_module
 from memory_agent.daemon.hosts import Hosts
@@ -23,6 +22,7 @@ from memory_agent.verbs.protocol import decode_reply, encode_fields
 from memory_agent.verbs.table import BY_NAME
 from relay import AsyncSubscriber, Broker, Publisher
 from tests.memory_agent.daemon.several_nodes import Machines, cluster
+from tests.set_history import History, Violation
 
 USERS = ("alice", "bob", "carol")
 NODES = ("one", "two", "three")
@@ -130,7 +130,7 @@ def test_histories_under_random_faults_are_consistent(
 ) -> None:
     monkeypatch.setattr(host_pool_module, "_AVOIDED_S", 0.5)
 
-    async def go() -> list[str]:
+    async def go() -> list[Violation]:
         journal = AsyncSubscriber(*broker.endpoints, "memory")
         async with (
             cluster(tmp_path, NODES, embedder, lease_s=0.5) as (hosts, machines, _),
@@ -146,6 +146,6 @@ def test_histories_under_random_faults_are_consistent(
             for user_id in USERS:
                 await campaign.read(user_id)
             assert len(campaign.history.reads) >= len(USERS)
-            return campaign.history.faults()
+            return campaign.history.violations()
 
     assert asyncio.run(go()) == []
