@@ -353,3 +353,45 @@ def test_without_its_key_a_lane_drops_old_events_and_quarantines_new_ones() -> N
     run_lane(world, DaemonSettings(batch_events=8))
     assert world.handled == []
     assert world.set_aside == dict.fromkeys((28, 29, 30), EncryptionKeyMissingError.code)
+
+
+class Away(World):
+    """The memory is on another node, whose archive answers when `archived` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(range(1, 3))
+        self.is_archiving, self.archived = asyncio.Event(), asyncio.Event()
+
+    def is_away(self, user_id: str) -> bool:
+        return True
+
+    async def archive(self, user_id: str) -> None:
+        self.is_archiving.set()
+        await self.archived.wait()
+
+
+def test_an_archive_that_answers_after_the_user_moved_saves_no_event_of_the_next_node() -> None:
+    async def go() -> None:
+        world = Away()
+        lane = Lane("alice", cast(Hosts, world), world, Budget(1 << 20), SETTINGS)
+        lane.offer(Pending(1, EVENT))
+        await handled(world, 1)
+        saving = asyncio.create_task(lane.save())
+        await world.is_archiving.wait()
+        lane.saved()  # the user sleeps, and wakes on another node
+        lane.offer(Pending(2, EVENT))
+        await handled(world, 2)
+        world.archived.set()
+        await saving
+        assert lane.oldest_unsaved == 2
+        await lane.save()
+        assert lane.oldest_unsaved is None
+        await lane.close()
+
+    async def handled(world: World, seq: int) -> None:
+        async with asyncio.timeout(60):
+            while world.handled[-1:] != [seq]:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    asyncio.run(go())
