@@ -1,7 +1,7 @@
 """Runs hundreds of kills and faults, with progress on standard error.
 
-    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,light,full,away] [--kill relay=250]
-                          [--json FILE] [--table FILE]
+    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,light,full,away,cluster]
+                          [--kill relay=250] [--minutes N] [--json FILE] [--table FILE] [--logs FOLDER]
 
 Every second round of kills, faults, power cuts and damage uses encrypted data. Each round derives its seed from the
 first seed and its own number, and prints it on failure. The remaining rounds still run. Exits with 1 if any promise was
@@ -25,6 +25,7 @@ from memory_agent.cli.progress import progress_bars
 from . import faults
 from .absence import relay_away
 from .campaign import FAULTS, Tell, draw_kills, fault_round, kill_round
+from .cluster_world import ClusterWorld, strike_for
 from .daemon_world import VICTIMS, DaemonWorld, daemon_kills, fill_disk_of, strike_all
 from .damage import damages, inspect
 from .data_folder import make_data_folder
@@ -42,7 +43,8 @@ DAMAGES_A_FILE = 12
 DAEMON_ROUNDS = 2  # each kills every process of a daemon once
 AWAY_S = 60.0
 LIGHT_KILLS = 12  # of a daemon without Ray, which is one process
-PARTS = "kills,faults,power,damage,daemon,light,full,away"
+CLUSTER_MINUTES = 5.0
+PARTS = "kills,faults,power,damage,daemon,light,full,away,cluster"
 Round = Callable[[Figures, Tell], None]
 
 
@@ -118,6 +120,8 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
         rounds.append(("full disks of a daemon", 1, _full))
     if "away" in wanted:
         rounds.append(("absences", 1, _away))
+    if "cluster" in wanted:
+        rounds.append(("faults in a cluster", 0, partial(_cluster, options)))
     return rounds
 
 
@@ -174,6 +178,18 @@ def _away(figures: Figures, tell: Tell) -> None:
     tell()
 
 
+def _cluster(options: argparse.Namespace, figures: Figures, tell: Tell) -> None:
+    with tempfile.TemporaryDirectory(prefix="crash-") as name, ClusterWorld(Path(name)) as world:
+        try:
+            strike_for(world, options.minutes * 60, random.Random(options.seed), figures, tell)
+        except AssertionError as error:
+            error.add_note(f"seed {options.seed}")
+            raise
+        finally:
+            if options.logs:
+                world.keep_logs(options.logs)
+
+
 def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
     """Write the results; called after each round, so that an interrupted run loses nothing."""
     figures.totals["rounds that failed"] = failures
@@ -188,6 +204,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=SEED, help="seed of all faults")
     parser.add_argument("--only", default=PARTS, help="parts to run, comma-separated")
     parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: instead of the default number")
+    parser.add_argument("--minutes", type=float, default=CLUSTER_MINUTES, help="how long the cluster has faults")
+    parser.add_argument("--logs", type=Path, help="folder for what the cluster's processes and clients wrote")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--table", type=Path, help="file for the figures as Markdown")
     return parser.parse_args()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ class Figures:
     bytes: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
+    outages: dict[str, list[float]] = field(default_factory=dict)
+    """How long each user was not answered after each fault in a cluster, in seconds."""
 
     def add(self, history: History, findings: Iterable[Finding]) -> None:
         """Add a run's journaled and stored events and its violations."""
@@ -35,15 +38,18 @@ class Figures:
         self.broken.update(finding.kind for finding in findings)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
+        """Return the counts."""
         groups = {name: dict(sorted(getattr(self, name).items())) for name in ("totals", *ADDED_UP)}
         return {**groups, "broken": {kind: self.broken[kind] for kind in BROKEN}}
 
     def write(self, file: Path) -> None:
-        file.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+        numbers = {**self.as_dict(), "outages": dict(sorted(self.outages.items()))}
+        file.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> str:
         """Return the figures as Markdown, a table per group. The text after a name's last comma is the column."""
-        return "\n".join(_table(group, counts) for group, counts in self.as_dict().items() if counts)
+        tables = [_table(group, counts) for group, counts in self.as_dict().items() if counts]
+        return "\n".join([*tables, *([_outages(self.outages)] if self.outages else [])])
 
 
 def _table(group: str, counts: dict[str, int]) -> str:
@@ -59,3 +65,10 @@ def _table(group: str, counts: dict[str, int]) -> str:
         sums = (sum(values.get(column, 0) for values in cells.values()) for column in columns)
         lines.append([f"in all {sum(counts.values()):,}", *(f"{number:,}" for number in sums)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _outages(outages: dict[str, list[float]]) -> str:
+    lines = ["| seconds without an answer after | median | longest |", "| --- | ---: | ---: |"]
+    for name, found in sorted(outages.items()):
+        lines.append(f"| {name} | {statistics.median(found):.1f} | {max(found):.1f} |")
+    return "".join(f"{line}\n" for line in lines)

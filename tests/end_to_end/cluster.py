@@ -62,6 +62,10 @@ class NodeProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def command(self, **differing: str) -> list[str]:
         """Return the command line, with some of its values replaced."""
         values = {
@@ -98,14 +102,14 @@ class NodeProcess:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End the process, unless it has ended; return its exit code."""
-        if self._process is None:
-            return 0
-        self._process.send_signal(number)
+        if self._process is not None:
+            self._process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for the end; return the exit code."""
-        assert self._process is not None
+        """Wait for the end; return the exit code, or 0 if that was done before."""
+        if self._process is None:
+            return 0
         process, self._process = self._process, None
         assert process.stdout is not None
         code = process.wait(60)
