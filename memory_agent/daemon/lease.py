@@ -18,6 +18,8 @@ _RENEWALS = 6
 """How many times per lease it is renewed."""
 _MARGIN = 1.1
 """By how much the clock of a host may be slower than the daemon's."""
+_STOPPED = 0.25
+"""By how much of a lease the daemon's own timers are late if it was stopped."""
 _START_S = 60.0
 """How long a host may take to start."""
 
@@ -56,20 +58,25 @@ async def keep_lease(
 
     `renew` calls `Lease.renew` on the host, with a timeout in seconds as last argument. `is_gone`: whether the process
     has ended, as far as is known here; it may still run on a machine that is cut off. `may_start`: whether a host that
-    has not replied yet may still start.
+    has not replied yet may still start. If the daemon itself was stopped, it read no replies, but it has placed no user
+    elsewhere either: a host that replies again keeps its users.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S
     while (left_s := deadline_s - time.monotonic()) > 0:
         if not written_s and (is_gone() or not may_start()):
             return
-        pause_s = min(left_s, lease_s / _RENEWALS)
+        asked_s, patience_s, pause_s = time.monotonic(), min(left_s, lease_s), min(left_s, lease_s / _RENEWALS)
         if not is_gone():
             try:
-                former_s, written_s = written_s, await renew(written_s, lease_s, min(left_s, lease_s))
+                former_s, written_s = written_s, await renew(written_s, lease_s, patience_s)
             except MemoryAgentError:
                 pass
             else:
                 deadline_s = time.monotonic() + lease_s * _MARGIN
                 pause_s = lease_s / _RENEWALS if former_s else 0.0  # only the second call grants the lease
+        renewed_s = time.monotonic()
         await asyncio.sleep(pause_s)
+        late_s = max(renewed_s - asked_s - patience_s, time.monotonic() - renewed_s - pause_s)
+        if late_s > lease_s * _STOPPED:
+            deadline_s = max(deadline_s, time.monotonic() + lease_s)
