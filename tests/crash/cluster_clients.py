@@ -5,24 +5,27 @@
 `publish` publishes events to the users. `use` remembers, forgets and lists their memories, with two threads for each
 user. Each thread appends its operations to a file of its own, `NOTES_FOLDER/*.ops`: lines of JSON with times in
 nanoseconds of the monotonic clock, which all processes share. The line of a begin is written before the request is
-sent. A text starts with an id, and only ids are recorded. Both end once NOTES_FOLDER/stop exists.
+sent. A text starts with an id, and only ids are recorded. Both pause
+while NOTES_FOLDER/rest exists, and end once NOTES_FOLDER/stop does.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 from memory_agent import MemoryClient
-from memory_agent.errors import MemoryAgentError
+from memory_agent.errors import MemoryAgentError, UnavailableError
 from relay import Publisher, PublisherSettings, relay_endpoints
 
-PAUSE_S = 0.5
+PAUSE_S = 0.7
 FORGOTTEN = 7  # one of this many memories is forgotten
 WAIT_S = 5.0
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.5, publish_timeout_s=300.0)
@@ -33,7 +36,7 @@ class Operations:
 
     def __init__(self, notes: Path, name: str) -> None:
         self._file = (notes / f"{name}.ops").open("a", encoding="utf-8")
-        self._stop = notes / "stop"
+        self._stop, self._rest = notes / "stop", notes / "rest"
 
     def note(self, what: str, user_id: str, **fields: object) -> None:
         """Record an operation that happens or ends now."""
@@ -45,8 +48,9 @@ class Operations:
         """Count rounds, with a pause after each, until the campaign stops."""
         number = 0
         while not self._stop.exists():
-            yield number
-            number += 1
+            if not self._rest.exists():
+                yield number
+                number += 1
             time.sleep(PAUSE_S)
 
 
@@ -70,7 +74,8 @@ def publish(data_dir: Path, notes: Path, users: list[str]) -> None:
 
 
 def use(data_dir: Path, notes: Path, users: list[str]) -> None:
-    """Write and read the users' memories, each with a thread of its own."""
+    """Write and read the users' memories, each with a thread of its own. An error of one ends the process."""
+    threading.excepthook = _end
     threads = [
         threading.Thread(target=work, args=(data_dir, notes, user_id)) for user_id in users for work in (write, read)
     ]
@@ -134,8 +139,16 @@ def read_once(client: MemoryClient, operations: Operations) -> None:
 def wait_once(client: MemoryClient, operations: Operations, timeout_s: float) -> None:
     """Wait until the events that the journal has are memories."""
     begun = time.monotonic_ns()
-    client.wait({client.user_id: client.status().journal["last_seq"]}, timeout_s)
+    last_seq = client.status().journal.get("last_seq")  # None while the relay does not answer
+    if last_seq is None:
+        raise UnavailableError("the relay does not answer")
+    client.wait({client.user_id: last_seq}, timeout_s)
     operations.note("wait", client.user_id, begun=begun)
+
+
+def _end(failure: threading.ExceptHookArgs) -> None:
+    traceback.print_exception(failure.exc_value)
+    os._exit(1)
 
 
 def _id(text: str) -> str:

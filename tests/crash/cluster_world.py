@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -30,12 +31,20 @@ from .cluster_operations import ClusterOperations
 from .figures import Figures
 from .world import Part, wait_until
 
-USERS = ("alice", "bob", "carol", "dave", "erin", "frank")
+USERS = tuple(f"user{number}" for number in range(10))
 MACHINES = {"w1": "127.0.0.3", "w2": "127.0.0.4", "w3": "127.0.0.5"}
-_SETTINGS = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
+_SETTINGS = (
+    "daemon.owner_wait_s=3",
+    "store.takeover_after_s=1",
+    "daemon.dedicated_hosts=1",
+    "daemon.shared_hosts=1",
+    "daemon.idle_sleep_s=2",
+    "daemon.upkeep_interval_s=1",
+)
 _ROLES = {"host": "host", "raylet": "Ray raylet", "gcs": "Ray gcs", "relay": "relay"}
 _LONGEST_S = 8.0  # of a stop and of a refusal; a lease lasts 3 s
 _SETTLED_S = 240.0
+_ASLEEP_S = 15.0
 _LIFE_POLL_S = 0.02
 
 
@@ -100,7 +109,7 @@ class ClusterWorld:
         self.daemon.kill()
 
     def start(self) -> None:
-        """Start everything, with two users on each machine, and wait until all are answered."""
+        """Start everything, with the users spread over the machines, and wait until all are answered."""
         for number, user_id in enumerate(USERS):
             place(self.daemon, user_id, list(MACHINES)[number % len(MACHINES)])
         self._start_daemon()
@@ -116,6 +125,7 @@ class ClusterWorld:
     def strike(self, fault: Fault, seeded: random.Random) -> int:
         """Inflict a fault, repair it, and wait until all users answer and all machines are up; return when it began."""
         self._note_family()
+        self._log(fault)
         lasts_s = seeded.uniform(1.0, _LONGEST_S)
         begun_ns = time.monotonic_ns()
         match fault:
@@ -123,7 +133,7 @@ class ClusterWorld:
                 with self._refusing_archive():
                     time.sleep(lasts_s)
             case Fault(_, "leaves"):
-                machine = seeded.choice(list(self.machines.values()))
+                machine = self._machine(seeded)
                 assert machine.end() == 0, machine.log()[-3_000:]
             case Fault(_, "stopped"):
                 with _stopped(self._victims(fault.victim, seeded)):
@@ -133,7 +143,7 @@ class ClusterWorld:
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
         if fault.victim == "home raylet":
-            wait_until(lambda: not psutil.pid_exists(self.daemon.pid) or self.daemon.ended() is not None, "it ends")
+            wait_until(lambda: not _is_running(self.daemon.pid), "the daemon ends")
         self.settle(str(fault), time.monotonic_ns())
         return begun_ns
 
@@ -143,10 +153,31 @@ class ClusterWorld:
         silent: Sequence[str] = USERS
         while silent or not self._are_machines_up():
             assert time.monotonic() < deadline_s, f"{_SETTLED_S:g} s after {what}: silent {silent}, {self._states()}"
+            for client in self.clients:
+                assert client.is_alive, client.log()
             self._restart_ended()
             time.sleep(0.2)
             self.operations.update()
             silent = [user_id for user_id in USERS if not self.operations.has_answered(user_id, since_ns)]
+
+    def rest(self) -> None:
+        """Let the users fall asleep, if they do so in time.
+
+        Those that earlier faults drove to the daemon's own machine spread over the others when they wake.
+        """
+        (self.notes / "rest").touch()
+        end_s = time.monotonic() + _ASLEEP_S
+        with MemoryClient(data_dir=self.daemon.data_dir) as client:
+            while time.monotonic() < end_s and self._awake(client):
+                time.sleep(0.2)
+        (self.notes / "rest").unlink()
+        self.settle("the rest", time.monotonic_ns())
+
+    def _awake(self, client: MemoryClient) -> Sequence[str]:
+        try:
+            return [user_id for user_id in client.status().active_users if user_id in USERS]
+        except MemoryAgentError:
+            return USERS
 
     def violations(self) -> list[Violation]:
         """Check everything that the clients did."""
@@ -180,7 +211,7 @@ class ClusterWorld:
             shutil.copy(file, target)
 
     def _victims(self, victim: str, seeded: random.Random) -> list[psutil.Process]:
-        machine = seeded.choice(list(self.machines.values()))
+        machine = self._machine(seeded)
         match victim:
             case "all machines":
                 return [process for one in self.machines.values() for process in one.family()]
@@ -198,6 +229,17 @@ class ClusterWorld:
                 return self._wait_for("host", [self.daemon.pid, *(one.pid for one in self.machines.values())], seeded)
             case _:
                 return self._wait_for(_ROLES[victim], [self.daemon.pid], seeded)
+
+    def _log(self, fault: Fault) -> None:
+        users = {node.name: node.users for node in nodes(self.daemon)}
+        with (self.folder / "faults.log").open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC):%H:%M:%S} {fault}, users {users}\n")
+
+    def _machine(self, seeded: random.Random) -> NodeProcess:
+        """Choose a machine, with users if there is one."""
+        known = nodes(self.daemon)
+        names = sorted(node.name for node in known if node.users) or list(MACHINES)
+        return self.machines[seeded.choice(names)]
 
     def _wait_for(self, role: str, roots: Sequence[int], seeded: random.Random) -> list[psutil.Process]:
         found: list[psutil.Process] = []
@@ -238,8 +280,8 @@ class ClusterWorld:
         while not self._ended.wait(_LIFE_POLL_S):
             now_ns = time.monotonic_ns()
             begun_ns, _ = self._lives[-1]
-            with suppress(AssertionError, psutil.Error):  # it has ended
-                if psutil.Process(self.daemon.pid).status() != psutil.STATUS_ZOMBIE and now_ns > begun_ns:
+            with suppress(AssertionError):  # it has ended
+                if _is_running(self.daemon.pid) and now_ns > begun_ns:
                     self._lives[-1] = (begun_ns, now_ns)
 
     def _are_machines_up(self) -> bool:
@@ -268,6 +310,7 @@ def strike_for(
         while time.monotonic() < end_s:
             todo = todo or seeded.sample(FAULTS, len(FAULTS))
             fault = todo.pop()
+            world.rest()
             begun_ns = world.strike(fault, seeded)
             counts = figures.kills if fault.how == "killed" else figures.faults
             counts[f"{fault.victim} of a cluster, {fault.how}"] += 1
@@ -300,6 +343,13 @@ def _stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _start_again(machine: NodeProcess) -> None:
