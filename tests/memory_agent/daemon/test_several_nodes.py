@@ -27,7 +27,7 @@ from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import NOT_DONE, decode_reply, encode_fields
 from memory_agent.verbs.table import BY_NAME
 from relay import AsyncSubscriber, Broker, Publisher
-from tests.memory_agent.daemon.several_nodes import cluster
+from tests.memory_agent.daemon.several_nodes import NodeHost, cluster
 
 DEADLINE_MS = 60_000.0
 
@@ -184,6 +184,30 @@ def test_an_archive_that_returns_an_older_state_is_noticed(tmp_path: Path, embed
             machines.nodes["one"].pause()
             with pytest.raises(ArchiveDamagedError):
                 await contents(hosts, "alice")
+
+    asyncio.run(go())
+
+
+def test_users_return_to_a_node_whose_unneeded_host_was_ended(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NodeHost, "can_be_killed", True)
+
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder) as (hosts, _, placements):
+            users = ("alice", "bob", "carol")
+            for user_id in users:
+                placements.move(user_id, "one")
+                await remember(hosts, user_id, "staging needs the VPN")
+            epochs = [placements.of(user_id).epoch for user_id in users]
+            await asyncio.gather(*(hosts.sleep(user_id) for user_id in users))
+            async with asyncio.timeout(60):
+                while len(hosts._leases) == len(users):  # the hosts beyond the spare ones are ended
+                    await asyncio.sleep(0.01)
+            for user_id in users:
+                assert await contents(hosts, user_id) == ["staging needs the VPN"]
+            assert [placements.of(user_id).node for user_id in users] == ["one", "one", "one"]
+            assert [placements.of(user_id).epoch for user_id in users] == epochs
 
     asyncio.run(go())
 
