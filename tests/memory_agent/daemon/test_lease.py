@@ -44,7 +44,20 @@ def test_a_host_that_does_not_reply_is_given_up_when_its_lease_has_ended() -> No
     assert not renewals.lease.is_valid
 
 
-def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped() -> None:
+def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped_between_renewals() -> None:
+    class Stopped(Renewals):
+        async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
+            if self.count == 1:  # during the pause that follows
+                asyncio.get_running_loop().call_later(0.01, time.sleep, 1.5 * LEASE_S)
+            return await super().renew(written_s, lease_s, timeout_s)
+
+    renewals = Stopped(again=1)
+    kept(renewals, 5)
+    assert renewals.count == 5
+    assert renewals.lease.is_valid
+
+
+def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped_during_a_renewal() -> None:
     renewals = Renewals(again=3, stopped_s=3 * LEASE_S)
     kept(renewals, 5)
     assert renewals.count == 5
