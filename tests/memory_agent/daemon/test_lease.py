@@ -30,9 +30,18 @@ class Renewals:
 
 
 def kept(renewals: Renewals, until: int) -> None:
-    """Renew the lease, at most until this many renewals."""
-    gone = keep_lease(renewals.renew, LEASE_S, is_gone=lambda: renewals.count >= until, may_start=lambda: True)
-    asyncio.run(asyncio.wait_for(gone, 60))
+    """Renew the lease until it has ended, at most until this many renewals."""
+
+    async def go() -> None:
+        keeping = asyncio.create_task(
+            keep_lease(renewals.renew, LEASE_S, is_gone=lambda: False, may_start=lambda: True)
+        )
+        while renewals.count < until and not keeping.done():
+            await asyncio.sleep(0.001)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 def test_a_host_that_does_not_reply_is_given_up_when_its_lease_has_ended() -> None:
