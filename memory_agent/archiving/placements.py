@@ -30,6 +30,7 @@ class Placements:
         self._data_dir = data_dir
         self._known: dict[str, Placement] = {}
         self._unsaved: set[str] = set()
+        self._least_epoch = 1
 
     def of(self, user_id: str) -> Placement:
         """Return the user's placement. Raises `StoreError` if its file is damaged."""
@@ -49,8 +50,8 @@ class Placements:
         The archive of a user who was at home, or is new, begins with the former epoch.
         """
         former = self.of(user_id)
-        # Seconds since 1970, so that a user who was erased never gets an earlier epoch again.
-        epoch = max(former.epoch + 1, int(time.time()))
+        # Seconds since 1970, so that a user who was erased never gets an earlier epoch again, even after a restart.
+        epoch = max(former.epoch + 1, int(time.time()), self._least_epoch)
         since = former.archived_since if former.node != HOME else former.epoch or epoch
         moved = msgspec.structs.replace(former, node=node, epoch=epoch, archived_since=since)
         self._write(user_id, moved)
@@ -75,6 +76,11 @@ class Placements:
         """Read the placement from its file again when it is next needed: the user may have been erased."""
         self._known.pop(user_id, None)
         self._unsaved.discard(user_id)
+
+    def forget_erased(self, user_id: str) -> None:
+        """Like `forget`, for a user who is being erased: a new user with this id gets a later epoch."""
+        self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may be ahead of the clock
+        self.forget(user_id)
 
     def _file(self, user_id: str) -> Path:
         return user_folder(self._data_dir, user_id) / PLACEMENT_FILE

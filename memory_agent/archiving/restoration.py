@@ -179,9 +179,9 @@ class _Restoration:
 
     def _chain(self) -> list[_Object]:
         """Return the objects to read, oldest first: a snapshot, then increments and bases."""
-        epochs = [epoch for epoch in self._objects.epochs() if epoch >= self._since]
+        epochs = self._epochs()
         found = next((parts for epoch in reversed(epochs) if (parts := _of_epoch(self._objects, epoch))), [])
-        if not found and epochs != self._objects.epochs():  # a new owner has replaced what was listed
+        if not found and epochs != self._epochs():  # a new owner has replaced what was listed
             raise FileNotFoundError(f"of the epochs {epochs}")
         chain = self._since_start(found)
         while chain and chain[0][1] == "base":
@@ -199,6 +199,9 @@ class _Restoration:
     def _header(self, part: _Object) -> Header:
         epoch, (name,) = _place(part)
         return read_header(self._objects.get_start(epoch, name, HEADER_BYTES), part[1], part[0], self._user_id)
+
+    def _epochs(self) -> list[int]:
+        return [epoch for epoch in self._objects.epochs() if epoch >= self._since]
 
     def _since_start(self, parts: Sequence[_Object], next_links_to: bytes | None = None) -> list[_Object]:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.

@@ -160,10 +160,7 @@ class HostPool:
     async def _keep_lease(self, host: Host) -> None:
         assert self._cluster is not None
         nodes = self._cluster.nodes
-        try:
-            await keep_lease(
-                host.renew, self._cluster.lease_s, is_gone=lambda: host.is_gone, may_start=lambda: host.node in nodes()
-            )
-        except Exception:  # without its lease the host would never answer again
-            log.exception("lease.failed", host=host.name)
+        await keep_lease(
+            host.renew, self._cluster.lease_s, is_gone=lambda: host.is_gone, may_start=lambda: host.node in nodes()
+        )
         self._forget(host)

@@ -186,7 +186,7 @@ class Hosts:
         if self._cluster is not None:
             epoch = self._cluster.placements.of(user_id).epoch + 1
             await self._pool.any_on(HOME).discard_archive(user_id, epoch, self._settings.ingest_timeout_s)
-            self._cluster.placements.forget(user_id)
+            self._cluster.placements.forget_erased(user_id)
 
     async def drain(self, node: str) -> None:
         """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.

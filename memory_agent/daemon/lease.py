@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from memory_agent.errors import MemoryAgentError
+from relay.log import log
 
 _RENEWALS = 6
 """How many times per lease it is renewed."""
@@ -72,6 +73,8 @@ async def keep_lease(
                 former_s, written_s = written_s, await renew(written_s, lease_s, patience_s)
             except MemoryAgentError:
                 pass
+            except Exception:  # a bug; the host may still work until its lease has ended
+                log.exception("lease.failed")
             else:
                 deadline_s = time.monotonic() + lease_s * _MARGIN
                 pause_s = lease_s / _RENEWALS if former_s else 0.0  # only the second call grants the lease

@@ -12,9 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar, cast
 
+from dispatching import dispatching
+
 from memory_agent.archiving import Placements, UserFiles
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.deliveries import Deliveries
+from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.daemon.host_pool import Topology
 from memory_agent.daemon.hosts import Hosts
@@ -23,12 +26,16 @@ from memory_agent.daemon.local_supervisor import ThreadHost, in_thread
 from memory_agent.daemon.supervisor import Supervisor
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError
+from memory_agent.records.memories import MemoryPage, MemoryRecord
 from memory_agent.records.placement import Placement, Position
-from memory_agent.settings import ArchiveSettings, Settings
+from memory_agent.settings import ArchiveSettings, DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostEndpoints, HostRequest
-from relay import EncryptionSettings
+from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_reply, encode_fields
+from memory_agent.verbs.table import BY_NAME
+from relay import AsyncSubscriber, Broker, EncryptionSettings, Publisher
 from relay.access import ipc_endpoint
+
+DEADLINE_MS = 60_000.0
 
 T = TypeVar("T")
 
@@ -72,6 +79,13 @@ class NodeHost(ThreadHost):
         self.node = node.name
         self.machine = node
         self.memories = memories
+        self._has_ended = False
+
+    def end(self) -> None:
+        """As `Host.end`. Idempotent."""
+        if not self._has_ended:
+            self._has_ended = True
+            super().end()
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
         """As `Host.request`; the reply of a paused node arrives when it goes on, if ever."""
@@ -101,6 +115,7 @@ class NodeHost(ThreadHost):
         await self._reached(timeout_s, lambda: self.memories.discard_archive(user_id, epoch))
 
     async def _reached(self, timeout_s: float, work: Callable[[], T]) -> T:
+        self._require_alive()
         if self.machine.is_paused:
             await asyncio.sleep(min(timeout_s, 0.05))
             raise DeadlineExceededError(self.name)
@@ -154,5 +169,39 @@ async def cluster(
         await hosts.close()
         for node in machines.nodes.values():
             for host in node.hosts:
-                if not host.is_gone:
-                    host.end()
+                host.end()
+
+
+async def remember(hosts: Hosts, user_id: str, text: str) -> MemoryRecord:
+    call = BY_NAME["remember"].call({"text": text})
+    return decode_reply(await hosts.call(user_id, "remember", encode_fields(call.params), DEADLINE_MS), MemoryRecord)
+
+
+async def contents(hosts: Hosts, user_id: str) -> list[str]:
+    call = BY_NAME["list"].call({})
+    page = decode_reply(await hosts.call(user_id, "list", encode_fields(call.params), DEADLINE_MS), MemoryPage)
+    return sorted(record.text for record in page.records)
+
+
+def publish(broker: Broker, user_id: str, numbers: range) -> None:
+    """Publish events that become memories, and wait for their acknowledgements."""
+    with Publisher(broker.endpoints.ingest) as publisher:
+        for number in numbers:
+            payload = {"text": f"Please check lamp number {number} in the house of {user_id} and note what you find"}
+            publisher.publish(
+                {
+                    "event_type": "chat.user_msg",
+                    "user_id": user_id,
+                    "event_id": f"{user_id}-{number}",
+                    "payload": payload,
+                }
+            )
+
+
+@asynccontextmanager
+async def dispatched(
+    broker: Broker, folder: Path, hosts: Hosts, archive_interval_s: float
+) -> AsyncIterator[tuple[Dispatcher, AsyncSubscriber]]:
+    journal = AsyncSubscriber(*broker.endpoints, "memory")
+    async with dispatching(journal, folder, hosts, DaemonSettings(batch_events=4), archive_interval_s) as dispatcher:
+        yield dispatcher, journal

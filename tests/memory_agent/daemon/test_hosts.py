@@ -355,6 +355,13 @@ def test_one_of_two_busy_users_on_a_host_moves_to_an_idle_host() -> None:
     assert directory.misplaced(101.0) is None
 
 
+def test_no_user_moves_for_an_idle_host_on_another_node() -> None:
+    directory = Directory(0, 2)
+    for user_id in ("a", "b", "c"):
+        directory.seat(user_id, 0.0, "one")
+    assert directory.misplaced(1.0) is None
+
+
 def test_a_host_is_released_when_its_last_user_sleeps() -> None:
     directory = Directory(0, 1)
     assert directory.seat("a", 0.0) == directory.seat("b", 0.0) == "shared-0"

@@ -1,73 +1,186 @@
-"""Test for how long a lease is renewed."""
+"""Test leases with clocks that the tests advance: a host never works after the daemon has declared its lease over."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Awaitable, Callable
 
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from memory_agent.daemon import lease as lease_module
 from memory_agent.daemon.lease import Lease, keep_lease
-from memory_agent.errors import DeadlineExceededError
+from memory_agent.errors import DeadlineExceededError, MemoryAgentError
 
-LEASE_S = 0.3
+LEASE_S = 6.0
 
 
-class Renewals:
-    """The renewals of a host's lease. It replies to the first one, and then to those from number `again` on."""
+class Clock:
+    """The daemon's clock, for `time` and `asyncio` in `lease`. Sleeping advances it."""
 
-    def __init__(self, again: int, stopped_s: float = 0.0) -> None:
-        self.lease = Lease()
-        self.count = 0
-        self._again = again
-        self._stopped_s = stopped_s
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+Renew = Callable[[float, float, float], Awaitable[float]]
+
+
+def never() -> bool:
+    return False
+
+
+def always() -> bool:
+    return True
+
+
+def kept(
+    clock: Clock, renew: Renew, is_gone: Callable[[], bool] = never, may_start: Callable[[], bool] = always
+) -> float:
+    """Keep a lease on the daemon's `clock` until its end; return how long it lasted."""
+    began_s = clock.now_s
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease_module, "time", clock)
+        patch.setattr(lease_module, "asyncio", clock)
+        asyncio.run(keep_lease(renew, LEASE_S, is_gone=is_gone, may_start=may_start))
+    return clock.now_s - began_s
+
+
+async def silent(written_s: float, lease_s: float, timeout_s: float) -> float:
+    raise DeadlineExceededError("host-1")
+
+
+def test_a_host_may_work_from_the_second_renewal_until_the_lease_after_the_first() -> None:
+    clock = Clock()
+    lease = Lease(clock.monotonic)
+    assert not lease.is_valid
+    written_s = lease.renew(0.0, LEASE_S)
+    assert not lease.is_valid
+    clock.now_s += 2.0
+    lease.renew(written_s, LEASE_S)
+    clock.now_s += 3.9
+    assert lease.is_valid
+    clock.now_s += 0.1
+    assert not lease.is_valid
+
+
+def test_a_renewal_that_arrives_late_does_not_shorten_a_lease() -> None:
+    clock = Clock()
+    lease = Lease(clock.monotonic)
+    first_s = lease.renew(0.0, LEASE_S)
+    clock.now_s += 2.0
+    second_s = lease.renew(first_s, LEASE_S)
+    lease.renew(second_s, LEASE_S)
+    lease.renew(first_s, LEASE_S)
+    clock.now_s += 5.9
+    assert lease.is_valid
+
+
+def test_a_time_written_before_a_restart_grants_no_lease() -> None:
+    clock = Clock()
+    written_s = Lease(clock.monotonic).renew(0.0, LEASE_S)
+    clock.now_s = 20.0  # monotonic clocks begin again when a machine does
+    restarted = Lease(clock.monotonic)
+    restarted.renew(written_s, LEASE_S)
+    assert not restarted.is_valid
+
+
+class Host:
+    """A host behind a network with delays and losses. Its clock starts elsewhere and runs at another speed.
+
+    `exchanges` are pairs of the delays of requests and replies in seconds, or None for those that are lost. After the
+    last one, requests still arrive if `still_hears`, but no reply does. The daemon notices a loss by its timeout or,
+    with `fails_fast`, at once.
+    """
+
+    def __init__(self, clock: Clock, exchanges: list[tuple[float | None, float | None]], speed: float) -> None:
+        self.clock = clock
+        self.lease = Lease(lambda: 50.0 + (clock.now_s - 1_000.0) * speed)
+        self.still_hears = True
+        self.fails_fast = False
+        self.worked = False
+        self._exchanges = iter(exchanges)
 
     async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
-        self.count += 1
-        if 1 < self.count < self._again:
-            time.sleep(self._stopped_s)  # the whole daemon
-            await asyncio.sleep(0 if self._stopped_s else timeout_s)
-            raise DeadlineExceededError("host-1")
-        return self.lease.renew(written_s, lease_s)
+        request_s, reply_s = next(self._exchanges, (0.0 if self.still_hears else None, None))
+        deadline_s = self.clock.now_s + timeout_s
+        if request_s is not None and request_s < timeout_s:
+            self.clock.now_s += request_s
+            now_s = self.lease.renew(written_s, lease_s)
+            self.worked = self.worked or self.lease.is_valid
+            if reply_s is not None and self.clock.now_s + reply_s < deadline_s:
+                self.clock.now_s += reply_s
+                return now_s
+        if not self.fails_fast:
+            self.clock.now_s = deadline_s
+        raise DeadlineExceededError("host-1")
 
 
-def kept(renewals: Renewals, until: int) -> None:
-    """Renew the lease until it has ended, at most until this many renewals."""
-
-    async def go() -> None:
-        keeping = asyncio.create_task(
-            keep_lease(renewals.renew, LEASE_S, is_gone=lambda: False, may_start=lambda: True)
-        )
-        while renewals.count < until and not keeping.done():
-            await asyncio.sleep(0.001)
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(go(), 60))
+delays = st.none() | st.floats(0.0, 2 * LEASE_S)
 
 
-def test_a_host_that_does_not_reply_is_given_up_when_its_lease_has_ended() -> None:
-    renewals = Renewals(again=1_000)
-    started_s = time.monotonic()
-    kept(renewals, 1_000)
-    assert renewals.count < 10
-    assert time.monotonic() - started_s >= LEASE_S
-    assert not renewals.lease.is_valid
+@given(st.lists(st.tuples(delays, delays), max_size=12), st.floats(0.92, 1.5), st.booleans(), st.booleans())
+@example([(0.0, 0.0)] * 3, 0.92, True, True)
+def test_the_lease_of_a_host_is_over_when_the_daemon_says_so(
+    exchanges: list[tuple[float | None, float | None]], speed: float, still_hears: bool, fails_fast: bool
+) -> None:
+    host = Host(Clock(), exchanges, speed)
+    host.still_hears, host.fails_fast = still_hears, fails_fast
+    kept(host.clock, host.renew)
+    assert not host.lease.is_valid
 
 
-def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped_between_renewals() -> None:
-    class Stopped(Renewals):
-        async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
-            if self.count == 1:  # during the pause that follows
-                asyncio.get_running_loop().call_later(0.01, time.sleep, 1.5 * LEASE_S)
-            return await super().renew(written_s, lease_s, timeout_s)
-
-    renewals = Stopped(again=1)
-    kept(renewals, 5)
-    assert renewals.count == 5
-    assert renewals.lease.is_valid
+def test_a_host_that_replies_keeps_its_lease() -> None:
+    host = Host(Clock(), [(0.01, 0.01)] * 100, 1.0)
+    lasted_s = kept(host.clock, host.renew)
+    assert host.worked
+    assert lasted_s > 97 * LEASE_S / 6
 
 
-def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped_during_a_renewal() -> None:
-    renewals = Renewals(again=3, stopped_s=3 * LEASE_S)
-    kept(renewals, 5)
-    assert renewals.count == 5
-    assert renewals.lease.is_valid
+@pytest.mark.parametrize(
+    "error",
+    [DeadlineExceededError("host-1"), MemoryAgentError("internal error (KeyError)"), RuntimeError("unforeseen")],
+)
+def test_a_failed_renewal_is_repeated(error: Exception) -> None:
+    host = Host(Clock(), [(0.0, 0.0)] * 10, 1.0)
+    renewals = 0
+
+    async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
+        nonlocal renewals
+        renewals += 1
+        if renewals == 5:
+            raise error
+        return await host.renew(written_s, lease_s, timeout_s)
+
+    kept(host.clock, renew)
+    assert renewals > 10
+
+
+def test_a_host_that_never_replies_is_given_up_after_the_time_that_a_start_takes() -> None:
+    assert kept(Clock(), silent) == pytest.approx(60.0)
+
+
+def test_a_host_that_ended_or_whose_machine_left_before_its_first_reply_is_given_up_at_once() -> None:
+    assert kept(Clock(), silent, is_gone=always) == 0.0
+    assert kept(Clock(), silent, may_start=never) == 0.0
+
+
+def test_a_host_that_ended_after_its_first_reply_keeps_its_lease_until_its_end() -> None:
+    """Its process may still run on a machine that is cut off."""
+    host = Host(Clock(), [(0.0, 0.0)] * 3, 1.0)
+    replied = 0
+
+    async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
+        nonlocal replied
+        replied += 1
+        return await host.renew(written_s, lease_s, timeout_s)
+
+    kept(host.clock, renew, is_gone=lambda: replied == 3)
+    assert replied == 3
+    assert not host.lease.is_valid

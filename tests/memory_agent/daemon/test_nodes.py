@@ -24,6 +24,7 @@ from memory_agent.errors import (
     NodeLeftError,
     NodeMismatchError,
     NodeNameTakenError,
+    UnavailableError,
 )
 from memory_agent.settings import ClusterSettings
 from memory_agent.storage.environment import open_user_key
@@ -206,6 +207,22 @@ def test_a_leaving_machine_receives_no_users_and_ends_when_they_have_moved() -> 
         assert (cluster.drained, cluster.ray.ended, cluster.nodes.all()) == (["w-1"], ["w-1"], ())
         with pytest.raises(InvalidInputError, match="no machine 'w-2'"):
             await cluster.nodes.leave("w-2")
+
+    run(go())
+
+
+def test_a_machine_that_could_not_leave_stays() -> None:
+    async def go() -> None:
+        async def refuse(name: str) -> None:
+            raise UnavailableError("alice could not be archived")
+
+        cluster = Cluster()
+        nodes = Nodes(cast(Supervisor, cluster.ray), ClusterSettings(listen="10.0.0.1"), lambda: MODEL, refuse)
+        await nodes.join(joining())
+        with pytest.raises(UnavailableError):
+            await nodes.leave("w-1")
+        assert [node.state for node in nodes.all()] != ["leaving"]
+        assert cluster.ray.ended == []
 
     run(go())
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,31 +14,15 @@ from dispatching import dispatching
 from memory_agent.archiving import is_away
 from memory_agent.care import export_user, make_backup, restore_user, verify_folder
 from memory_agent.care.offline import open_memory
-from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import INTENT_FILE
 from memory_agent.errors import ArchiveDamagedError, ArchiveUnavailableError, SettingsError, UnavailableError
-from memory_agent.records.memories import MemoryPage, MemoryRecord
 from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import NOT_DONE, decode_reply, encode_fields
+from memory_agent.verbs.protocol import NOT_DONE, encode_fields
 from memory_agent.verbs.table import BY_NAME
-from relay import AsyncSubscriber, Broker, Publisher
-from tests.memory_agent.daemon.several_nodes import NodeHost, cluster
-
-DEADLINE_MS = 60_000.0
-
-
-async def remember(hosts: Hosts, user_id: str, text: str) -> MemoryRecord:
-    call = BY_NAME["remember"].call({"text": text})
-    return decode_reply(await hosts.call(user_id, "remember", encode_fields(call.params), DEADLINE_MS), MemoryRecord)
-
-
-async def contents(hosts: Hosts, user_id: str) -> list[str]:
-    call = BY_NAME["list"].call({})
-    page = decode_reply(await hosts.call(user_id, "list", encode_fields(call.params), DEADLINE_MS), MemoryPage)
-    return sorted(record.text for record in page.records)
+from relay import AsyncSubscriber, Broker
+from tests.memory_agent.daemon.several_nodes import NodeHost, cluster, contents, dispatched, publish, remember
 
 
 def test_what_was_acknowledged_on_a_lost_node_is_found_on_another(tmp_path: Path, embedder: Embedder) -> None:
@@ -81,30 +63,6 @@ def test_a_user_takes_its_memories_along_and_leaves_none_behind(tmp_path: Path, 
                 assert not list((tmp_path / "archive").rglob("*.snapshot"))
 
     asyncio.run(go())
-
-
-def publish(broker: Broker, user_id: str, numbers: range) -> None:
-    """Publish events that become memories, and wait for their acknowledgements."""
-    with Publisher(broker.endpoints.ingest) as publisher:
-        for number in numbers:
-            payload = {"text": f"Please check lamp number {number} in the house of {user_id} and note what you find"}
-            publisher.publish(
-                {
-                    "event_type": "chat.user_msg",
-                    "user_id": user_id,
-                    "event_id": f"{user_id}-{number}",
-                    "payload": payload,
-                }
-            )
-
-
-@asynccontextmanager
-async def dispatched(
-    broker: Broker, folder: Path, hosts: Hosts, archive_interval_s: float
-) -> AsyncIterator[tuple[Dispatcher, AsyncSubscriber]]:
-    journal = AsyncSubscriber(*broker.endpoints, "memory")
-    async with dispatching(journal, folder, hosts, DaemonSettings(batch_events=4), archive_interval_s) as dispatcher:
-        yield dispatcher, journal
 
 
 def test_events_that_a_lost_node_had_not_archived_are_delivered_again(
