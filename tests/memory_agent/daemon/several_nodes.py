@@ -7,8 +7,9 @@ or unreachable machine does, while its threads continue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -36,6 +37,7 @@ from relay import AsyncSubscriber, Broker, EncryptionSettings, Publisher
 from relay.access import ipc_endpoint
 
 DEADLINE_MS = 60_000.0
+_PATIENCE_S = 20.0
 
 T = TypeVar("T")
 
@@ -205,3 +207,51 @@ async def dispatched(
     journal = AsyncSubscriber(*broker.endpoints, "memory")
     async with dispatching(journal, folder, hosts, DaemonSettings(batch_events=4), archive_interval_s) as dispatcher:
         yield dispatcher, journal
+
+
+def objects(folder: Path) -> list[str]:
+    """Return the names of the objects in the archive of a cluster in `folder`."""
+    return sorted(path.name for path in (folder / "archive").rglob("*") if path.is_file())
+
+
+@contextmanager
+def refusing_archive(folder: Path, *user_ids: str) -> Iterator[None]:
+    """Let the archive of these users refuse all operations inside the context."""
+    for user_id in user_ids:
+        archived = folder / "archive" / "users" / user_id
+        archived.rename(folder / f"away-{user_id}")
+        archived.touch()  # a file, in which no folder can be made
+    try:
+        yield
+    finally:
+        for user_id in user_ids:
+            archived = folder / "archive" / "users" / user_id
+            archived.unlink()
+            (folder / f"away-{user_id}").rename(archived)
+
+
+class Held:
+    """Holds calls until `go_on`, for as long as a test needs the caller to wait or to give up."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._goes_on = threading.Event()
+        self._ended = threading.Event()
+
+    def here(self) -> None:
+        """Wait in the calling thread."""
+        self._reached.set()
+        assert self._goes_on.wait(_PATIENCE_S)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    def end(self) -> None:
+        """Note that the held call has ended."""
+        self._ended.set()
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, _PATIENCE_S)
+
+    async def ended(self) -> None:
+        assert await asyncio.to_thread(self._ended.wait, _PATIENCE_S)

@@ -17,16 +17,21 @@ LEASE_S = 6.0
 
 
 class Clock:
-    """The daemon's clock, for `time` and `asyncio` in `lease`. Sleeping advances it."""
+    """The daemon's clock, for `time` and `asyncio` in `lease`. Sleeping advances it.
+
+    `stopped_s`: for how long the daemon is stopped during its next pause.
+    """
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
+        self.stopped_s = 0.0
 
     def monotonic(self) -> float:
         return self.now_s
 
     async def sleep(self, duration_s: float) -> None:
-        self.now_s += duration_s
+        self.now_s += max(duration_s, self.stopped_s)
+        self.stopped_s = 0.0
 
 
 Renew = Callable[[float, float, float], Awaitable[float]]
@@ -160,6 +165,27 @@ def test_a_failed_renewal_is_repeated(error: Exception) -> None:
 
     kept(host.clock, renew)
     assert renewals > 10
+
+
+@pytest.mark.parametrize("during", ["pause", "renewal"])
+def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped(during: str) -> None:
+    host = Host(Clock(), [(0.0, 0.0)] * 10, 1.0)
+    renewals, valid = 0, []
+
+    async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
+        nonlocal renewals
+        renewals += 1
+        if renewals == 3 and during == "renewal":
+            host.clock.now_s += 3 * LEASE_S  # its reply is read too late
+            raise DeadlineExceededError("host-1")
+        host.clock.stopped_s = 3 * LEASE_S if renewals == 3 else 0.0
+        now_s = await host.renew(written_s, lease_s, timeout_s)
+        valid.append(host.lease.is_valid)
+        return now_s
+
+    kept(host.clock, renew)
+    assert len(valid) == 10
+    assert valid[-1]
 
 
 def test_a_host_that_never_replies_is_given_up_after_the_time_that_a_start_takes() -> None:
