@@ -34,7 +34,14 @@ from memory_agent.care.offline import (
     read_quarantine,
     shared_items,
 )
-from memory_agent.care.restoration import NOT_IN_JOURNAL, Restored, replay_user, restore_all, restore_user
+from memory_agent.care.restoration import (
+    NOT_IN_JOURNAL,
+    Restored,
+    replay_user,
+    restore_all,
+    restore_archived_journal,
+    restore_user,
+)
 
 __all__ = [
     "MANIFEST_FILE",
@@ -67,6 +74,7 @@ __all__ = [
     "read_quarantine",
     "replay_user",
     "restore_all",
+    "restore_archived_journal",
     "restore_user",
     "shared_items",
     "store_encryptions",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.archiving import fetch_home, forget_archive
+from memory_agent.archiving import fetch_home, forget_archive, restore_journal
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events, erase_events_of, erase_user, erased_events, open_memory
@@ -168,6 +168,14 @@ def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
         fetch_home(data_dir, settings, user_id)
     except ArchiveDamagedError:
         forget_archive(data_dir, settings, user_id)
+
+
+def restore_archived_journal(data_dir: Path, settings: Settings) -> int:
+    """Restore the journal from the archive (`restore_journal`); return the number of its last event.
+
+    The daemon's next start ingests all its events again: the stores recognise those that they have.
+    """
+    return restore_journal(settings.archive, journal_folder(data_dir), settings.relay.journal, {CONSUMER: 0})
 
 
 def _reapply_erasures(

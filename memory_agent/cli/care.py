@@ -16,9 +16,7 @@ from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, optio
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
-from memory_agent.layout import CONSUMER
 from memory_agent.verbs.params import RebuildParams
-from relay import journal_folder
 
 if TYPE_CHECKING:
     from memory_agent.care import Part, PartReport, Restored
@@ -258,13 +256,11 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
 
 def _restore_from_archive(target: Target) -> None:
-    from memory_agent.archiving import restore_journal  # imports the engines
+    from memory_agent.care import restore_archived_journal  # imports the engines
 
     if target.user_named:
         raise click.UsageError("--from-archive restores the journal of all users; omit --user")
-    settings = target.settings
-    folder, replayed = journal_folder(target.data_dir), {CONSUMER: 0}  # the stores recognise what they have
-    last_seq = restore_journal(settings.archive, folder, settings.relay.journal, replayed)
+    last_seq = restore_archived_journal(target.data_dir, target.settings)
     if target.as_json:
         print_document({"last_seq": last_seq})
     else:

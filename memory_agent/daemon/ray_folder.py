@@ -32,8 +32,7 @@ class RayFolder:
 
     def __init__(self) -> None:
         """Create the folder, and remove folders that no process holds. Raises `OSError`."""
-        for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            _remove_if_left(other)
+        _remove_left()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = os.open(self._folder / f"{_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -42,10 +41,16 @@ class RayFolder:
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """End the Ray processes that use the folder, and remove it."""
+        """End the Ray processes that use the folder, and remove it; also remove folders that no process holds."""
         _clear(self._folder)
         with suppress(OSError):
             os.close(self._lock)
+        _remove_left()
+
+
+def _remove_left() -> None:
+    for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        _remove_if_left(other)
 
 
 def _remove_if_left(folder: Path) -> None:

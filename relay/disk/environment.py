@@ -187,18 +187,15 @@ class Environment:
         cipher = None if self._encryption is None else self._encryption.begin(self.errors)
         try:
             with self._transactions.shared(), self._engine.begin(write=write) as engine:
-                yield self._transaction(engine, cipher, recorded)
+                common = engine, self._databases, self._failures
+                if recorded is None:  # not in a function of its own: each recall passes here several times
+                    yield Transaction(*common) if cipher is None else EncryptedTransaction(*common, cipher)
+                elif cipher is None:
+                    yield RecordingTransaction(*common, recorded)
+                else:
+                    yield RecordingEncryptedTransaction(*common, cipher, recorded)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
-
-    def _transaction(self, engine: Any, cipher: PairCipher | None, recorded: list[StoredChange] | None) -> Transaction:
-        if recorded is None:
-            if cipher is None:
-                return Transaction(engine, self._databases, self._failures)
-            return EncryptedTransaction(engine, self._databases, self._failures, cipher)
-        if cipher is None:
-            return RecordingTransaction(engine, self._databases, self._failures, recorded)
-        return RecordingEncryptedTransaction(engine, self._databases, self._failures, cipher, recorded)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:

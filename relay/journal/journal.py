@@ -417,6 +417,8 @@ class Journal:
         """Copy everything committed before the call; return when it is durable there. Does nothing without a copy.
 
         Raises `CopyUnavailableError`, as all appends then do until a later call succeeds, and `JournalSupersededError`.
+
+        >>> journal.flush_copy()
         """
         if self._copy is None:
             return

@@ -22,10 +22,10 @@ from memory_agent.daemon.host import MemoryHost
 from memory_agent.__main__ import main
 
 ingest = MemoryHost.ingest
-def crash(host, user_id, batch):
+def crash(host, user_id, batch, *placement):
     if {POISON.encode()!r} in batch:
         os.kill(os.getpid(), signal.SIGKILL)
-    return ingest(host, user_id, batch)
+    return ingest(host, user_id, batch, *placement)
 MemoryHost.ingest = crash
 main()
 """
