@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,9 @@ def measure() -> dict[str, Any]:
 
 
 @contextmanager
-def _relay(data_dir: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "relay", "--data-dir", str(data_dir), "--log-level", "error"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def running_relay(*words: str) -> Iterator[None]:
+    """Run `python -m WORDS`, a relay, until the end of the block."""
+    process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         json.loads(process.stdout.readline())
@@ -48,6 +48,10 @@ def _relay(data_dir: Path) -> Iterator[None]:
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
         process.stdout.close()
+
+
+def _relay(data_dir: Path) -> AbstractContextManager[None]:
+    return running_relay("relay", "--data-dir", str(data_dir), "--log-level", "error")
 
 
 def _measure_commit(folder: Path) -> dict[str, float]:

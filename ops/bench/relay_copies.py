@@ -15,20 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memory_agent.archiving import Objects, archived_journal
 from memory_agent.settings import ArchiveSettings
+from ops.bench.journal import running_relay
 from relay import Publisher, PublisherSettings, relay_endpoints, run_relay
 
 PUBLISHERS = (1, 4)
 WINDOW = 256
 EVENTS = 20_000
 PAYLOAD_BYTES = 120  # an event of 300 bytes
-_STOP_TIMEOUT_S = 20
 
 
 class Case(NamedTuple):
@@ -80,19 +80,9 @@ def _measure(case: Case, publishers: int) -> dict[str, float]:
     }
 
 
-@contextmanager
-def _relay(data_dir: Path, case: Case) -> Iterator[None]:
+def _relay(data_dir: Path, case: Case) -> AbstractContextManager[None]:
     latency = "none" if case.latency_ms is None else str(case.latency_ms)
-    command = [sys.executable, "-m", "ops.bench.relay_copies", "--relay", str(data_dir), latency]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        json.loads(process.stdout.readline())
-        yield
-    finally:
-        process.terminate()
-        process.wait(_STOP_TIMEOUT_S)
-        process.stdout.close()
+    return running_relay("ops.bench.relay_copies", "--relay", str(data_dir), latency)
 
 
 def _serve(data_dir: Path, latency: str) -> int:
