@@ -100,12 +100,20 @@ def tls_environment(folder: Path) -> dict[str, str]:
 
 def require_address(setting: str, address: str) -> None:
     """Raise `SettingsError` unless `address` is the IP address of one machine, such as 10.0.0.5."""
+    if not is_address(address):
+        raise SettingsError(setting, f"{address!r} is not the IP address of one machine, such as 10.0.0.5")
+
+
+def is_address(address: str) -> bool:
+    """Whether this is the IP address of one machine.
+
+    >>> is_address("10.0.0.5"), is_address("0.0.0.0"), is_address("worker.example")
+    (True, False, False)
+    """
     try:
-        if not ipaddress.ip_address(address).is_unspecified:
-            return
+        return not ipaddress.ip_address(address).is_unspecified
     except ValueError:
-        pass
-    raise SettingsError(setting, f"{address!r} is not the IP address of one machine, such as 10.0.0.5")
+        return False
 
 
 def _require_cryptography() -> None:

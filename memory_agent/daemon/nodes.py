@@ -7,16 +7,15 @@ seen it, until it leaves or Ray declares it dead. The machine itself joins again
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from memory_agent.daemon.cluster_secrets import is_address
 from memory_agent.daemon.supervisor import Supervisor
 from memory_agent.errors import (
     InvalidInputError,
@@ -165,20 +164,13 @@ class Nodes:
             raise InvalidInputError("name", "must be 1 to 63 letters, digits or dashes")
         if params.again and params.name in self._left:
             raise NodeLeftError(params.name)
-        check_address(params.address)
+        if not is_address(params.address):
+            raise InvalidInputError("address", f"{params.address[:64]!r} is not the IP address of one machine")
         _require_same("version", params.version, VERSION)
         _require_same("model", params.model or "missing", self._model() or "missing")
         joined = self._joined.get(params.name)
         if joined is not None and joined.node.address != params.address:
             raise NodeNameTakenError(params.name, joined.node.address)
-
-
-def check_address(address: str) -> None:
-    """Raise `InvalidInputError` unless `address` is the IP address of one machine."""
-    with suppress(ValueError):
-        if not ipaddress.ip_address(address).is_unspecified:
-            return
-    raise InvalidInputError("address", f"{address[:64]!r} is not the IP address of one machine")
 
 
 def _require_same(what: str, own: str, expected: str) -> None:
