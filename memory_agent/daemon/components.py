@@ -7,7 +7,7 @@ components are connected, and in which order they start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +20,8 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
 from memory_agent.daemon.host import shared_socket
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.reactor import Reactor
-from memory_agent.daemon.service import Service
+from memory_agent.daemon.service import Deployment, Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.errors import MemoryAgentError
@@ -34,7 +33,6 @@ from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.triggers.table import TriggerTable
-from memory_agent.verbs.protocol import DaemonStatus
 from memory_agent.verbs.table import USUAL_PATIENCE_MS
 from relay import (
     SHARED_USER,
@@ -126,13 +124,12 @@ async def opened_components(
     settings: Settings,
     capacity: Capacity,
     hosts: Hosts,
-    describe: Callable[[], Awaitable[DaemonStatus]],
-    nodes: Nodes,
+    deployment: Deployment,
     http: HttpDoor | None = None,
 ) -> AsyncIterator[Components]:
     """Connect the components and continue interrupted erasures; close them on exit. The caller runs `Components.work`.
 
-    `describe` returns the status of the whole daemon. The caller closes `hosts` and `http`.
+    The caller closes `hosts` and `http`.
     """
     data_dir = layout.data_dir
     async with AsyncExitStack() as stack:
@@ -145,7 +142,7 @@ async def opened_components(
         )
         absent = AbsentUsers(data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         stack.enter_context(closing(absent))
-        service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake, nodes)
+        service = Service(hosts, dispatcher, journal, eraser, absent, announcer.wake, deployment)
         components = Components(layout, settings, hosts, journal, dispatcher, reactor, announcer, eraser, service)
         await eraser.resume()
         await components.keep_shared_awake()

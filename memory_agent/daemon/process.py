@@ -28,6 +28,7 @@ from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.host_pool import Topology
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.nodes import Nodes
+from memory_agent.daemon.service import Deployment
 from memory_agent.daemon.supervisor import Endpoints, Supervisor
 from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders.lanes import usable_cores
@@ -165,7 +166,8 @@ class Daemon:
         hosts = Hosts(self._supervisor, self._settings.daemon, capacity, self._topology())
         stack.push_async_callback(hosts.close)
         self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, hosts.drain)
-        opening = opened_components(self._layout, self._settings, capacity, hosts, self._status, self._nodes, http)
+        deployment = Deployment(self._status, self._nodes)
+        opening = opened_components(self._layout, self._settings, capacity, hosts, deployment, http)
         self._components = await stack.enter_async_context(opening)
         self._endpoints = self._all_endpoints(listens, http)
         for work in (*self._components.work(), self._keep_up(), self._nodes.run(), self._supervisor.watch()):

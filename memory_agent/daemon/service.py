@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -80,6 +81,14 @@ _CHANGES_SHARED = ("publish_confirm", "unpublish")
 """Verbs that followers of shared items are notified of."""
 
 
+@dataclass(frozen=True)
+class Deployment:
+    """The daemon as a whole: `describe` returns its status, and `nodes` are the other machines of its cluster."""
+
+    describe: Callable[[], Awaitable[DaemonStatus]]
+    nodes: Nodes
+
+
 class Service:
     """Answers requests. Must be used from a single event loop."""
 
@@ -90,22 +99,17 @@ class Service:
         journal: AsyncSubscriber,
         eraser: DaemonEraser,
         absent_users: AbsentUsers,
-        describe: Callable[[], Awaitable[DaemonStatus]],
         on_shared: Callable[[], None],
-        nodes: Nodes,
+        deployment: Deployment,
     ) -> None:
-        """`describe` returns the status of the whole daemon.
-
-        `on_shared` is called after each request that may have changed shared items, including failed ones.
-        """
+        """`on_shared` is called after each request that may have changed shared items, including failed ones."""
         self._absent_users = absent_users
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._journal = journal
-        self._describe = describe
         self._on_shared = on_shared
         self._eraser = eraser
-        self._nodes = nodes
+        self._deployment = deployment
         self.recall_latency = LatencyWindow()
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
@@ -196,7 +200,7 @@ class Service:
 
     async def answer_status(self, _request: Request, _params: NoParams) -> DaemonStatus:
         """Return the state of the daemon."""
-        return await self._describe()
+        return await self._deployment.describe()
 
     async def answer_address(self, request: Request, _params: NoParams) -> HostAddress:
         """Wake the user and return its actor."""
@@ -204,11 +208,11 @@ class Service:
 
     async def answer_join(self, _request: Request, params: JoinParams) -> JoinGrant:
         """Let a machine join the cluster. Only encrypted connections and those of this machine reach the gateway."""
-        return await self._nodes.join(params)
+        return await self._deployment.nodes.join(params)
 
     async def answer_leave(self, _request: Request, params: LeaveParams) -> None:
         """Move the users of a machine away, and let it leave."""
-        await self._nodes.leave(params.name)
+        await self._deployment.nodes.leave(params.name)
 
     async def answer_wait(self, request: Request, params: WaitParams) -> None:
         """Wait until events are handled."""

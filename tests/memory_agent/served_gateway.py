@@ -20,6 +20,7 @@ from memory_agent.daemon.components import Components, opened_components
 from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.nodes import Nodes
+from memory_agent.daemon.service import Deployment
 from memory_agent.daemon.supervisor import Supervisor
 from memory_agent.doors.http.guard import place_of
 from memory_agent.doors.http.server import HttpDoor
@@ -191,7 +192,7 @@ async def _serve(
         pass
 
     nodes = Nodes(cast(Supervisor, None), settings.cluster, lambda: None, drain)
-    async with opened_components(layout, settings, capacity, hosts, describe, nodes, http) as components:
+    async with opened_components(layout, settings, capacity, hosts, Deployment(describe, nodes), http) as components:
         works = [*components.work(), *([_keep_up(components)] if settings.retention.rules else [])]
         tasks = [asyncio.create_task(work) for work in works]
         listening.append(Served(layout.data_dir, layout.gateway, components.endpoints[1], relay, host, http.url))
