@@ -1,4 +1,4 @@
-"""Whatever fails and whoever else writes: what is restored is what was committed up to the last flush, or later."""
+"""Test that a restored store contains everything committed before the last flush, despite failures and other owners."""
 
 from __future__ import annotations
 
