@@ -3,8 +3,8 @@
 Objects become visible only when complete.
 
 Each operation runs in a thread of its own, because not every file system honours a timeout. An operation that exceeds
-its deadline is abandoned but not stopped; the next operation on the same objects waits for it, so a late write never
-overtakes a newer one.
+its deadline is abandoned but not stopped; the next operation of the same `Objects` waits for it. A late operation of
+another instance or process is harmless, because each owner has its own epoch, and deletes only earlier ones.
 """
 
 from __future__ import annotations
