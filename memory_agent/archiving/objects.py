@@ -181,11 +181,6 @@ class Objects:
         """Delete everything of earlier epochs. Durable on return. Idempotent."""
         self.remove_epochs([earlier for earlier in self.epochs() if earlier < epoch])
 
-    def remove_all(self) -> None:
-        """Delete everything of this user. Durable on return. Idempotent."""
-        if self._list(""):
-            self._remove([""], recursive=True)
-
     def _remove(self, names: Sequence[str], *, recursive: bool) -> None:
         paths = [f"{self._root}/{name}".rstrip("/") for name in names]
 

@@ -104,7 +104,7 @@ class UserArchive:
         self._checked_until_s = 0.0
         self._is_checked = begun is not None  # whether no newer owner has written
         self._has_older = True  # whether objects may exist that the last snapshot replaces
-        self._is_removed = self._is_superseded = False
+        self._is_superseded = False
         self._sent_through = 0  # the greatest number that certainly arrived, if `begun`
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -135,20 +135,10 @@ class UserArchive:
             self._pending_bytes += len(encoded)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether a flush has something to write."""
-        return self._needs_snapshot or self._unsent is not None or bool(self._pending)
-
-    @property
     def state(self) -> Restored:
         """The state after the last flush, as `restore` would return it."""
         sizes = self._snapshot_bytes, self._increments, self._increment_bytes
         return Restored(self._last, self._digest, *sizes, continued=self._continued)
-
-    @property
-    def pending_bytes(self) -> int:
-        """The size of the changes in memory, which are not archived yet."""
-        return self._pending_bytes
 
     def flush(self) -> Position:
         """Archive everything that was committed before the call. Return the position that contains it."""
@@ -178,20 +168,9 @@ class UserArchive:
             self._remove_older()
             return self._last
 
-    def remove_all(self) -> None:
-        """Delete the user's archive, including objects of other owners. Later flushes raise `StoreError`.
-
-        Idempotent.
-        """
-        with self._flushing:
-            self._is_removed = True
-            self._objects.remove_all()
-
     def _require_owner(self) -> None:
-        if self._is_removed or self._copy is None:
-            raise StoreError(
-                f"the archive of {self._user_id} " + ("was removed" if self._is_removed else "has not begun")
-            )
+        if self._copy is None:
+            raise StoreError(f"the archive of {self._user_id} has not begun")
         if self._is_superseded:
             raise self._superseded()
         if not self._is_checked:
