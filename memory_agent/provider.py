@@ -403,8 +403,11 @@ class MemoryProvider(Protocol):
         """
         ...
 
-    def stats(self) -> MemoryStats:
-        """Return the statistics of this user's memory."""
+    def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
+        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
+
+        Raises `InvalidInputError`, including for a filter with `min_score`.
+        """
         ...
 
     def list(

@@ -10,31 +10,36 @@ import click
 import msgspec
 
 from memory_agent.cli.access import note_unknown_user, open_client, open_memory
+from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.fields import FILTERS, filter_options
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
-from memory_agent.records.memories import MemoryStats
+from memory_agent.records.memories import MemoryFilter, MemoryStats
 from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 
 _MOST_TYPES = 8
 
 
-@click.command()
+@click.command(cls=SectionedCommand, sections={"Filters": FILTERS})
+@filter_options
 @daemon_options
-def stats(target: Target) -> None:
+def stats(target: Target, filter: MemoryFilter) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
 
     Counts the current memories, which come from events, `remember`, `import` and learned patterns. Events are counted
     from the beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in
-    quarantine.
+    quarantine. With a filter, the memories, their kinds, sources and times, and what waits cover only the memories that
+    match; the other figures cover the whole memory.
 
     \b
     Examples:
       memory-agent stats --user alice
+      memory-agent stats --in-channel shop --session s-17
       memory-agent stats --json | jq .daemon.recalls
     """
     with open_memory(target, "stats") as memory:
-        figures = memory.stats()
+        figures = memory.stats(None if filter == MemoryFilter() else filter)
         status = memory.status() if isinstance(memory, MemoryClient) else None
     if target.as_json:
         print_document(msgspec.to_builtins(figures) | {"daemon": _document(status)})
@@ -93,7 +98,11 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "expired": figures.expired,
         "journal cursor": figures.cursor,
         "model": figures.model,
+        "dimension": figures.ndim,
         "index": figures.index,
+        "schema version": figures.schema_version,
+        "created at": figures.created_at,
+        "rebuilt at": figures.rebuilt_at,
         "on disk": size(figures.disk_bytes),
     }
 

@@ -479,9 +479,12 @@ class AsyncMemoryMethods:
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
         )
 
-    async def stats(self) -> MemoryStats:
-        """Return the statistics of this user's memory."""
-        return await self._ask("stats")
+    async def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
+        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
+
+        Raises `InvalidInputError`, including for a filter with `min_score`.
+        """
+        return await self._ask("stats", filter=filter)
 
     async def status(self) -> DaemonStatus:
         """Return the state of the daemon."""

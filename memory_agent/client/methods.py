@@ -480,9 +480,12 @@ class MemoryMethods:
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
         )
 
-    def stats(self) -> MemoryStats:
-        """Return the statistics of this user's memory."""
-        return self._ask("stats")
+    def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
+        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
+
+        Raises `InvalidInputError`, including for a filter with `min_score`.
+        """
+        return self._ask("stats", filter=filter)
 
     def status(self) -> DaemonStatus:
         """Return the state of the daemon.

@@ -46,9 +46,7 @@ def list_page(
     after: str | None,
 ) -> MemoryPage:
     """Return at most `limit` memories after a cursor, fewer if they are large. Raises `InvalidInputError`."""
-    chosen = check_filter(filter)
-    if chosen is not None and chosen.min_score is not None:
-        raise InvalidInputError("filter.min_score", "cannot be used here, because a list has no query")
+    chosen = check_filter(filter, is_query=False)
     check_choice("order", order, ORDERS)
     check_whole("limit", limit, MOST_LISTED)
     rows, times_us, total = _following(archive, chosen, order, limit + 1, _place_of(after, order))

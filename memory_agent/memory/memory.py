@@ -35,7 +35,7 @@ from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
 from memory_agent.memory.vectors import MemoryVectors, Progress
 from memory_agent.recall.pipeline import RecallPipeline
-from memory_agent.recall.query import QueryDefaults, check_now, make_query
+from memory_agent.recall.query import QueryDefaults, check_filter, check_now, make_query
 from memory_agent.records.arguments import RecallOptions, check_ids
 from memory_agent.records.memories import (
     IngestReport,
@@ -461,16 +461,21 @@ class Memory:
             self._learner.follow()
             return made
 
-    def stats(self) -> MemoryStats:
-        """Return the statistics of this user's memory.
+    def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
+        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
 
-        >>> record = memory.remember("Staging needs the VPN")
+        Raises `InvalidInputError`, including for a filter with `min_score`.
+
+        >>> record = memory.remember("Staging needs the VPN", channel_id="ops")
         >>> stats = memory.stats()
         >>> stats.memories, stats.by_kind, stats.index
         (1, {'finding': 1}, 'exact')
+        >>> memory.stats({"channel_id": "ops"}).memories, memory.stats({"channel_id": "web"}).memories
+        (1, 0)
         """
+        chosen = check_filter(filter, is_query=False)
         with self._call():
-            return self._archive.stats(self.user_id)
+            return self._archive.stats(self.user_id, chosen)
 
     def list(
         self,

@@ -200,10 +200,11 @@ def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 
 
-def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
+def check_filter(filter: MemoryFilter | Mapping[str, Any] | None, *, is_query: bool = True) -> MemoryFilter | None:
     """Return the validated filter without duplicate values. A mapping of its fields is accepted too.
 
-    An empty name matches everything. Raises `InvalidInputError`, also if a field has more than 1,000 different values.
+    An empty name matches everything. Raises `InvalidInputError`, also if a field has more than 1,000 different values,
+    and, unless `is_query`, if it has a `min_score`.
     """
     if filter is None:
         return None
@@ -225,6 +226,8 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
     exclude = None if chosen.exclude is None else _check_exclusion(chosen.exclude)
     _check_floor("min_quality", chosen.min_quality, least=0.0)
     _check_floor("min_score", chosen.min_score, least=-1.0)
+    if not is_query and chosen.min_score is not None:
+        raise InvalidInputError("filter.min_score", "cannot be used here, because there is no query")
     lists = {field: _distinct(field, getattr(chosen, field)) for field in _LISTS}
     names = {name: getattr(chosen, name) or None for name in _NAMES}
     return msgspec.structs.replace(chosen, **lists, **names, exclude=exclude)

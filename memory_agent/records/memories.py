@@ -249,7 +249,12 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
     `waiting` counts the memories without a vector or, if the model produces them, without word vectors. `model` embeds
-    them in the background.
+    them in the background; `ndim` is the dimension of its vectors. `schema_version` is the format of the stored
+    records. `created_at` is the time at which the store was created, and `rebuilt_at` the time at which recall's search
+    columns were last built from the records (None if a version that did not store this time built them).
+
+    With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
+    memories that pass it. The other fields always cover the whole memory.
     """
 
     user_id: str
@@ -270,6 +275,10 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     expired: dict[str, int] = {}
     dropped_types: dict[str, int] = {}
     waiting: int = 0
+    schema_version: int = 0
+    created_at: datetime | None = None
+    rebuilt_at: datetime | None = None
+    ndim: int | None = None
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,15 +13,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from memory_agent.errors import MemoryAgentError, StoreError
-from memory_agent.records.memories import MemoryStats
+from memory_agent.records.memories import MemoryFilter, MemoryStats
 from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.environment import UserKey
-from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.snapshot import Counts, Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import View
 from relay.disk import OnCommit, Role
@@ -106,10 +108,13 @@ class Archive:
             raise self._failure.with_traceback(None)  # the traceback would grow with each call
         return self.view
 
-    def stats(self, user_id: str) -> MemoryStats:
-        """Wait for any rebuild, and return the archive's statistics. Raises `StoreError`."""
+    def stats(self, user_id: str, filter: MemoryFilter | None = None) -> MemoryStats:
+        """Wait for any rebuild, and return the statistics of the memories that pass the filter. Raises `StoreError`."""
         store, view = self.store, self.settled_view()
         counters, counts = store.state.counters, store.counts()
+        if filter is not None:
+            view = view.among(filter, store.excluded_rows(filter))
+            counts = self._counts_in(view, counts)
         oldest, newest = view.time_span()
         return MemoryStats(
             user_id=user_id,
@@ -130,7 +135,21 @@ class Archive:
             expired=_below("expired.", counters),
             dropped_types=_below("dropped_type.", counters),
             waiting=counts.pending,
+            schema_version=store.state.format,
+            created_at=store.state.created_at,
+            rebuilt_at=self._columns.built_at,
+            ndim=store.state.ndim,
         )
+
+    def _counts_in(self, view: View, counts: Counts) -> Counts:
+        """Return the counts of the memories in a view that a filter restricts; `words` is not counted."""
+        with self.store.snapshot() as snapshot:
+            waiting = view.slots(snapshot.pending_rows(counts.pending))
+        waiting = waiting[waiting >= 0]
+        slots, vectors = np.flatnonzero(view.alive), view.vectors
+        any_direction = np.eye(1, vectors.ndim, dtype=np.float32)[0]
+        with_vector = np.isfinite(vectors.cosines(any_direction, slots)).sum() if vectors.count else 0
+        return Counts(len(slots), int(with_vector), 0, int(view.alive[waiting].sum()))
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:

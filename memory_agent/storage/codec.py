@@ -11,12 +11,14 @@ d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word
 from __future__ import annotations
 
 import zlib
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
+from ulid import ULID
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records.embedded import Embedding
@@ -51,10 +53,11 @@ T = TypeVar("T")
 class StoreState(msgspec.Struct, kw_only=True):
     """A store's state: one small value that each batch rewrites.
 
-    `lineage` is a random name that is assigned at creation and copied into derived files. `stamp` and `words_stamp`
-    name the embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size
-    of a word. The change log starts after `forgotten_through` and ends at `last_change`. `cursor` is the number of the
-    last ingested journal event, 0 before the first. `lessons_version` increases whenever a run's lessons change.
+    `lineage` is a random name, a ULID, that is assigned at creation and copied into derived files. `stamp` and
+    `words_stamp` name the embedder of the vectors and of the words; `ndim` is the dimension of the vectors and
+    `word_bytes` the size of a word. The change log starts after `forgotten_through` and ends at `last_change`. `cursor`
+    is the number of the last ingested journal event, 0 before the first. `lessons_version` increases whenever a run's
+    lessons change.
     """
 
     format: int = 1
@@ -71,6 +74,11 @@ class StoreState(msgspec.Struct, kw_only=True):
     lessons_mark: int = 0
     words_stamp: str | None = None
     word_bytes: int | None = None
+
+    @property
+    def created_at(self) -> datetime:
+        """The time at which the store was created, which is part of its lineage."""
+        return ULID.from_str(self.lineage).datetime
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):

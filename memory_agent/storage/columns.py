@@ -12,6 +12,7 @@ n = number of slots, including dead ones; m = number of slots or rows passed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from itertools import islice
 from math import nan
 from typing import Any
@@ -75,6 +76,7 @@ class Columns:
     def __init__(self, vectors: PassageVectors, words: Postings) -> None:
         """Start without memories; both indexes must be empty."""
         self.applied = 0
+        self.built_at: datetime | None = None
         self.stamp = self.words_stamp = ""
         self.vectors = vectors
         self._words = words

@@ -8,6 +8,7 @@ the store itself is an error. All functions are idempotent.
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
     lineage: str
     stamp: str
     applied: int
+    built_at: datetime | None = None
 
 
 class Saving(NamedTuple):
@@ -62,7 +64,9 @@ def columns_cipher(key: UserKey | None) -> Cipher | None:
 def empty_columns(settings: StoreSettings) -> Columns:
     """Return empty columns."""
     first, further = (VectorTable(settings.exact_search_limit, settings.expansion_search) for _ in range(2))
-    return Columns(PassageVectors(first, further), Postings())
+    columns = Columns(PassageVectors(first, further), Postings())
+    columns.built_at = datetime.now(UTC)
+    return columns
 
 
 def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
@@ -86,7 +90,9 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
     vectors = PassageVectors.from_arrays(saved, first, further)
     vectors.load_graph(folder / GRAPH_FILE, cipher)
     words = Postings.from_arrays(section(arrays, "words"))
-    return header, Columns.from_arrays(arrays, vectors, words, header.applied, header.stamp)
+    columns = Columns.from_arrays(arrays, vectors, words, header.applied, header.stamp)
+    columns.built_at = header.built_at
+    return header, columns
 
 
 def load_columns(store: Store, settings: StoreSettings) -> Columns:
@@ -120,7 +126,13 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
 
 def capture(store: Store, columns: Columns) -> Saving:
     """Return the current content of the columns, which can be written while they change."""
-    header = ColumnsHeader(version=_VERSION, lineage=store.state.lineage, stamp=columns.stamp, applied=columns.applied)
+    header = ColumnsHeader(
+        version=_VERSION,
+        lineage=store.state.lineage,
+        stamp=columns.stamp,
+        applied=columns.applied,
+        built_at=columns.built_at,
+    )
     return Saving(header, columns.arrays(), columns.vectors.graph_writer())
 
 

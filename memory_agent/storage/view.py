@@ -107,19 +107,20 @@ class View:
             passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
         return self.alive if passing is None and self._is_part else passing
 
-    def among(self, filter: MemoryFilter | None) -> Self:
+    def among(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Self:
         """Return a view restricted to the memories that pass the filter; its counts and statistics cover only those.
 
-        Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of metadata each.
+        `excluded` is as for `mask`. Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of
+        metadata each.
         """
         if filter is None:
             return self
-        key = msgspec.msgpack.encode(filter)
+        key = msgspec.msgpack.encode((filter, excluded))
         kept = self._parts.get(key)
         if kept is None:
             if len(self._parts) >= _MOST_PARTS:
                 self._parts.clear()
-            kept = self._parts[key] = (self._part(self.mask(filter)),)
+            kept = self._parts[key] = (self._part(self.mask(filter, excluded)),)
         return self if kept[0] is None else kept[0]
 
     def matching(self, filter: MemoryFilter) -> Slots:

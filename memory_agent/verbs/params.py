@@ -43,7 +43,7 @@ from memory_agent.records.memories import (
     means,
 )
 from memory_agent.records.trajectories import RunEnd, RunState
-from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
+from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION, SCOPE_VERSION
 
 AGED_AT_ONCE = 20_000
 """Maximum number of memories that a request may age; their ids take a few megabytes in a request to the journal."""
@@ -294,6 +294,17 @@ class ListParams(Params, frozen=True, kw_only=True):
     order: Annotated[Order, means("Which memories come first.")] = "newest"
     limit: Annotated[int, means("Maximum number of memories.", 1, MOST_LISTED)] = 50
     after: Annotated[str | None, means("Continue after the page that printed this cursor, in the same order.")] = None
+
+
+class StatsParams(Params, frozen=True, kw_only=True):
+    """Parameters of `stats`: without a filter, the statistics of all memories."""
+
+    filter: MemoryFilter | None = None
+
+    @property
+    def protocol_version(self) -> int:
+        """Version 4 with a filter: older daemons would ignore it."""
+        return PROTOCOL_VERSION if self.filter is None else SCOPE_VERSION
 
 
 class RebuildParams(Params, frozen=True, kw_only=True):

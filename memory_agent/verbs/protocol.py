@@ -27,7 +27,9 @@ OPTIONS_VERSION = 2
 """Adds the profile, dates, reference time, context tokens and run of a recall. A version 1 daemon would ignore them."""
 MEMORY_VERSION = 3
 """Adds more fields of `remember`, and the session, event and runs of a recall. Older daemons ignore them."""
-NEWEST_VERSION = MEMORY_VERSION
+SCOPE_VERSION = 4
+"""Adds the filter of `stats`, and the vector of a recall. Older daemons ignore them."""
+NEWEST_VERSION = SCOPE_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
 """The longest deadline of a request. A request occupies a request slot while it waits."""

@@ -57,6 +57,7 @@ from memory_agent.verbs.params import (
     RunStepParams,
     SessionParams,
     SonaImportParams,
+    StatsParams,
     WaitParams,
 )
 from memory_agent.verbs.protocol import (
@@ -176,8 +177,8 @@ VERBS: tuple[Verb, ...] = (
          "Remove the memories, runs and recalls of a session.", repeat="idempotent"),
     Verb("feedback", "feedback", FeedbackParams, FeedbackReport,
          "Record which recalled memories were used and how the work ended.", scope=Scope.PUBLISH, repeat="by event id"),
-    Verb("stats", "stats", NoParams, MemoryStats,
-         "Return statistics about a user's memory.", scope=Scope.RECALL, repeat="read"),
+    Verb("stats", "stats", StatsParams, MemoryStats,
+         "Return statistics about a user's memory or a part of it.", scope=Scope.RECALL, repeat="read"),
     Verb("run_begin", "runs.begin", RunBeginParams, Trajectory,
          "Begin a run.", scope=Scope.PUBLISH, repeat="by event id"),
     Verb("run_step", "runs.step", RunStepParams, Trajectory,

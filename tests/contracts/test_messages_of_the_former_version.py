@@ -117,6 +117,10 @@ ADDED = {
     "offers",
     "ratings",
     "passage_at",
+    "schema_version",
+    "created_at",
+    "rebuilt_at",
+    "ndim",
 }
 """Fields of records, statistics and answers that the former version did not have."""
 

@@ -68,6 +68,8 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("list", {"after": "not a cursor"}, "after"),
     ("list", {"filter": {"colour": "red"}}, "filter.colour"),
     ("list", {"filter": {"metadata": {"a": {"b": 1}}}}, "filter.metadata[...]"),
+    ("stats", {"filter": {"colour": "red"}}, "filter.colour"),
+    ("stats", {"filter": {"min_score": 0.5}}, "filter.min_score"),
     ("erasure.erase", {"filter": {"colour": "red"}}, "filter.colour"),
     ("recall", {"query": "x", "filter": {"colour": "red"}}, "filter.colour"),
     ("list", {"filter": {"min_score": 0.5}}, "filter.min_score"),
@@ -187,7 +189,7 @@ class Story:
         self.ask("runs.list")
         self.ask("runs.list", "open", limit=1)
         self.ask("feedback", found.recall_id, [race.id], 1.0, "Held for a week")
-        self.ask("stats")
+        self.ask("stats", {"tags": ["food"], "session_id": "s-1"})
         self.ask("sona.status")
         data = self.ask("sona.export")
         self.told.pop()  # its bytes contain ids and times

@@ -239,6 +239,7 @@ def test_stats_count_the_memories(run: Run, run_json: RunJson, deploy: None) -> 
     assert set(document) == {*MemoryStats.__struct_fields__, "daemon"}
     assert (document["user_id"], document["memories"], document["daemon"]) == ("default", 3, None)
     assert document["by_kind"] == {"episode": 1, "pattern": 1, "finding": 1}
+    assert run_json("stats", "--kind", "pattern")["memories"] == 1
     shown = run("stats").stdout
     assert "memories                  3\n" in shown
     assert "no daemon serves" in shown

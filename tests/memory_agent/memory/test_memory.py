@@ -17,7 +17,7 @@ import memory_agent
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, StoreError, StoreOwnedElsewhereError
 from memory_agent.memory import Memory
-from memory_agent.settings import IngestSettings
+from memory_agent.settings import EmbedderSettings, IngestSettings, Settings
 
 
 def test_a_memory_needs_only_a_folder(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +66,52 @@ def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
     assert record.updated_at is None
     assert texts(memory.recall("when can I not write to staging?", filter={"tags": ["db"]})) == [record.text]
     assert memory.stats().events_kept == 0
+
+
+def test_stats_for_a_scope_count_the_memories_that_a_filter_finds(memory: Memory) -> None:
+    for number, channel in enumerate(("shop", "shop", "web", None)):
+        memory.remember(
+            f"{SUBJECTS[number]}", ("finding", "episode")[number % 2], channel_id=channel, timestamp=START, now=NOW
+        )
+    memory.remember(SUBJECTS[5], channel_id="web", agent_id="planner", id="planned", timestamp=NOW, now=NOW)
+    shop, project = memory.stats({"channel_id": "shop"}), memory.stats({"in_channel": "web"})
+    assert (shop.memories, shop.by_kind, shop.oldest, shop.newest) == (2, {"episode": 1, "finding": 1}, START, START)
+    assert (project.memories, project.newest) == (3, NOW)
+    assert memory.stats({"agent_id": "planner", "exclude": {"records": ["planned"]}}).memories == 0
+    whole = memory.stats()
+    assert shop.disk_bytes == whole.disk_bytes > 0
+    for one in (memory.stats({"kinds": ["finding", "episode"]}), memory.stats({})):
+        assert one == whole
+
+
+def test_stats_for_a_scope_count_what_has_no_vector(tmp_path: Path, embedder: Embedder) -> None:
+    no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+    with Memory.open(tmp_path / "alice", settings=no_model) as memory:
+        memory.remember(SUBJECTS[0], session_id="s-1")
+        assert (memory.stats({"session_id": "s-1"}).without_vector, memory.stats().ndim) == (1, None)
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        memory.remember(SUBJECTS[1], session_id="s-2")
+        first, second = (memory.stats({"session_id": session}) for session in ("s-1", "s-2"))
+        assert [(one.memories, one.without_vector, one.waiting) for one in (first, second)] == [(1, 1, 1), (1, 0, 0)]
+        assert second.ndim == embedder.info.ndim
+
+
+def test_stats_tell_when_the_store_was_created_and_its_columns_were_built(tmp_path: Path, embedder: Embedder) -> None:
+    began = datetime.now(UTC) - timedelta(milliseconds=1)  # the store's creation is known to the millisecond
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        memory.remember(SUBJECTS[0])
+        first = memory.stats()
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        again = memory.stats()
+        memory.care.rebuild()
+        rebuilt = memory.stats()
+    assert first.created_at is not None
+    assert first.rebuilt_at is not None
+    assert rebuilt.rebuilt_at is not None
+    assert (again.created_at, again.rebuilt_at) == (first.created_at, first.rebuilt_at)
+    assert began <= first.created_at
+    assert began <= first.rebuilt_at < rebuilt.rebuilt_at
+    assert (rebuilt.created_at, rebuilt.schema_version) == (first.created_at, 2)
 
 
 def nested(depth: int) -> dict[str, Any]:
