@@ -99,11 +99,8 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
     output.check(target.as_json, given["with_embedding"])
     context_tokens = (output.max_tokens or USUAL_TOKENS) if output.as_context else None
     wanted = _with_kinds(filter, given["profile"])
-    total = 0
     with open_memory(target, "recall") as memory:
         result = memory.recall(read_text(text), filter=filter, context_tokens=context_tokens, **given)
-        if not (result.memories or target.as_json or given["tiers"] == ("global",)):
-            total = memory.list(msgspec.structs.replace(wanted, min_score=None), limit=1).total
     now = given["reference_time"] or datetime.now(UTC)
     if output.as_context:
         _print_context(result, target.as_json)
@@ -115,8 +112,8 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
         print_explanation(result, now, Asked(wanted, given["dates"]))
     else:
         print_memories(result, now)
-    if total:
-        _note_none(total, is_filtered=filter != MemoryFilter(), is_strict=given["min_relevance"] != 0)
+    if result.total and not (result.memories or target.as_json):
+        _note_none(result.total, is_filtered=filter != MemoryFilter(), is_strict=given["min_relevance"] != 0)
     elif not result.memories:
         note_unknown_user(target)
 

@@ -288,7 +288,7 @@ def _of_all_memories(search: Search) -> dict[str, Any]:
         "filters": _conditions(search),
         "dates": [msgspec.to_builtins(date) for date in search.dates],
         "dates_mode": search.query.dates,
-        "matching": int(np.count_nonzero(search.mask)) if search.is_filtered and search.mask is not None else None,
+        "matching": search.total if search.is_filtered else None,
     }
 
 

@@ -106,7 +106,7 @@ class RecallPipeline:
             search = self._searcher.search(query, result.dates, pending, deadline)
             advice = self._advice(search, result.recall_id)
             answer = answer_of(_selected(search, advice, self._learner.settings), search, advice)
-            result = replace(result, memories=answer.memories, excluded=search.own.counts)
+            result = replace(result, memories=answer.memories, excluded=search.own.counts, total=search.total)
         result = with_shared(result, shared, query, deadline)
         if answer is not None:
             answer = answer.showing(result.memories)

@@ -109,6 +109,11 @@ class Search(msgspec.Struct, frozen=True):
         """Whether the score uses vectors, words and neighbours."""
         return self.query.mode == "hybrid" and self.cosines is not None
 
+    @property
+    def total(self) -> int:
+        """The number of memories that pass the filter."""
+        return self.view.live if self.mask is None else int(np.count_nonzero(self.mask))
+
     def passing(self, slots: Slots) -> Slots:
         """Return the slots that pass the filter."""
         return slots if self.mask is None else slots[self.mask[slots]]

@@ -204,7 +204,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
     whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
     several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
-    took.
+    took. `total` is the number of the user's own memories that were searched: those that pass the filter, without the
+    caller's own words.
     """
 
     recall_id: str
@@ -217,6 +218,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[SimilarRun, ...] = ()
     shared_steps: tuple[CommonStep, ...] = ()
     failed_steps: tuple[CommonStep, ...] = ()
+    total: int = 0
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,6 +121,7 @@ ADDED = {
     "created_at",
     "rebuilt_at",
     "ndim",
+    "total",
 }
 """Fields of records, statistics and answers that the former version did not have."""
 

@@ -57,6 +57,7 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
     return "\n".join(lines), {
         "recall_id": result.recall_id,
         "memories": memories,
+        "total": result.total,
         "runs": [run.id for run in result.runs if is_plain_id(run.id)],
         "degraded": result.degraded,
     }

@@ -237,9 +237,13 @@ def test_an_empty_name_matches_everything(filled: Memory) -> None:
 
 def test_each_result_reports_how_its_filter_was_applied(filled: Memory, everything: list[MemoryRecord]) -> None:
     chosen = MemoryFilter(tags=("rare",))
-    for memory in filled.recall("keys", top_k=3, filter=chosen).memories:
-        right = sum(passes(record, chosen) for record in everything)
+    right = sum(passes(record, chosen) for record in everything)
+    result = filled.recall("keys", top_k=1, filter=chosen)
+    assert (result.total, len(result.memories)) == (right, 1)
+    for memory in result.memories:
         assert memory.explanation["filter"] == "exact"
         assert memory.explanation["matching"] == right
-    unfiltered = filled.recall("keys", top_k=1).memories[0].explanation
+    everywhere = filled.recall("keys", top_k=1)
+    assert everywhere.total == len(everything)
+    unfiltered = everywhere.memories[0].explanation
     assert (unfiltered["filter"], unfiltered["matching"]) == ("none", None)

@@ -169,6 +169,7 @@ def test_only_memories_that_pass_the_filter_count_as_left_out(told: Memory) -> N
     told.ingest([said("echo", 1)], now=NOW)
     other = MemoryFilter(exclude=Exclusion(events=("echo",)))
     assert recall(told, filter=other).excluded == {}
+    assert recall(told, filter=other).total == recall(told).total == told.stats().memories - 1
     memory = recall(told, filter=MemoryFilter(sources=("user_input",))).memories[0]
     assert (memory.explanation["filter"], memory.explanation["matching"]) == ("exact", 1)
     unfiltered = recall(told).memories[0].explanation
