@@ -31,7 +31,7 @@ from memory_agent.erasure.request import Intent, Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Exclusion, MemoryFilter
-from memory_agent.settings import StoreSettings
+from memory_agent.settings import EmbedderSettings, Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -175,6 +175,34 @@ def test_a_filter_selects_memories_to_erase(tmp_path: Path, embedder: Embedder) 
                 memory.erasure.erase(**nothing)  # type: ignore[arg-type]
         with pytest.raises(InvalidInputError, match="everything"):
             memory.erasure.erase(filter={"exclude": {}})
+
+
+@pytest.mark.parametrize(
+    ("scope", "erased"),
+    [
+        ({"session_id": "s-1"}, "a"),
+        ({"channel_id": "shop"}, "ab"),
+        ({"agent_id": "planner"}, "bc"),
+        ({"in_channel": "shop"}, "abd"),  # a project's memories, and those of no project
+        ({"channel_id": "shop", "agent_id": "planner"}, "b"),
+    ],
+    ids=str,
+)
+def test_a_session_channel_agent_or_project_is_erased_with_a_receipt(
+    tmp_path: Path, scope: dict[str, str], erased: str
+) -> None:
+    no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+    with Memory.open(tmp_path / "alice", settings=no_model) as memory:
+        memory.remember(SECRET, id="a", session_id="s-1", channel_id="shop")
+        memory.remember(SECRET, id="b", channel_id="shop", agent_id="planner")
+        memory.remember(SECRET, id="c", channel_id="web", agent_id="planner")
+        memory.remember(SECRET, id="d")
+        counted = memory.stats(scope).memories
+        planned, receipt = memory.erasure.erase(filter=scope, dry_run=True), memory.erasure.erase(filter=scope)
+        assert planned.memories == receipt.memories == counted == len(erased)
+        assert receipt.ids_sha256 == sha256("".join(f"{one}\n" for one in erased).encode()).hexdigest()
+        assert receipt.complete
+        assert {record.id for record in memory.list().records} == set("abcd") - set(erased)
 
 
 def test_memories_that_a_filter_excludes_are_not_erased(memory: Memory) -> None:
