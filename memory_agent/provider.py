@@ -324,7 +324,7 @@ class MemoryProvider(Protocol):
 
     def recall(
         self,
-        query: str,
+        query: str | Sequence[str] = "",
         top_k: int | None = None,
         filter: MemoryFilter | Mapping[str, Any] | None = None,
         mode: Mode | None = None,
@@ -333,6 +333,7 @@ class MemoryProvider(Protocol):
     ) -> RecallResult:
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
+        A `query` of several parts is searched as one text, a part per line; it may be empty if a `vector` is passed.
         `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
         Raises `InvalidInputError` (with the argument's name).
         """

@@ -57,6 +57,16 @@ class Arrival:
     read: Callable[[], Event]
 
 
+def arrivals_of(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> list[Arrival]:
+    """Return the arrivals of a batch, with their journal numbers. Raises `InvalidInputError` for unsuitable `seqs`."""
+    if seqs is not None and len(seqs) != len(readers):
+        raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
+    if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
+        raise InvalidInputError("seqs", "must be integers")
+    numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
+    return [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
+
+
 @dataclass(frozen=True)
 class _Draft:
     """The memory that an event becomes, unless it is a duplicate."""

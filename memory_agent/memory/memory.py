@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
@@ -27,7 +27,7 @@ from memory_agent.erasure.eraser import Erasure
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning import Consolidation, RunRecords, UserLearner
-from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
+from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, arrivals_of
 from memory_agent.memory.listing import list_page
 from memory_agent.memory.namespaces import Care, Sona
 from memory_agent.memory.record_checks import checked_record, masked_record
@@ -36,7 +36,7 @@ from memory_agent.memory.sharing import Shared
 from memory_agent.memory.vectors import MemoryVectors, Progress
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_filter, check_now, make_query
-from memory_agent.records.arguments import RecallOptions, check_ids
+from memory_agent.records.arguments import RecallOptions, check_ids, joined
 from memory_agent.records.memories import (
     IngestReport,
     Kind,
@@ -218,7 +218,7 @@ class Memory:
         if isinstance(events, Mapping | Event | str | bytes):
             raise InvalidInputError("events", f"must be a list of events, not {type(events).__name__}")
         moment = check_now(now)
-        return self._ingest(_arrivals([partial(self._checked, event, moment) for event in events], seqs))
+        return self._ingest(arrivals_of([partial(self._checked, event, moment) for event in events], seqs))
 
     def ingest_encoded(
         self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None, ahead: NumberedEvents = ()
@@ -234,8 +234,8 @@ class Memory:
         >>> memory.stats().cursor
         3
         """
-        later = _arrivals([EncodedEvent(event) for _, event in ahead], [seq for seq, _ in ahead])
-        return self._ingest(_arrivals([EncodedEvent(event) for event in events], seqs), later)
+        later = arrivals_of([EncodedEvent(event) for _, event in ahead], [seq for seq, _ in ahead])
+        return self._ingest(arrivals_of([EncodedEvent(event) for event in events], seqs), later)
 
     @property
     def usual_deadline_ms(self) -> float:
@@ -244,7 +244,7 @@ class Memory:
 
     def recall(
         self,
-        query: str,
+        query: str | Sequence[str] = "",
         top_k: int | None = None,
         filter: MemoryFilter | Mapping[str, Any] | None = None,
         mode: Mode | None = None,
@@ -255,6 +255,7 @@ class Memory:
     ) -> RecallResult:
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
+        A `query` of several parts is searched as one text, a part per line; it may be empty if a `vector` is passed.
         `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
         Raises `InvalidInputError` (with the argument's name).
 
@@ -263,11 +264,16 @@ class Memory:
         >>> result = memory.recall("which race did a mutex fix?", top_k=1)
         >>> [found.record.text for found in result.memories], result.degraded
         (['A mutex per session fixed the race for the token'], ())
+        >>> (fix,) = memory.get([fix.id], with_embedding=True)
+        >>> alike = memory.recall(vector=fix.embedding, vector_model=memory.stats().model, top_k=1)
+        >>> [found.record.text for found in alike.memories]
+        ['A mutex per session fixed the race for the token']
         """
         moment = check_now(now)
         usual = QueryDefaults(self._recall_settings, moment, self._stored_text)
-        asked = make_query(query, top_k, filter, mode, deadline_ms, options, usual)
+        asked = make_query(joined("query", query), top_k, filter, mode, deadline_ms, options, usual)
         with self._call():
+            self._vectors.check_query(asked)
             result = self._pipeline.answer(asked, moment, self.shared.begin_search)
         self._log(
             "recall.answered",
@@ -567,7 +573,7 @@ class Memory:
         return report
 
     def _ingest_one(self, event: Event) -> IngestReport:
-        return self._ingest(_arrivals([lambda: self._masker.event(event)], None), is_awaited=True)
+        return self._ingest(arrivals_of([lambda: self._masker.event(event)], None), is_awaited=True)
 
     def _similar_runs(self, query: str, top_k: int, min_relevance: float | None) -> Sequence[SimilarRun]:
         options = RecallOptions(min_relevance=min_relevance, dates="ignore")
@@ -589,12 +595,3 @@ class Memory:
 
     def _log(self, event: str, **fields: Any) -> None:
         log.info(event, user_id=self.user_id, **fields)
-
-
-def _arrivals(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> list[Arrival]:
-    if seqs is not None and len(seqs) != len(readers):
-        raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
-    if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
-        raise InvalidInputError("seqs", "must be integers")
-    numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
-    return [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]

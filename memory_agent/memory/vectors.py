@@ -14,7 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, comparable_words
-from memory_agent.errors import MemoryAgentError, ModelError
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError
+from memory_agent.recall.query import Query
 from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -109,6 +110,18 @@ class MemoryVectors:
     def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
         """Return the vectors of `texts`; see `PendingTexts`."""
         return self.begin(texts, is_awaited=is_awaited).result()
+
+    def check_query(self, asked: Query) -> None:
+        """Raise `InvalidInputError` if a recall has a vector that cannot be compared with those of the memories."""
+        state = self._archive.store.state
+        if asked.vector is None or state.stamp is None:
+            return
+        if not comparable(state.stamp, asked.vector_model):
+            reason = f"is {asked.vector_model}; the vectors of the memories are by {state.stamp}"
+            raise InvalidInputError("vector_model", reason)
+        if len(asked.vector) != state.ndim:
+            reason = f"must have {state.ndim} numbers, as the vectors of the memories, not {len(asked.vector)}"
+            raise InvalidInputError("vector", reason)
 
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories without a vector or word vectors; return their number.

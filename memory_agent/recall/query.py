@@ -97,7 +97,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     explanation and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search
     can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
     number in an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories
-    that match `without` are omitted in addition to the filter.
+    that match `without` are omitted in addition to the filter. `vector` is the caller's own vector of the query, by the
+    embedder with the stamp `vector_model`; the text may then be empty.
     """
 
     text: str
@@ -126,6 +127,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     is_marked: bool = True
     within: MemoryFilter | None = None
     without: MemoryFilter | None = None
+    vector: tuple[float, ...] | None = None
+    vector_model: str = ""
 
     @property
     def needs_vector(self) -> bool:
@@ -158,7 +161,12 @@ def make_query(
     floor = None if chosen is None else chosen.min_score
     default_floor = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     least = given.get("min_relevance")
-    text = _check_query(query, settings.max_query_chars)
+    tiers = tuple(given.get("tiers") or ("local",))
+    vector = given.get("vector")
+    if vector is not None and mode == "lexical":
+        raise InvalidInputError("mode", "lexical cannot be combined with a vector")
+    is_by_vector = vector is not None and tiers == ("local",)  # shared items are searched by the text
+    text = _check_query(query, settings.max_query_chars, may_be_empty=is_by_vector)
     return Query(
         text=text,
         top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
@@ -178,7 +186,9 @@ def make_query(
         stored_text=usual.stored_text(text),
         present_us=_around(usual.now, settings.echo_minutes),
         runs=_runs(given, defaults),
-        tiers=tuple(given.get("tiers") or ("local",)),
+        tiers=tiers,
+        vector=None if vector is None else tuple(vector),
+        vector_model=given.get("vector_model") or "",
     )
 
 
@@ -276,10 +286,10 @@ def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
     return None if rest == _NO_FILTER else rest
 
 
-def _check_query(query: object, most_chars: int) -> str:
+def _check_query(query: object, most_chars: int, *, may_be_empty: bool) -> str:
     check_text("query", query)
     assert isinstance(query, str)
-    if not query.strip():
+    if not (query.strip() or may_be_empty):
         raise InvalidInputError("query", "is empty")
     if len(query) > most_chars:
         raise InvalidInputError("query", f"has {len(query)} characters; at most {most_chars} are allowed")

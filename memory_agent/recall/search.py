@@ -137,8 +137,10 @@ class Searcher:
         self._settings = settings
 
     def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
-        """Send a query to the embedder. Return None if its vector is not needed, or if `deadline` records a failure."""
-        if not query.needs_vector:
+        """Send a query to the embedder. Return None if its vector is not needed or the caller's own, or if `deadline`
+        records a failure.
+        """
+        if not query.needs_vector or query.vector is not None:
             return None
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         if timeout_s <= 0:
@@ -166,6 +168,8 @@ class Searcher:
         own = _own_words(query, view, store, mask)
         bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
         vector = None if pending is None else self.vector_of(pending, view.stamp, deadline)
+        if query.vector is not None:
+            vector = _own_vector(query.vector, query.vector_model, view, deadline)
         _note_pending(vector, view, deadline)
         if vector is None and query.mode == "vector":  # search by words instead of returning nothing
             bm25 = view.words.scores(words)
@@ -216,6 +220,16 @@ class Searcher:
             deadline.degrade("script_unknown")
             return None
         return QueryVector(found.vector, info.stamp, found.words, found.word_vectors, info.words_stamp)
+
+
+def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: Deadline) -> QueryVector | None:
+    """Return the caller's own vector, without vectors of words, or None if it cannot be compared with the memories'."""
+    if not (comparable(view.stamp or stamp, stamp) and view.vectors.ndim in (0, len(numbers))):
+        deadline.degrade("model_changed")
+        return None
+    vector = np.array(numbers)
+    raw = (vector / np.linalg.norm(vector)).astype(np.float32)
+    return QueryVector(raw, stamp, (), np.empty((0, raw.size), dtype=np.float16), "")
 
 
 def _note_pending(vector: QueryVector | None, view: View, deadline: Deadline) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from math import isfinite
+from math import hypot, inf, isfinite
 from typing import Any, TypedDict, TypeVar, cast
 
 import msgspec
@@ -24,6 +24,7 @@ MOST_CONTEXT_TOKENS = 100_000
 MOST_LISTED = 1_000
 MOST_SIMILAR_RUNS = 50
 MOST_NAME_CHARS = 256
+MOST_VECTOR_NUMBERS = 16_384
 MOST_DEADLINE_MS = 86_400_000.0
 """One day. Clocks and sockets do not support much more."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +49,10 @@ class RecallOptions(TypedDict, total=False):
 
     An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
     of the calling run, and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
+
+    `vector`: the caller's own vector of the query, of the memories' dimension and any length but zero, which replaces
+    the embedder's; the query may then be empty. `vector_model` is required with it: the `model` in `stats`, or the
+    stamp of another embedder with the same weights and prefixes.
     """
 
     profile: Profile | None
@@ -61,6 +66,8 @@ class RecallOptions(TypedDict, total=False):
     min_relevance: float | None
     runs: int | None
     tiers: Sequence[Tier] | None
+    vector: Sequence[float] | None
+    vector_model: str | None
 
 
 def check_text(field: str, text: object) -> None:
@@ -71,6 +78,16 @@ def check_text(field: str, text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(field, f"is not valid Unicode: lone surrogate at {error.start}") from error
+
+
+def joined(field: str, parts: object) -> str:
+    """Return a text of one or several parts, one per line. Raises `InvalidInputError` for a part that is not text."""
+    if not isinstance(parts, list | tuple):
+        check_text(field, parts)
+        return cast(str, parts)
+    for place, part in enumerate(parts):
+        check_text(f"{field}[{place}]", part)
+    return "\n".join(parts)
 
 
 def check_not_blank(field: str, text: object) -> None:
@@ -102,6 +119,8 @@ def check_options(options: Mapping[str, object]) -> RecallOptions:
         if name not in _CHECKS:
             raise InvalidInputError(name, "recall has no such option" + _hint(name))
     given = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
+    if ("vector" in given) != ("vector_model" in given):
+        raise InvalidInputError("vector_model", "is required with vector, and only then: the `model` in `stats`")
     return cast(RecallOptions, given)
 
 
@@ -222,10 +241,27 @@ def _check_tiers(field: str, value: object) -> tuple[Tier, ...]:
     return tuple(dict.fromkeys(check_choice(f"{field}[{place}]", tier, TIERS) for place, tier in enumerate(value)))
 
 
+def _check_vector(field: str, value: object) -> tuple[float, ...]:
+    try:
+        numbers = () if isinstance(value, str | bytes) else tuple(map(float, cast(Iterable[float], value)))
+    except (TypeError, ValueError, OverflowError):
+        numbers = ()
+    if not 0 < len(numbers) <= MOST_VECTOR_NUMBERS:
+        raise InvalidInputError(field, f"must be a list of 1 to {MOST_VECTOR_NUMBERS} numbers")
+    if not 0.0 < hypot(*numbers) < inf:
+        raise InvalidInputError(field, "must be finite and not all zeros")
+    return numbers
+
+
 def _check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(field, "must be true or false")
     return value
+
+
+def _check_name(field: str, value: object) -> str:
+    check_not_blank(field, value)
+    return cast(str, value)
 
 
 def _check_id(field: str, value: object) -> str:
@@ -255,5 +291,7 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "min_relevance": check_share,
     "runs": _check_count,
     "tiers": _check_tiers,
+    "vector": _check_vector,
+    "vector_model": _check_name,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -29,6 +29,7 @@ from memory_agent.records.arguments import (
     check_mode,
     check_options,
     check_text,
+    joined,
 )
 from memory_agent.records.memories import (
     Dates,
@@ -139,12 +140,12 @@ class RecallParams(Params, frozen=True, kw_only=True):
     `usual_deadline`: whether the caller set no deadline; if so, the deadline in the daemon's settings applies if it is
     shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone:
     `reference_offset_s` is the UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any,
-    which determines when clocks change.
+    which determines when clocks change. A query of several parts is sent as one text.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
 
-    query: str
+    query: str | tuple[str, ...]
     top_k: Annotated[
         int | None, means("Maximum number of memories. Default: 5, or the profile's.", 1, MOST_ANSWERS)
     ] = None
@@ -192,6 +193,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
         tuple[Tier, ...] | None,
         means("Where to search: local (your own memories) or global (shared items). Default: local."),
     ] = None
+    vector: tuple[float, ...] | None = None
+    vector_model: str | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -199,7 +202,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
         named = {name: arguments.pop(name, None) for name in ("query", "top_k", "filter", "mode", "deadline_ms")}
         options: dict[str, Any] = {**check_options(arguments)}
         return cls(
-            query=named["query"],
+            query=joined("query", "" if named["query"] is None else named["query"]),
             top_k=named["top_k"],
             filter=named["filter"],
             mode=check_mode(named["mode"]),
@@ -240,6 +243,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
     @property
     def protocol_version(self) -> int:
         """The version that introduced the newest of the set options."""
+        if self.vector is not None:
+            return SCOPE_VERSION
         newest = (self.by_session, self.by_event, self.min_relevance, self.runs, self.tiers)
         if any(value is not None for value in newest):
             return MEMORY_VERSION

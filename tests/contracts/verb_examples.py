@@ -50,6 +50,9 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("recall", {"query": "x", "deadline_ms": float("nan")}, "deadline_ms"),
     ("recall", {"query": "x", "colour": "red"}, "colour"),
     ("recall", {"query": "x", "filter": {"tags": "deploy"}}, "filter.tags"),
+    ("recall", {"query": ["x", 7]}, "query[1]"),
+    ("recall", {"vector": [0.0], "vector_model": "m"}, "vector"),
+    ("recall", {"query": "x", "vector": [1.0]}, "vector_model"),
     ("remember", {"text": ""}, "text"),
     ("remember", {"text": "x", "kind": "story"}, "kind"),
     ("remember", {"text": "x", "source": "hearsay"}, "source"),
@@ -173,6 +176,8 @@ class Story:
         self.told.pop()  # its cursor contains a time
         self.ask("list", None, "oldest", 1_000, first.next_cursor)
         self.ask("recall", "VPN", filter={"phase": "rollout", "channel_id": "ops"}, mode="lexical")
+        self.ask("recall", ["staging", "VPN"], mode="lexical", min_relevance=0.0)
+        self.ask("recall", vector=[1.0, 0.0], vector_model="mine", top_k=1)
         self.ask("forget", ["vpn"])
         self.ask("get", [lunch.id, "01ARZ3NDEKTSV4RRFFQ69G5FAV", race.id])
         self.ask("get", ids=(race.id,), with_embedding=True)

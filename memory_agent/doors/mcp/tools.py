@@ -134,7 +134,7 @@ def _verb_tool(
         name,
         verb,
         what,
-        _some(verb.params, list(tops), {"filter": filter_type | None}),
+        _some(verb.params, list(tops), {"filter": filter_type | None, "query": str}),
         meanings,
         fields,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from memory_samples import NOW, open_without_model
@@ -52,6 +52,26 @@ def test_an_unknown_profile_is_refused_by_name(filled: Memory) -> None:
         filled.recall("release", profile="bedtime")  # type: ignore[arg-type]
     assert caught.value.field == "profile"
     assert "before_planning" in str(caught.value)
+
+
+def test_the_parts_of_a_query_are_searched_as_one_text(filled: Memory) -> None:
+    parts = ["We tagged version 3 last week.", "How do we announce it?"]
+    whole = filled.recall("\n".join(parts), reference_time=NOW, min_relevance=0)
+    for query in (parts, tuple(parts)):
+        found = filled.recall(query, reference_time=NOW, min_relevance=0)
+        assert [(one.record.id, one.sona_score) for one in found.memories] == [
+            (one.record.id, one.sona_score) for one in whole.memories
+        ]
+        assert found.dates == whole.dates != ()
+
+
+@pytest.mark.parametrize(
+    ("query", "field"), [(["tag", 7], "query[1]"), ([], "query"), (["", " "], "query"), ({"text": "tag"}, "query")]
+)
+def test_invalid_parts_of_a_query_are_refused(filled: Memory, query: Any, field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        filled.recall(query)
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize("tokens", [60, 128, 500])

@@ -19,6 +19,7 @@ from memory_samples import NOW, message
 from talks import GivenVector
 
 from memory_agent.embedders import Embedder
+from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.candidates import Candidates, fuse, lexical_share, scored, shortlist
 from memory_agent.recall.evidence import REACH
@@ -26,7 +27,7 @@ from memory_agent.recall.query import Deadline, QueryDefaults, make_query
 from memory_agent.recall.search import QueryVector, Search
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, MemoryFilter, Mode, UnderstoodDate
-from memory_agent.settings import RecallSettings
+from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
 
 LIMIT = 20
 TOLERANCE = 4e-5  # between two int8 planes of 16 dimensions and float64; float16 is no more precise
@@ -379,3 +380,63 @@ def test_of_equal_memories_the_later_one_comes_first(tmp_path: Path, embedder: E
             found = memory.recall("what does staging need?", mode=mode).memories
             ids = [one.record.id for one in found]
             assert ids == [twin.id for twin in reversed(twins)]
+
+
+TOPICS = ("The kiln for the pottery needs six hours", "Users are signed out when two tabs refresh a token")
+
+
+@pytest.fixture
+def told(tmp_path: Path, embedder: Embedder) -> Iterator[Memory]:
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        for number, text in enumerate(TOPICS):
+            memory.remember(text, id=f"m-{number}")
+        yield memory
+
+
+def test_the_callers_own_vector_finds_what_its_text_finds_without_an_embedder(told: Memory, tmp_path: Path) -> None:
+    own = told.get(["m-1"], with_embedding=True)[0].embedding
+    model = told.stats().model
+    assert own is not None
+    by_text = told.recall(TOPICS[1], mode="vector")
+    told.close()
+    no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+    with Memory.open(tmp_path / "alice", settings=no_model) as memory:
+        for vector in (own, [7 * one for one in own], np.array(own)):
+            found = memory.recall(vector=vector, vector_model=model)
+            assert ([one.record.id for one in found.memories], found.degraded) == (["m-1"], ())
+            assert found.memories[0].score == pytest.approx(by_text.memories[0].score, abs=1e-3)
+        both = memory.recall("pottery kiln", vector=own, vector_model=model, min_relevance=0, context_tokens=200)
+        assert {one.record.id: one.retrieval for one in both.memories} == {"m-0": "hybrid", "m-1": "vector"}
+        assert TOPICS[0] in (both.context or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"vector": [1.0] * 3}, "vector"),
+        ({"vector": [0.0] * 384}, "vector"),
+        ({"vector": [float("nan")] * 384}, "vector"),
+        ({"vector": "0.5"}, "vector"),
+        ({"vector": [[0.5]]}, "vector"),
+        ({"vector_model": "a-model-of-mine"}, "vector_model"),
+        ({"vector_model": None}, "vector_model"),
+        ({"vector": None}, "vector_model"),
+        ({"mode": "lexical"}, "mode"),
+        ({"tiers": ["local", "global"]}, "query"),
+    ],
+    ids=str,
+)
+def test_a_vector_that_cannot_be_compared_is_refused(told: Memory, given: dict[str, Any], field: str) -> None:
+    right: dict[str, Any] = {"vector": [1.0] * 384, "vector_model": told.stats().model}
+    assert told.recall(**right, min_relevance=0).total == 2
+    with pytest.raises(InvalidInputError) as caught:
+        told.recall(**(right | given))
+    assert caught.value.field == field
+
+
+def test_a_vector_without_words_says_nothing_about_a_store_without_vectors(tmp_path: Path) -> None:
+    no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+    with Memory.open(tmp_path / "alice", settings=no_model) as memory:
+        memory.remember(TOPICS[0])
+        found = memory.recall(vector=[1.0, 0.0], vector_model="mine", min_relevance=0)
+        assert (found.memories, found.degraded) == ((), ("vectors_pending",))
