@@ -42,6 +42,7 @@ __all__ = [
     "NodeNameTakenError",
     "NothingSharedError",
     "ProtocolError",
+    "QuotaExceededError",
     "RateLimitedError",
     "RunBegunError",
     "RunEndedError",
@@ -82,6 +83,20 @@ class RateLimitedError(MemoryAgentError):
     template = "too many searches of shared items; retry in {retry_after_ms} ms"
 
     retry_after_ms: int
+
+
+@dataclass(eq=False, repr=False)
+class QuotaExceededError(MemoryAgentError):
+    """The user has as many memories as the user's tier allows."""
+
+    code = "quota_exceeded"
+    template = (
+        "{user_id} has the {limit} memories of the tier {tier}; forget some, or choose another tier (quota.users)"
+    )
+
+    user_id: str
+    limit: int
+    tier: str
 
 
 @dataclass(eq=False, repr=False)

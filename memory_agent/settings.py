@@ -164,6 +164,24 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     interval_s: Positive = 86_400.0
 
 
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many memories a user may have: the number of the user's tier in `tiers`.
+
+    `users` maps users to tiers; others have the tier `default`, and "" is no quota. If a user has no room, memories and
+    events are refused (`refuse`), or the user's oldest unused memories are forgotten (`forget`).
+    """
+
+    tiers: dict[str, Count] = msgspec.field(default_factory=lambda: {"standard": 10_000, "large": 100_000})
+    default: str = ""
+    users: dict[str, str] = {}
+    when_full: Literal["refuse", "forget"] = "refuse"
+
+    def __post_init__(self) -> None:
+        unknown = {self.default, *self.users.values()} - {"", *self.tiers}
+        if unknown:
+            raise ValueError(f"{min(unknown)} is not one of the tiers: {', '.join(self.tiers)}")
+
+
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`).
 
@@ -276,6 +294,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recall: RecallSettings = RecallSettings()
     learning: LearningSettings = LearningSettings()
     retention: RetentionSettings = RetentionSettings()
+    quota: QuotaSettings = QuotaSettings()
     triggers: TriggerSettings = TriggerSettings()
     shared: SharedSettings = SharedSettings()
     daemon: DaemonSettings = DaemonSettings()

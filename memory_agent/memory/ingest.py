@@ -20,6 +20,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError, UnhandledEventError
 from memory_agent.learning import Entry, RunRecords
+from memory_agent.memory.quota import OVER_QUOTA, MemoryQuota
 from memory_agent.memory.vectors import MemoryVectors, PendingTexts
 from memory_agent.records.embedded import Embedded, embedded_text
 from memory_agent.records.memories import IngestReport, MemoryRecord, RejectedEvent
@@ -100,8 +101,16 @@ class _Prepared:
 class Intake:
     """Stores the events of one user, and memories without events."""
 
-    def __init__(self, archive: Archive, vectors: MemoryVectors, reader: EventReader, run_records: RunRecords) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        vectors: MemoryVectors,
+        reader: EventReader,
+        run_records: RunRecords,
+        quota: MemoryQuota,
+    ) -> None:
         self._archive = archive
+        self._quota = quota
         self._vectors = vectors
         self._reader = reader
         self._run_records = run_records
@@ -123,12 +132,16 @@ class Intake:
             prepared = self._prepare(arrivals, is_awaited=is_awaited)
         if ahead:
             self._prepare_ahead(ahead)
-        return self._commit(prepared)
+        first_new = self._archive.store.state.next_row
+        report = self._commit(prepared)
+        self._quota.make_room(first_new)
+        return report
 
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
         """Store a memory without an event, or replace the memory with its id, and return it. Durable on return.
 
-        A replaced memory keeps its time unless `is_dated`. An identical memory stays unchanged.
+        A replaced memory keeps its time unless `is_dated`. An identical memory stays unchanged. Raises
+        `QuotaExceededError`.
         """
         text = embedded_text(record)
         vectors = self._vectors.embed((text,), is_awaited=True)
@@ -137,6 +150,7 @@ class Intake:
             row = batch.row_of_id(record.id)
             old = None if row is None else batch.record(row)
             if old is None:
+                self._quota.check(batch)
                 if admit is not None:
                     admit()
                 record = msgspec.structs.replace(record, updated_at=None)
@@ -144,8 +158,10 @@ class Intake:
                 record = msgspec.structs.replace(record, timestamp=old.timestamp)
             if old is not None and is_same(record, old):
                 return old
+            first_new = batch.state.next_row
             stored = batch.upsert(record, vectors.admitted(batch).get(text))
             _count_masked(batch, masked)
+        self._quota.make_room(first_new)
         return stored
 
     def _prepare_ahead(self, arrivals: Sequence[Arrival]) -> None:
@@ -187,7 +203,7 @@ class Intake:
         if fresh:
             vectors = prepared.vectors.result()
             with self._archive.batch() as batch:
-                settlement = _Settlement(batch, vectors.admitted(batch), tally)
+                settlement = _Settlement(batch, vectors.admitted(batch), tally, self._quota)
                 entries = [entry for read in fresh if (entry := settlement.settle(read)) is not None]
                 batch.cursor = max(
                     [batch.cursor, *(read.arrival.seq for read in fresh if read.arrival.seq is not None)]
@@ -260,8 +276,9 @@ def _count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
 class _Settlement:
     """Writes events into one batch, and recognises duplicates inside its transaction."""
 
-    def __init__(self, batch: Batch, vectors: Mapping[str, Embedded], tally: _Tally) -> None:
+    def __init__(self, batch: Batch, vectors: Mapping[str, Embedded], tally: _Tally, quota: MemoryQuota) -> None:
         self._batch = batch
+        self._quota = quota
         self._vectors = vectors
         self._tally = tally
         self.progress = _LastProgress(batch)
@@ -294,6 +311,9 @@ class _Settlement:
         if draft.is_progress and (row := self.progress.row_of_repeat(draft.record)) is not None:
             self._batch.link_event(draft.event_id, row)
             self._tally.dropped["repeated_progress"] += 1
+            return True, None
+        if self._quota.is_full(self._batch):
+            self._tally.dropped[OVER_QUOTA] += 1
             return True, None
         try:
             row = self._batch.put(draft.record, self._vectors.get(embedded_text(draft.record)))

@@ -30,6 +30,7 @@ from memory_agent.learning import Consolidation, RunRecords, UserLearner
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, arrivals_of
 from memory_agent.memory.listing import list_page
 from memory_agent.memory.namespaces import Care, Sona
+from memory_agent.memory.quota import MemoryQuota
 from memory_agent.memory.record_checks import checked_record, masked_record
 from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
@@ -107,8 +108,9 @@ class Memory:
         run_records = RunRecords(settings.learning)
         self._learner = UserLearner(archive, settings.learning)
         self._vectors = MemoryVectors(archive, embedder)
-        self._intake = Intake(archive, self._vectors, reader, run_records)
         self._forgetting = self._forgetting_kind(archive, run_records, self._learner)
+        quota = MemoryQuota(user_id, archive, settings.quota, self._forgetting)
+        self._intake = Intake(archive, self._vectors, reader, run_records, quota)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
@@ -142,8 +144,8 @@ class Memory:
 
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
         tables `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`,
-        `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that no model is downloaded.
-        Each of the `keywords` replaces one table; they exist for callers of earlier versions.
+        `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that no model is
+        downloaded. Each of the `keywords` replaces one table; they exist for callers of earlier versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
@@ -312,7 +314,7 @@ class Memory:
         before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
         is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
         nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name).
+        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user has no room.
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags

@@ -106,7 +106,8 @@ def _type(kind: Any) -> str:
     if isinstance(kind, inspect.AnyType):
         return "value"
     if isinstance(kind, inspect.DictType):
-        return f"table of {_type(kind.value_type)}s"
+        value, _, bounds = _type(kind.value_type).partition(", ")
+        return f"table of {value}s" + (f", each {bounds}" if bounds else "")
     return f"{'whole number' if isinstance(kind, inspect.IntType) else 'number'}{_bounds(kind)}"
 
 

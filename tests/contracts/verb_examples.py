@@ -51,7 +51,7 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("recall", {"query": "x", "colour": "red"}, "colour"),
     ("recall", {"query": "x", "filter": {"tags": "deploy"}}, "filter.tags"),
     ("recall", {"query": ["x", 7]}, "query[1]"),
-    ("recall", {"vector": [0.0], "vector_model": "m"}, "vector"),
+    ("recall", {"query": "x", "vector": [0.0], "vector_model": "m"}, "vector"),
     ("recall", {"query": "x", "vector": [1.0]}, "vector_model"),
     ("remember", {"text": ""}, "text"),
     ("remember", {"text": "x", "kind": "story"}, "kind"),

@@ -13,6 +13,7 @@ from memory_agent.errors import (
     MemoryAgentError,
     ModelError,
     ProtocolError,
+    QuotaExceededError,
     RateLimitedError,
     RunBegunError,
     RunEndedError,
@@ -40,6 +41,7 @@ _STATUS: dict[type[Exception], int] = {
     RateLimitedError: 429,
     DeadlineExceededError: 504,
     StoreFullError: 507,
+    QuotaExceededError: 507,
     ModelError: 503,
 }
 _WITH_HEADER = f"the header Authorization: Bearer TOKEN (memory-agent mcp: with {PRESENTED_WITH})"

@@ -31,6 +31,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "settings": errors.SettingsError("recall.vector_weight", "above 1"),
     "run_begun": errors.RunBegunError("run-7", "2026-02-16T10:20:00Z"),
     "run_ended": errors.RunEndedError("run-7", "2026-02-16T10:20:00Z"),
+    "quota_exceeded": errors.QuotaExceededError("alice", 10_000, "standard"),
     "store_full": errors.StoreFullError("users/a", 1024),
     "store_owned_elsewhere": errors.StoreOwnedElsewhereError("users/a", "process 7"),
     "fenced": errors.FencedError("users/a", 1, 2),
