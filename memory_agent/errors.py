@@ -306,14 +306,15 @@ class NoClusterError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class NodeMismatchError(MemoryAgentError):
-    """A machine cannot join, because its version, model or clock differs from the daemon's."""
+    """A machine cannot join, because its protocol, formats, Ray, Python, model or clock differs from the daemon's."""
 
     code = "node_mismatch"
-    template = "the {what} of this machine is {own}, but that of the daemon is {expected}"
+    template = "the {what} of this machine is {own}, but that of the daemon is {expected}; {advice}"
 
     what: str
     own: str
     expected: str
+    advice: str
 
 
 @dataclass(eq=False, repr=False)

@@ -28,9 +28,9 @@ def join(target: Target, address: str, name: str, listen: str | None) -> None:
 
     ADDRESS is an endpoint of the daemon: curve+tcp://HOST:PORT with the key file of a CURVE key (scope `join`, for all
     users), or the socket file or loopback endpoint of a daemon on this machine. The daemon needs the setting
-    cluster.listen. This machine needs the same version, the same model and its own data folder; files that the daemon's
-    settings name must have the same paths here. Prints one JSON line when it has joined, and joins again by itself
-    after the daemon was restarted.
+    cluster.listen. This machine needs the same model, Ray and Python, a version with the same protocol, and its own
+    data folder; files that the daemon's settings name must have the same paths here. Prints one JSON line when it has
+    joined, and joins again by itself after the daemon was restarted.
 
     \b
     Examples:

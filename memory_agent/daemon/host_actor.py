@@ -8,9 +8,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from memory_agent.archiving import UserFiles
+from memory_agent.daemon.compatibility import decode_settings
 from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.daemon.lease import Lease
 from memory_agent.daemon.place import Place, place_here
@@ -18,7 +17,6 @@ from memory_agent.embedders.malloc import return_freed_memory
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.records.placement import Placement, Position
-from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest
 from relay import SHARED_USER
@@ -45,7 +43,7 @@ class HostActor:
         place = place or place_here()
         folder = Path(place.data_dir)
         is_home = not place.address
-        decoded = msgspec.msgpack.decode(settings, type=Settings)
+        decoded = decode_settings(settings)
         self._host = MemoryHost(
             folder,
             decoded,

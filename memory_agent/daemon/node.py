@@ -22,6 +22,7 @@ import msgspec
 
 from memory_agent.daemon.children import Child
 from memory_agent.daemon.cluster_secrets import ray_environment
+from memory_agent.daemon.compatibility import decode_settings, in_common
 from memory_agent.daemon.place import FOLDER_VARIABLE, Place, forget_place, write_place
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.errors import MemoryAgentError, NodeLeftError, NodeMismatchError, SettingsError, UnavailableError
@@ -100,7 +101,8 @@ def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> N
     """Raise `NodeMismatchError` if the daemon's clock was surely too far off, however long its answer took."""
     off_s = min(answered_s - grant.now_s, 0.0) or max(asked_s - grant.now_s, 0.0)
     if abs(off_s) > grant.clock_tolerance_s:
-        raise NodeMismatchError("clock", f"{off_s:+.1f} s off", f"within {grant.clock_tolerance_s:g} s")
+        tolerance = f"within {grant.clock_tolerance_s:g} s"
+        raise NodeMismatchError("clock", f"{off_s:+.1f} s off", tolerance, "set the clock of this machine")
 
 
 def require_ring(grant: JoinGrant, data_dir: Path) -> None:
@@ -168,10 +170,12 @@ class _NodeProcess:
             "version": VERSION,
             "model": model,
             "again": again,
+            "in_common": in_common(),
         }
         asked_s = time.time()
         grant: JoinGrant = await self._ask("join", params, _ASK_TIMEOUT_S)
         require_same_clock(grant, asked_s, time.time())
+        decode_settings(grant.settings)  # as hosts will
         _delete_users(self._layout)
         require_ring(grant, self._layout.data_dir)
         os.environ.update(self._prepared(grant))

@@ -16,19 +16,18 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from memory_agent.daemon.cluster_secrets import is_address
+from memory_agent.daemon.compatibility import require_compatible
 from memory_agent.daemon.supervisor import Supervisor
 from memory_agent.errors import (
     InvalidInputError,
     NoClusterError,
     NodeLeftError,
-    NodeMismatchError,
     NodeNameTakenError,
     UnavailableError,
 )
 from memory_agent.settings import ClusterSettings
 from memory_agent.verbs.params import JoinParams
 from memory_agent.verbs.protocol import JoinGrant, Node
-from memory_agent.version import VERSION
 from relay.log import log
 
 __all__ = ["Node", "Nodes"]
@@ -166,13 +165,7 @@ class Nodes:
             raise NodeLeftError(params.name)
         if not is_address(params.address):
             raise InvalidInputError("address", f"{params.address[:64]!r} is not the IP address of one machine")
-        _require_same("version", params.version, VERSION)
-        _require_same("model", params.model or "missing", self._model() or "missing")
+        require_compatible(params, self._model())
         joined = self._joined.get(params.name)
         if joined is not None and joined.node.address != params.address:
             raise NodeNameTakenError(params.name, joined.node.address)
-
-
-def _require_same(what: str, own: str, expected: str) -> None:
-    if own != expected:
-        raise NodeMismatchError(what, own, expected)

@@ -53,6 +53,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from memory_agent.daemon.capacity import Capacity, capacity_here
 from memory_agent.daemon.children import Child
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, tls_environment
+from memory_agent.daemon.compatibility import encode_settings
 from memory_agent.daemon.host import internal_error, shared_socket
 from memory_agent.daemon.host_actor import HostActor
 from memory_agent.daemon.place import Place
@@ -139,7 +140,7 @@ class Cluster:
         self._run_folder = layout.run
         self._keys_folder, self._ring = settings.encryption.keys_folder, ring_file(layout.data_dir)
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
-        self._settings = msgspec.msgpack.encode(settings)
+        self._settings = encode_settings(settings)
         self._secrets = secrets
         self._place = Place(
             data_dir=str(layout.data_dir),
@@ -239,6 +240,7 @@ class Cluster:
             shared=self._shared_remotely,
             keys_folder=self._keys_folder,
             ring=self._ring.read_bytes() if self._ring.exists() else b"",
+            settings=self._settings,
         )
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:

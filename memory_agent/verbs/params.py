@@ -117,7 +117,8 @@ class NoParams(Params, frozen=True, kw_only=True):
 class JoinParams(Params, frozen=True, kw_only=True):
     """Parameters of `join`: a machine's name, IP address, cores, version and model.
 
-    `again`: whether the machine joins by itself after Ray or the daemon has ended.
+    `again`: whether the machine joins by itself after Ray or the daemon has ended. `in_common`: what must be equal on
+    all machines, by name (`daemon.compatibility`).
     """
 
     name: str
@@ -126,6 +127,7 @@ class JoinParams(Params, frozen=True, kw_only=True):
     version: str
     model: str | None
     again: bool = False
+    in_common: dict[str, int | str] = {}
 
 
 class LeaveParams(Params, frozen=True, kw_only=True):

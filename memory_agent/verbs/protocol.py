@@ -30,6 +30,15 @@ MEMORY_VERSION = 3
 SCOPE_VERSION = 4
 """Adds the filter of `stats`, and the vector of a recall. Older daemons ignore them."""
 NEWEST_VERSION = SCOPE_VERSION
+HOST_PROTOCOL = 1
+"""The version of everything that passes between a daemon and the hosts of other machines.
+
+A daemon accepts only machines with its own number, whatever their product versions are. Raise it with every change of
+that: of the structs below, of a verb's parameters or result, of a method of `HostActor`, of requests for shared items,
+and of stored values that hosts rewrite, even by a field with a default, which the other side would ignore or drop; and
+if the same message means something else. New settings do not count (`daemon.compatibility`).
+`tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes without this number.
+"""
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
 """The longest deadline of a request. A request occupies a request slot while it waits."""
@@ -190,7 +199,8 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) of all
     hosts of the cluster, and `shared` the endpoint of the host of shared items. `now_s` is the daemon's clock (seconds
     since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder` and `ring` identify the
-    encryption keys, if the daemon's folder is encrypted.
+    encryption keys, if the daemon's folder is encrypted. `settings` are those of the daemon
+    (`daemon.compatibility.encode_settings`).
     """
 
     gcs: str
@@ -202,6 +212,7 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     clock_tolerance_s: float = 0.0
     keys_folder: str = ""
     ring: bytes = b""
+    settings: bytes = b"\x80"
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

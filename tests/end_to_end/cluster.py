@@ -48,7 +48,7 @@ class NodeProcess:
         prefix: tuple[str, ...] = (),
     ) -> None:
         """`prefix`: the words before the command, such as those that enter a network namespace."""
-        self._prefix = prefix
+        self.prefix = prefix
         self.daemon = daemon
         self.name = name
         self.address = address
@@ -78,7 +78,7 @@ class NodeProcess:
         } | differing
         address = values.pop("address")
         return [
-            *self._prefix,
+            *self.prefix,
             PROGRAM,
             "join",
             address,

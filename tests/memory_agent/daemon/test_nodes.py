@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from memory_agent.daemon import nodes as nodes_module
+from memory_agent.daemon.compatibility import in_common
 from memory_agent.daemon.node import require_ring, require_same_clock
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.supervisor import Supervisor
@@ -30,7 +31,6 @@ from memory_agent.settings import ClusterSettings
 from memory_agent.storage.environment import open_user_key
 from memory_agent.verbs.params import JoinParams
 from memory_agent.verbs.protocol import Certificate, JoinGrant
-from memory_agent.version import VERSION
 from relay import EncryptionSettings
 from relay.crypto import KeyRing, ring_file
 
@@ -92,7 +92,14 @@ class Cluster:
 
 
 def joining(**differing: Any) -> JoinParams:
-    own = {"name": "w-1", "address": "10.0.0.2", "cores": 4, "version": VERSION, "model": MODEL}
+    own = {
+        "name": "w-1",
+        "address": "10.0.0.2",
+        "cores": 4,
+        "version": "0.0.1",
+        "model": MODEL,
+        "in_common": in_common(),
+    }
     return JoinParams(**{**own, **differing})
 
 
@@ -111,7 +118,7 @@ def test_a_machine_is_up_once_ray_has_seen_it() -> None:
         assert replace(await cluster.join(), now_s=0.0, clock_tolerance_s=0.0) == GRANT
         assert cluster.nodes.up() == {}
         (node,) = cluster.nodes.all()
-        assert (node.name, node.address, node.cores, node.version) == ("w-1", "10.0.0.2", 4, VERSION)
+        assert (node.name, node.address, node.cores, node.version) == ("w-1", "10.0.0.2", 4, "0.0.1")
         assert node.state == "joining"
         cluster.ray.alive["w-1"] = frozenset({"id-1"})
         await cluster.see(lambda: cluster.nodes.up() == {"w-1": 4})
@@ -139,7 +146,7 @@ def test_a_clock_is_wrong_only_if_no_delay_explains_it(daemon_s: float, off: str
         ({"name": "w\n"}, InvalidInputError, "name: must be"),
         ({"address": "0.0.0.0"}, InvalidInputError, "address: '0.0.0.0'"),
         ({"address": "worker.example"}, InvalidInputError, "address: 'worker.example'"),
-        ({"version": "0.0.1"}, NodeMismatchError, "the version of this machine is 0.0.1"),
+        ({"in_common": {}}, NodeMismatchError, "the protocol of this machine is 0"),
         ({"model": "e5|1"}, NodeMismatchError, "the model of this machine is e5|1"),
         ({"model": None}, NodeMismatchError, "the model of this machine is missing"),
     ],
@@ -156,11 +163,11 @@ def test_a_machine_that_does_not_fit_may_not_join(
     run(go())
 
 
-def test_a_machine_of_the_former_version_joins_again_once_it_is_upgraded() -> None:
+def test_a_machine_of_the_former_protocol_joins_again_once_it_is_upgraded() -> None:
     async def go() -> None:
         cluster = Cluster()
         with pytest.raises(NodeMismatchError) as refused:  # the daemon was upgraded and forgot the machine
-            await cluster.join(version="0.0.1", again=True)
+            await cluster.join(in_common={**in_common(), "protocol": 0}, again=True)
         assert not refused.value.retryable  # the machine's process ends, and its supervisor starts another version
         await cluster.join()
         cluster.ray.alive["w-1"] = frozenset({"id-1"})

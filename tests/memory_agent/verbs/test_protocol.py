@@ -36,7 +36,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "store_owned_elsewhere": errors.StoreOwnedElsewhereError("users/a", "process 7"),
     "fenced": errors.FencedError("users/a", 1, 2),
     "model_checksum": errors.ModelChecksumError("model", "aa", "bb"),
-    "node_mismatch": errors.NodeMismatchError("version", "0.1.0", "0.2.0"),
+    "node_mismatch": errors.NodeMismatchError("protocol", "1", "2", "upgrade this machine"),
     "node_name_taken": errors.NodeNameTakenError("w1", "10.0.0.2"),
     "encryption_key_missing": errors.EncryptionKeyMissingError("alice", "keys"),
 }

@@ -1,0 +1,167 @@
+"""Test a rolling upgrade: daemon and machine run different versions side by side while events are published.
+
+The next version is a copy of the packages with another version number and a setting that this version does not have.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.archiving.placements import read_placement
+from memory_agent.records.placement import HOME
+from memory_agent.storage.folders import user_folder
+from memory_agent.version import VERSION
+from relay import Publisher, relay_endpoints
+from tests.end_to_end.cluster import PROGRAM, NodeProcess, cluster_daemon, nodes, place, until
+from tests.end_to_end.conftest import DaemonProcess, short_folder
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+NEXT = "99.0.0"
+PAUSE_S = 0.25
+
+
+def make_next_version(folder: Path) -> tuple[str, ...]:
+    """Write the packages of the next version; return the words that run a command with them."""
+    for package in ("memory_agent", "relay", "sona"):
+        shutil.copytree(ROOT / package, folder / package)
+    settings = folder / "memory_agent" / "settings.py"
+    text = settings.read_text(encoding="utf-8")
+    added = text.replace(
+        '    listen: str = ""\n    clock_tolerance_s', '    listen: str = ""\n    next: int = 0\n    clock_tolerance_s'
+    )
+    assert added != text
+    settings.write_text(added, encoding="utf-8")
+    metadata = folder / f"memory_agent-{NEXT}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: memory-agent\nVersion: {NEXT}\n", encoding="utf-8")
+    return ("env", f"PYTHONPATH={folder}")
+
+
+class Events:
+    """Publishes an event of each user again and again, in a thread, and notes what was acknowledged."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.users: tuple[str, ...] = ()
+        self.acknowledged: defaultdict[str, list[str]] = defaultdict(list)
+
+    @contextmanager
+    def published(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        with Publisher(relay_endpoints(self._data_dir).ingest) as publisher:
+            while not self._is_over.wait(PAUSE_S):
+                number += 1
+                texts = {user_id: f"Note {number}: the lamp of {user_id} flickers" for user_id in self.users}
+                for user_id, text in texts.items():
+                    event = {"event_type": "chat.user_msg", "user_id": user_id, "payload": {"text": text}}
+                    publisher.publish(event, timeout_s=120.0)
+                assert not publisher.flush(timeout_s=120.0).pending
+                for user_id, text in texts.items():
+                    self.acknowledged[user_id].append(text)
+
+
+class Upgrade:
+    """A daemon, a machine and the events, while versions change."""
+
+    def __init__(self, daemon: DaemonProcess, node: NodeProcess, words: tuple[str, ...]) -> None:
+        self.daemon, self.node, self._words = daemon, node, words
+        self.events = Events(daemon.data_dir)
+        self.stored: dict[str, list[str]] = {}
+
+    def replace_daemon(self, version: str) -> None:
+        assert self.daemon.stop() == 0, self.daemon.log()
+        self.daemon.program = (*self._words_of(version), PROGRAM)
+        self.daemon.start()
+        until(lambda: [one.state for one in nodes(self.daemon)] == ["up"], self.node.log)
+
+    def replace_node(self, version: str) -> None:
+        assert self.node.end() == 0, self.node.log()
+        self.node.prefix = self._words_of(version)
+        self.node.start()
+
+    def _words_of(self, version: str) -> tuple[str, ...]:
+        return self._words if version == NEXT else ()
+
+    def use(self, daemon: str, node: str) -> None:
+        """Let users live on both, which must have these versions, and wait for an event of each user."""
+        self._has_arrived(HOME)
+        until(lambda: self._has_arrived(self.node.name), self.daemon.log)  # not for 10 s after the loss of a host there
+        users = tuple(self.stored)
+        assert {self._machine_of(user_id) for user_id in users} == {HOME, self.node.name}
+        self.events.users = users
+        until(lambda: all(self.events.acknowledged[user_id] for user_id in users), self.daemon.log)
+        with MemoryClient(data_dir=self.daemon.data_dir) as client:
+            status = client.status()
+        assert (status.version, status.nodes[0].version) == (daemon, node)
+        hosts = [process for process in self.node.family() if "HostActor" in "".join(process.cmdline())]
+        assert {_path(process) for process in hosts} == {_path(psutil.Process(self.node.pid))}
+
+    def _has_arrived(self, machine: str) -> bool:
+        """Place a new user on a machine; return whether the user lives there."""
+        user_id = f"user-{len(self.stored)}"
+        place(self.daemon, user_id, machine)
+        with MemoryClient(user_id, data_dir=self.daemon.data_dir) as client:
+            client.remember(f"{user_id} arrived")
+        self.stored[user_id] = [f"{user_id} arrived"]
+        return self._machine_of(user_id) == machine
+
+    def _machine_of(self, user_id: str) -> str:
+        return read_placement(user_folder(self.daemon.data_dir, user_id)).node
+
+    def require_each_event_once(self) -> None:
+        with MemoryClient("anybody", data_dir=self.daemon.data_dir) as client:
+            client.wait({"system": client.status().journal["last_seq"]}, 60.0)
+        for user_id, stored in self.stored.items():
+            with MemoryClient(user_id, data_dir=self.daemon.data_dir) as client:
+                texts = sorted(record.text for record in client.list(limit=1000).records)
+            assert texts == sorted([*stored, *self.events.acknowledged[user_id]])
+
+
+def _path(process: psutil.Process) -> str:
+    return str(process.environ().get("PYTHONPATH"))
+
+
+def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_doubling_an_event() -> None:
+    with short_folder() as home, short_folder() as folder, short_folder() as packages:
+        words = make_next_version(Path(packages))
+        daemon = cluster_daemon(Path(home), "daemon.dedicated_hosts=0")
+        node = None
+        try:
+            daemon.start()
+            node = NodeProcess(daemon, Path(folder))
+            node.start()
+            upgrade = Upgrade(daemon, node, words)
+            with upgrade.events.published():
+                upgrade.use(VERSION, VERSION)
+                upgrade.replace_daemon(NEXT)
+                upgrade.use(NEXT, VERSION)
+                upgrade.replace_node(NEXT)
+                upgrade.use(NEXT, NEXT)
+                upgrade.replace_daemon(VERSION)
+                upgrade.use(VERSION, NEXT)
+            upgrade.require_each_event_once()
+        finally:
+            if node is not None:
+                node.kill()
+            assert daemon.stop() == 0, daemon.log()
