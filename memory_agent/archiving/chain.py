@@ -3,6 +3,9 @@
 An object is named `<epoch>/<number>.<kind>`. Its header contains a checksum of its body and the digest of the previous
 object's header, so a missing, altered or moved object is detected. Checksums do not protect against forgery.
 
+Copies of files that are derived from the store may lie beside the objects, named `<epoch>/<number>.<file>`. They save
+a restored store the rebuild, and are not part of the chain.
+
 Rejected: compression. Level 1 of zlib leaves 0.74 of the snapshot of 10,000 memories (17 MB), but takes 0.33 s, ten
 times as long as the copy, and leaves all of an encrypted one.
 """
@@ -30,6 +33,7 @@ _header = struct.Struct(">8sHBxQQQ32s32s32s")
 _DIGEST_BYTES = 32
 HEADER_BYTES = _header.size + _DIGEST_BYTES
 _NAME = re.compile(rf"(\d{{12}})\.({'|'.join(KINDS)})")
+_DERIVED = re.compile(r"(\d{12})\.([a-z-]+\.arrays)")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[StoredChange])
 _length = struct.Struct(">I")
@@ -93,6 +97,17 @@ def parse_name(name: str) -> tuple[int, Kind] | None:
     """Return the number and kind of the object with this name, or None if it names no object."""
     found = _NAME.fullmatch(name)
     return None if found is None else (int(found[1]), KINDS[KINDS.index(found[2])])
+
+
+def derived_name(number: int, file_name: str) -> str:
+    """Return the name of a copy of a derived file, which contains no change after the object with this number."""
+    return f"{number:012}.{file_name}"
+
+
+def parse_derived(name: str) -> tuple[int, str] | None:
+    """Return the number and the file name of a derived file's copy, or None if the name is not that of one."""
+    found = _DERIVED.fullmatch(name)
+    return None if found is None else (int(found[1]), found[2])
 
 
 def read_header(data: bytes, kind: Kind, position: Position, user_id: str) -> Header:

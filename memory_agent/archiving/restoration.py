@@ -23,6 +23,7 @@ from memory_agent.archiving.chain import (
     increment_body,
     make_object,
     object_name,
+    parse_derived,
     parse_name,
     read_base,
     read_body,
@@ -87,6 +88,22 @@ def restore(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return restored
+
+
+def restore_derived(objects: Objects, restored: Restored, folder: Path) -> None:
+    """Write the newest derived files that belong to a restored state into `folder`, if there are any.
+
+    They are not verified, and need not be durable. Raises `ArchiveUnavailableError`, `FileNotFoundError` and `OSError`.
+    """
+    for last in (restored.position, *restored.continued):
+        found = ((name, parse_derived(name)) for name in objects.names(last.epoch))
+        files = [(*one, name) for name, one in found if one is not None and one[0] <= last.number]
+        newest = max((number for number, _, _ in files), default=None)
+        for number, file, name in files:
+            if number == newest:
+                objects.get_file(last.epoch, name, folder / file)
+        if newest is not None:
+            return
 
 
 def _require_recent(user_id: str, restored: Restored | None, at_least: Position | None) -> None:

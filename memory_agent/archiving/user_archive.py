@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from memory_agent.archiving.chain import (
     Kind,
     Restored,
     base_body,
+    derived_name,
     encode_changes,
     increment_body,
     make_object,
@@ -89,6 +90,8 @@ class UserArchive:
         self._scratch = scratch
         self._limits = limits or Limits()
         self._copy: Copy | None = None
+        self._derived: Sequence[Path] = ()
+        self._sent_derived: dict[str, int] = {}  # when the archived ones were written
         self._continued: tuple[Position, ...] = ()  # the objects of earlier owners that bases name
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
@@ -108,16 +111,19 @@ class UserArchive:
         self._sent_through = 0  # the greatest number that certainly arrived, if `begun`
         shutil.rmtree(scratch, ignore_errors=True)
 
-    def start(self, copy: Copy, continues: Restored | None = None) -> None:
+    def start(self, copy: Copy, continues: Restored | None = None, derived: Sequence[Path] = ()) -> None:
         """Begin to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
 
         Without it the first flush writes a snapshot. With it, all changes since the restore must have been noted.
+        `derived` are files that are derived from committed changes, and replaced as a whole. They are archived as well,
+        if possible: a restored store is open sooner with them.
         """
-        self._copy = copy
+        self._copy, self._derived = copy, derived
         if continues is None:
             self._drop_pending()
             return
         self._continued, self._digest = (continues.position, *continues.continued), continues.digest
+        self._sent_derived = _written_ns(derived)
         self._snapshot_bytes = continues.snapshot_bytes
         self._increments, self._increment_bytes = continues.increments, continues.increment_bytes
         self._unsent = self._made("base", base_body(continues.position))
@@ -142,9 +148,11 @@ class UserArchive:
 
     def flush(self) -> Position:
         """Archive everything that was committed before the call. Return the position that contains it."""
-        with self._flushing:
+        with self._flushing, ExitStack() as stack:
             self._require_owner()
             is_due = self._is_snapshot_due()
+            written = _written_ns(self._derived)
+            derived = self._linked(stack) if is_due or written != self._sent_derived else []
             if self._unsent is not None and not is_due:
                 self._send(*self._unsent)
             pending = None if is_due else self._take_pending()
@@ -155,6 +163,7 @@ class UserArchive:
             if self._has_older and not self._continued:
                 with suppress(ArchiveUnavailableError):
                     self._remove_older()
+            self._send_derived(derived, written)
             return self._last
 
     def renew(self) -> Position:
@@ -228,6 +237,28 @@ class UserArchive:
         self._increments += 1
         self._increment_bytes += len(content)
         self._advance(header)
+
+    def _linked(self, stack: ExitStack) -> list[Path]:
+        """Link the derived files until `stack` ends: later versions may contain changes that this flush does not
+        archive.
+        """
+        try:
+            self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self._scratch)))
+            for file in self._derived:
+                if file.exists():
+                    os.link(file, folder / file.name)
+        except OSError:
+            return []
+        return list(folder.iterdir())
+
+    def _send_derived(self, links: Sequence[Path], written: dict[str, int]) -> None:
+        """Archive derived files beside the last object. If that fails, the next flush repeats it."""
+        with suppress(ArchiveUnavailableError):
+            for link in links:
+                self._objects.put(self._epoch, derived_name(self._last.number, link.name), link)
+            if links:
+                self._sent_derived = written
 
     def _stored(self, name: str) -> bytes | None:
         """Return an object that exists: by another machine, or by an earlier attempt whose reply was lost."""
@@ -312,7 +343,12 @@ class UserArchive:
                 self._objects.remove(epoch, [name for name, size in sizes.items() if not _is_seal(name, size)])
         else:
             self._objects.remove_epochs(earlier)
-        self._has_older = False
+        self._has_older, self._sent_derived = False, {}
+
+
+def _written_ns(files: Sequence[Path]) -> dict[str, int]:
+    """Return when each file was written, by name, without missing files."""
+    return {file.name: file.stat().st_mtime_ns for file in files if file.exists()}
 
 
 def _is_seal(name: str, size_bytes: int) -> bool:

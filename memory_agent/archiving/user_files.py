@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +18,12 @@ import msgspec
 from memory_agent.archiving.chain import Restored
 from memory_agent.archiving.objects import ObjectStore
 from memory_agent.archiving.placements import EPOCHS_OF_ARCHIVE, PLACEMENT_FILE, Placements, is_away, read_placement
-from memory_agent.archiving.restoration import restore
+from memory_agent.archiving.restoration import restore, restore_derived
 from memory_agent.archiving.user_archive import UserArchive
-from memory_agent.errors import FencedError, SettingsError, StoreError
+from memory_agent.errors import ArchiveUnavailableError, FencedError, SettingsError, StoreError
 from memory_agent.records.placement import HOME, Placement, Position
 from memory_agent.settings import Settings
+from memory_agent.storage.derived import derived_files
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_key_of, open_records, own
 from memory_agent.storage.folders import user_folder
 from relay.disk import OnCommit, flush, write_private
@@ -74,7 +75,7 @@ class UserFiles:
             marker = self._restored(folder, user_id, placement)
         self._write_marker(folder, msgspec.structs.replace(marker, openings=marker.openings + 1, archived=None))
         archive = self._archive_of(folder, user_id, placement.epoch * EPOCHS_OF_ARCHIVE + marker.openings + 1)
-        archive.start(copy, marker.archived)
+        archive.start(copy, marker.archived, derived_files(folder))
         self._archives[user_id] = archive
         return archive.note
 
@@ -111,7 +112,7 @@ class UserFiles:
             marker = msgspec.structs.replace(marker, openings=marker.openings + 1)
             self._write_marker(folder, marker)
             archive = self._archive_of(folder, user_id, marker.epoch * EPOCHS_OF_ARCHIVE + marker.openings)
-            archive.start(partial(copy_records, folder, user_id, self._settings))
+            archive.start(partial(copy_records, folder, user_id, self._settings), None, derived_files(folder))
         position = archive.flush()
         self._archives.pop(user_id, None)
         self._write_marker(folder, msgspec.structs.replace(marker, archived=archive.state))
@@ -135,7 +136,7 @@ class UserFiles:
             self.require_current(user_id, placement)
             if has_records(folder):
                 archive = self._archive_of(folder, user_id, placement.epoch * EPOCHS_OF_ARCHIVE)
-                archive.start(partial(copy_records, folder, user_id, self._settings))
+                archive.start(partial(copy_records, folder, user_id, self._settings), None, derived_files(folder))
                 position = archive.flush()
             with lock.swapping():
                 self._write_marker(folder, _Marker(epoch=placement.epoch, is_left=True))
@@ -199,6 +200,9 @@ class UserFiles:
         self._write_marker(folder, _Marker(epoch=placement.epoch - 1, is_left=True))
         self._delete(folder)
         restored = self.copy_archived(user_id, placement, folder / RECORDS_FOLDER)
+        if restored is not None:
+            with suppress(ArchiveUnavailableError, OSError):  # the store rebuilds what is missing
+                restore_derived(self._store.of_user(user_id), restored, folder)
         last = 0 if restored is None else restored.position.epoch - placement.epoch * EPOCHS_OF_ARCHIVE
         marker = _Marker(epoch=placement.epoch, openings=max(0, last), archived=restored)
         self._write_marker(folder, marker)

@@ -143,11 +143,16 @@ def write(store: Store, saving: Saving) -> None:
     saving.write_graph(store.folder / GRAPH_FILE, cipher)
 
 
+def derived_files(folder: Path) -> tuple[Path, ...]:
+    """Return the paths of the derived files in a user's folder, which need not exist."""
+    return (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE))
+
+
 def remove_files(folder: Path) -> None:
     """Remove all derived files from a user's folder, including those set aside. None may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
-    for path in (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE)):
+    for path in derived_files(folder):
         path.unlink(missing_ok=True)
 
 

@@ -101,10 +101,11 @@ class Owner:
         continues: Restored | None = None,
         limits: Limits = FREQUENT,
     ) -> None:
+        self.columns = folder / "columns.arrays"
         self.archive = UserArchive(objects, USER, epoch, folder / "scratch", limits)
         self.environment = open_environment(folder / "records", SIZE, DATABASES, on_commit=self.archive.note)
         self.put("one", b"epoch", b"%d" % epoch)  # as the claim of a store does
-        self.archive.start(lambda target: self.environment.copy(target, clears_unused=True), continues)
+        self.archive.start(lambda target: self.environment.copy(target, clears_unused=True), continues, [self.columns])
 
     def put(self, database: str, key: bytes, value: bytes) -> None:
         with self.environment.write() as transaction:

@@ -24,7 +24,8 @@ from archives import (
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from memory_samples import NOW
 
-from memory_agent.archiving import Limits, ObjectStore, UserArchive, restore
+from memory_agent.archiving import Limits, Objects, ObjectStore, UserArchive, restore
+from memory_agent.archiving.restoration import restore_derived
 from memory_agent.errors import (
     ArchiveDamagedError,
     ArchiveUnavailableError,
@@ -58,7 +59,7 @@ def archived(folder: Path, limits: Limits = RARE) -> Path:
 
 
 def names(archive: Path) -> list[str]:
-    return [f"{int(path.parent.name)}/{int(path.stem)}.{path.suffix[1:]}" for path in files(archive)]
+    return [f"{int(path.parent.name)}/{int(path.stem.split('.')[0])}.{path.suffix[1:]}" for path in files(archive)]
 
 
 def test_an_archive_consists_of_a_snapshot_increments_and_bases(tmp_path: Path) -> None:
@@ -76,6 +77,60 @@ def test_an_archive_consists_of_a_snapshot_increments_and_bases(tmp_path: Path) 
 def test_a_due_snapshot_replaces_everything_older(tmp_path: Path) -> None:
     archive = archived(tmp_path, Limits(increments=2, least_bytes=0, share=100.0, check_s=0.0))
     assert names(archive) == ["2/1.snapshot"]
+
+
+def derived(objects: Objects, folder: Path) -> str | None:
+    """Return the content of the derived file of the newest state, which is restored into `folder`."""
+    restored = restore(objects, USER, folder / "records")
+    assert restored is not None
+    restore_derived(objects, restored, folder)
+    file = folder / "columns.arrays"
+    return file.read_text() if file.exists() else None
+
+
+def test_a_state_is_restored_with_the_newest_derived_file_that_belongs_to_it(tmp_path: Path) -> None:
+    objects = local_objects(tmp_path / "archive")
+    with Owner(objects, tmp_path / "a", 1, limits=RARE) as former:
+        former.archive.flush()
+        assert derived(objects, tmp_path / "without") is None
+        for number in range(2):
+            former.columns.write_text(f"columns {number}")
+            former.put("one", b"key", b"value %d" % number)
+            former.archive.flush()
+        former.put("one", b"key", b"value 2")
+        former.archive.flush()
+        assert derived(objects, tmp_path / "b") == "columns 1"
+        restored = restore(objects, USER, tmp_path / "c" / "records")
+        former.columns.write_text("columns of a late owner")
+        former.put("one", b"key", b"a late value")
+        former.archive.flush()
+    with Owner(objects, tmp_path / "c", 2, restored, RARE) as owner:
+        owner.archive.flush()
+        assert derived(objects, tmp_path / "d") == "columns 1"
+        owner.columns.write_text("columns 2")
+        owner.archive.flush()
+    assert derived(objects, tmp_path / "e") == "columns 2"
+
+
+def test_a_snapshot_is_followed_by_the_derived_file(tmp_path: Path) -> None:
+    objects = local_objects(tmp_path / "archive")
+    with Owner(objects, tmp_path / "a", 1) as owner:
+        owner.columns.write_text("columns")
+        for number in range(FREQUENT.increments + 2):
+            owner.put("one", b"key", b"%d" % number)
+            owner.archive.flush()
+    assert names(tmp_path / "archive") == ["1/5.arrays", "1/5.snapshot"]
+    assert derived(objects, tmp_path / "b") == "columns"
+
+
+def test_a_derived_file_that_the_archive_refuses_is_archived_later(tmp_path: Path) -> None:
+    with Owner(faulty_objects(), tmp_path / "a", 1) as owner:
+        owner.columns.write_text("columns")
+        FaultyFileSystem.faults[:] = ["none", "refused"]
+        owner.archive.flush()
+        assert derived(faulty_objects(), tmp_path / "b") is None
+        owner.archive.flush()
+    assert derived(faulty_objects(), tmp_path / "c") == "columns"
 
 
 def test_a_user_without_archive_has_nothing_to_restore(tmp_path: Path) -> None:
