@@ -69,6 +69,10 @@ class Directory:
         self._seats[user_id] = seat
         return seat.host
 
+    def host_on(self, user_id: str, now_s: float, node: str) -> str:
+        """Return the host that a user who is asleep would get on a node."""
+        return self._assign(user_id, now_s, node).host
+
     def host_of(self, user_id: str) -> str | None:
         """Return the host of an awake user, else None. Does not count as a request."""
         seat = self._seats.get(user_id)
@@ -78,6 +82,10 @@ class Directory:
         """Return the node of an awake user, else None."""
         seat = self._seats.get(user_id)
         return None if seat is None else seat.node
+
+    def is_busy(self, user_id: str, now_s: float) -> bool:
+        """Whether the user is awake and had a request recently."""
+        return user_id in self._seats and self._seats[user_id].is_busy(now_s)
 
     def users_of(self, host: str) -> tuple[str, ...]:
         """Return the users on a host."""
@@ -91,8 +99,9 @@ class Directory:
         """Return the number of awake users on each node."""
         return Counter(seat.node for seat in self._seats.values() if not seat.is_apart)
 
-    def crowded(self, nodes: Mapping[str, int], now_s: float) -> tuple[str, str] | None:
-        """Return an idle user, and the node where it would have more room, or None if the nodes are balanced.
+    def crowded(self, nodes: Mapping[str, int]) -> tuple[str, str] | None:
+        """Return the least recently used user who would have more room on another node, and that node; None if the
+        nodes are balanced.
 
         `nodes` maps the nodes to their cores.
         """
@@ -101,8 +110,7 @@ class Directory:
         least, most = min(load, key=lambda node: load[node]), max(load, key=lambda node: load[node])
         if load[most] - load[least] < _UNBALANCED:
             return None
-        idle = (user for user in self if self._seats[user].node == most and not self._seats[user].is_busy(now_s))
-        return next(((user, least) for user in idle), None)
+        return next(((user, least) for user in self if self._seats[user].node == most), None)
 
     def leave(self, user_id: str) -> str | None:
         """Remove the user; return its host if no other user is on it."""

@@ -81,6 +81,14 @@ class HostPool:
             self._used[name] = spare or self._start(node, shared=shared)
         return self._used[name]
 
+    def started(self, name: str, node: str) -> Host:
+        """Return the host that `use` would return; start it as a spare if it does not exist."""
+        spare = next((spare for spare in self._spares if spare.node == node), None)
+        host = self.find(name) or spare or self._start(node)
+        if name not in self._used and spare is None:
+            self._spares.append(host)
+        return host
+
     def any_on(self, node: str) -> Host:
         """Return any host on a node, starting one if there is none."""
         for host in (*self._used.values(), *self._spares):

@@ -48,7 +48,10 @@ from relay.log import log
 
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
+_WAKE_DEADLINE_MS = 10_000.0
 _MOVE_PATIENCE_S = 0.5
+_MOVES_A_ROUND = 32
+"""How many users are moved between nodes in one round of upkeep, to balance them."""
 _OF_SHARED = "shared-knowledge"
 """The name of the host of shared items, a separate process."""
 
@@ -191,10 +194,16 @@ class Hosts:
     async def drain(self, node: str) -> None:
         """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.
 
-        Raises `UnavailableError` if a user could not be archived, and stays there.
+        Busy users move one after another, since several at a time would all wait longer. Raises `UnavailableError` if a
+        user could not be archived, and stays there.
         """
-        users = self._directory.users_on(node)
-        outcomes = await asyncio.gather(*(self._leave(user_id) for user_id in users), return_exceptions=True)
+        users, now_s = self._directory.users_on(node), time.monotonic()
+        busy = [user_id for user_id in users if self._directory.is_busy(user_id, now_s)]
+        idle = [user_id for user_id in users if user_id not in busy]
+        outcomes = await asyncio.gather(*(self._leave(user_id) for user_id in idle), return_exceptions=True)
+        for user_id in busy:
+            target = chosen_node(user_id, None, self._pool.nodes(), self._directory.awake_by_node())
+            outcomes += await asyncio.gather(self._relocate(user_id, target), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -202,6 +211,28 @@ class Hosts:
     async def _leave(self, user_id: str) -> None:
         async with self.kept_asleep(user_id):
             pass
+
+    async def _relocate(self, user_id: str, node: str, patience_s: float | None = None) -> None:
+        """Move a user who is awake to `node`, and wake a busy one there, so that few requests wait.
+
+        Raises `TimeoutError` like `kept_asleep`, and `UnavailableError` if the user could not be archived.
+        """
+        is_busy = self._directory.is_busy(user_id, time.monotonic())
+        await self._start_host(user_id, node)
+        async with self.kept_asleep(user_id, patience_s):
+            if user_id not in self._pinned:
+                await self._move(user_id, node)
+                log.info("user.moved", user_id=user_id, node=node)
+        if is_busy:
+            with suppress(MemoryAgentError):
+                await self.wake(user_id, _WAKE_DEADLINE_MS)
+
+    async def _start_host(self, user_id: str, node: str) -> None:
+        """Wait until the host of a user who moves to `node` runs: a process takes a second to start."""
+        host = self._pool.started(self._directory.host_on(user_id, time.monotonic(), node), node)
+        with suppress(TimeoutError, MemoryAgentError):
+            async with asyncio.timeout(_WAKE_DEADLINE_MS / 1000):
+                await host.endpoints()
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
         """Wake the user, or do nothing if it is awake. Raises the same errors as `call`, and errors from opening the
@@ -245,7 +276,7 @@ class Hosts:
             await self.sleep(user_id)
 
     async def balance(self) -> None:
-        """Move one busy user from a shared host with several busy users to an idle shared host, if both exist.
+        """Balance the nodes, then move one busy user from a shared host with several to one without, if both exist.
 
         Waits for the user's running requests; its next request wakes it on the least loaded host. If a request takes
         longer than a recall may wait, the user stays until the next round.
@@ -259,18 +290,24 @@ class Hosts:
                 log.info("user.moved", user_id=user_id)
 
     async def _balance_nodes(self) -> None:
-        """Move one idle user to a node with fewer awake users per core, if the nodes differ much."""
-        crowded = None if self._cluster is None else self._directory.crowded(self._pool.nodes(), time.monotonic())
-        if crowded is None:
+        """Move users to nodes with fewer awake users per core while the nodes differ much, the least used first.
+
+        Also starts a host on each node, for users who will wake there after the loss of another node.
+        """
+        if self._cluster is None:
             return
-        user_id, node = crowded
-        try:
-            async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
-                if user_id not in self._pinned:
-                    await self._move(user_id, node)
-                    log.info("user.moved", user_id=user_id, node=node)
-        except (MemoryAgentError, TimeoutError) as error:
-            log.warning("user.not_moved", user_id=user_id, reason=type(error).__name__)
+        for node in self._pool.nodes():
+            self._pool.started(self._directory.host_on("", time.monotonic(), node), node)
+        for _ in range(_MOVES_A_ROUND):
+            crowded = self._directory.crowded(self._pool.nodes())
+            if crowded is None:
+                return
+            user_id, node = crowded
+            try:
+                await self._relocate(user_id, node, _MOVE_PATIENCE_S)
+            except (MemoryAgentError, TimeoutError) as error:
+                log.warning("user.not_moved", user_id=user_id, reason=type(error).__name__)
+                return
 
     async def keep_up(self, *, fill_vectors: bool) -> None:
         """Run the upkeep of every host, one after another: expire runs and memories, learn, compute missing vectors."""
@@ -476,7 +513,7 @@ class Hosts:
             if position is not None:
                 placements.note_archived(user_id, position)
         moved = placements.move(user_id, node)
-        if former is not None and former.node in {HOME, *self._in_cluster.nodes()} and former.node != node:
+        if former is not None and former.node in self._pool.nodes() and former.node != node:  # not lost just now
             try:
                 await self._pool.any_on(former.node).discard(user_id, moved.epoch, timeout_s)
             except MemoryAgentError as error:  # files that do not count any more

@@ -362,6 +362,19 @@ def test_no_user_moves_for_an_idle_host_on_another_node() -> None:
     assert directory.misplaced(1.0) is None
 
 
+def test_users_leave_a_crowded_node_until_the_nodes_are_balanced_even_if_they_are_busy() -> None:
+    directory, cores = Directory(0, 1), {"": 2, "one": 2}
+    for number in range(8):
+        directory.seat(f"user-{number}", float(number))
+    moved = []
+    while (crowded := directory.crowded(cores)) is not None:
+        user_id, node = crowded
+        directory.leave(user_id)
+        directory.seat(user_id, 9.0, node)
+        moved.append((user_id, node))
+    assert moved == [("user-0", "one"), ("user-1", "one"), ("user-2", "one")]
+
+
 def test_a_host_is_released_when_its_last_user_sleeps() -> None:
     directory = Directory(0, 1)
     assert directory.seat("a", 0.0) == directory.seat("b", 0.0) == "shared-0"

@@ -54,6 +54,7 @@ def test_a_user_takes_its_memories_along_and_leaves_none_behind(tmp_path: Path, 
                 expected.append(f"staging was on {node} {len(expected)}")
                 await remember(hosts, "alice", expected[-1])
                 expected.sort()
+                assert "columns.arrays" in machines.nodes[node].files_of("alice"), "it would be rebuilt"
                 left = {name: machine.files_of("alice") for name, machine in machines.nodes.items() if name != node}
                 assert left.pop("") == ["placement.json"]
                 assert not any(left.values())
@@ -61,6 +62,25 @@ def test_a_user_takes_its_memories_along_and_leaves_none_behind(tmp_path: Path, 
                 assert await contents(hosts, "alice") == expected
                 assert not any(machine.files_of("alice") for name, machine in machines.nodes.items() if name)
                 assert not list((tmp_path / "archive").rglob("*.snapshot"))
+
+    asyncio.run(go())
+
+
+def test_busy_users_of_a_leaving_node_are_awake_elsewhere_before_their_next_request(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one", "two"), embedder, lease_s=60.0) as (hosts, machines, placements):
+            users = ("alice", "bob", "carol")
+            for user_id in users:
+                placements.move(user_id, "one")
+                await remember(hosts, user_id, f"{user_id} needs the VPN")
+            machines.nodes["one"].is_up = False
+            await hosts.drain("one")
+            assert not hosts.count_on("one")
+            assert set(hosts.awake()) == set(users)
+            for user_id in users:
+                assert await contents(hosts, user_id) == [f"{user_id} needs the VPN"]
 
     asyncio.run(go())
 
