@@ -38,6 +38,7 @@ from ops.bench import (
     light,
     load,
     mcp,
+    moves,
     nodes,
     recall,
     resident,
@@ -63,6 +64,7 @@ _ON_STORE = {
     "mcp": mcp.measure,
     "hook": hook.measure,
     "archiving": archiving.measure,
+    "moves": moves.measure,
 }
 _ON_GROWN = {
     "cost": cost.measure,

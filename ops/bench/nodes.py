@@ -15,14 +15,10 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -31,15 +27,15 @@ from typing import Any
 import psutil
 
 from memory_agent import AsyncMemoryClient, MemoryClient
-from memory_agent.evaluation import child_environment, publish_events, temporary_daemon
-from memory_agent.settings import ArchiveSettings, ClusterSettings, DaemonSettings, Settings
+from memory_agent.evaluation import publish_events, temporary_daemon
+from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
+from ops.bench.cluster import cluster_daemon, joined_machine
 from ops.bench.filled_store import filled_store
 from ops.bench.machine import load_per_core
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import events, passages, queries
 from ops.process_memory import measure_tree, process_tree, role_of
-from relay import Scope, create_key, curve_pair, server_pair
 
 _AWAKE = 1_000
 QUICK_AWAKE = 50
@@ -51,8 +47,6 @@ _STORED = 150  # per user, before the recalls
 _EVENTS = 300  # per user and turn
 _RECALLS = 30  # per user and turn
 _TURNS = 3
-_HOME, _NODE = "127.0.0.2", "127.0.0.3"
-_PORT = 7_793
 _MEGABYTE = 1e6
 _DEADLINE_MS = 60_000.0
 _TIMEOUT_S = 600.0
@@ -140,7 +134,7 @@ async def _at_random(data_dir: Path, names: list[str]) -> tuple[list[float], flo
 
 def measure_joined() -> dict[str, Any]:
     """Return the memory use of a machine that joined: without users, and with one."""
-    with _daemon(archive=True) as (home, archive), _node(home, archive, None) as node:
+    with cluster_daemon() as (home, folder), joined_machine(home, folder) as node:
         without = measure_tree(node.pid)
         for number in range(4):  # a new user goes to the machine with the fewest users
             with MemoryClient(f"user-{number}", data_dir=home) as client:
@@ -168,9 +162,11 @@ def measure_pinned() -> dict[str, Any]:
     os.sched_setaffinity(0, {cores[0]})
     try:
         with ExitStack() as stack:
-            alone, _ = stack.enter_context(_daemon(archive=False))
-            home, archive = stack.enter_context(_daemon(archive=True))
-            node = stack.enter_context(_node(home, archive, cores[1]))
+            one_host = DaemonSettings(dedicated_hosts=0, shared_hosts=1)
+            alone = stack.enter_context(temporary_daemon(Settings(daemon=one_host)))
+            home, machine = stack.enter_context(cluster_daemon())
+            pinned = ("taskset", "--cpu-list", str(cores[1]))
+            node = stack.enter_context(joined_machine(home, machine, prefix=pinned))
             homes = {"one": alone, "two": home}
             for folder in homes.values():
                 for user in _users():  # one at a time, so that each machine gets as many
@@ -271,50 +267,6 @@ async def _load(home: Path, users: list[str], turn: int) -> tuple[list[float], f
     started_s = time.perf_counter()
     blocks = await asyncio.gather(*(ask(number) for number in range(len(users))))
     return list(chain.from_iterable(blocks)), time.perf_counter() - started_s
-
-
-@contextmanager
-def _daemon(*, archive: bool) -> Iterator[tuple[Path, Path]]:
-    """Run a daemon with one shared host for each machine; yield its data folder and that of the archive."""
-    with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
-        settings = Settings(daemon=DaemonSettings(dedicated_hosts=0, shared_hosts=1))
-        if archive:
-            settings = Settings(
-                daemon=DaemonSettings(dedicated_hosts=0, shared_hosts=1, listen=(f"curve+tcp://{_HOME}:{_PORT}",)),
-                cluster=ClusterSettings(listen=_HOME),
-                archive=ArchiveSettings(url=f"file://{folder}/archive"),
-            )
-        with temporary_daemon(settings) as home:
-            yield home, Path(folder)
-
-
-@contextmanager
-def _node(home: Path, folder: Path, core: int | None) -> Iterator[subprocess.Popen[str]]:
-    """Let a machine join, pinned to `core`."""
-    document = create_key(home, "node", None, frozenset([Scope.JOIN]), curve_pair())
-    key = {"id": "node", "public": document.public, "secret": document.secret}
-    file = folder / "join.key"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps(key | {"server": server_pair(home, curve_pair).public}))
-    command = [sys.executable, "-m", "memory_agent", "join", f"curve+tcp://{_HOME}:{_PORT}", "--name", "node"]
-    command += ["--listen", _NODE, "--data-dir", str(folder / "node"), "--key-file", str(file)]
-    if core is not None:
-        command = ["taskset", "--cpu-list", str(core), *command]
-    with open(folder / "node.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=child_environment())
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline(), (folder / "node.log").read_text(encoding="utf-8")
-        with MemoryClient(data_dir=home) as client:
-            while not client.status().nodes:
-                time.sleep(0.2)
-        time.sleep(2.0)  # until Ray has announced it
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(_TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def main(arguments: list[str]) -> None:

@@ -47,6 +47,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "hook": hook_rows,
         "archiving": archiving_rows,
         "nodes": nodes_rows,
+        "moves": moves_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -242,6 +243,27 @@ def nodes_rows(figures: Figures) -> Iterator[Row]:
         spent = ", ".join(f"{part} {ms:g}" for part, ms in two["processor_ms_per_recall"].items())
         yield Row("nodes: processor time of a recall with two machines",
                   f"{sum(two['processor_ms_per_recall'].values()):.2f} ms", spent)  # fmt: skip
+
+
+def moves_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the latencies of requests while users move, and the time until the users of a killed machine answer."""
+    what = f"moves: {figures['users']} users with {figures['memories']:,} memories"
+    quiet, moving, killed = figures["quiet"], figures["moving"], figures["killed"]
+    most_ms, most_s = figures["target_p99_ms"], figures["target_recovery_s"]
+    refused = f"{moving['refusals']} of {moving['requests']:,} refused"
+    yield Row(f"{what}, all requests during {moving['moves']} moves", _latencies(moving),
+              f"without moves {_latencies(quiet)}; {refused}", f"p99 ≤ {most_ms:g} ms, none refused",
+              moving["p99_ms"] <= most_ms and not moving["refusals"])  # fmt: skip
+    yield Row(f"{what}, {moving['met']['requests']} requests that waited for a move or were the first after it",
+              _latencies(moving["met"]))  # fmt: skip
+    answer_s, lost = killed["first_answer_s"], figures["lost"]
+    yield Row(f"{what}, first answer after the loss of a machine was detected", f"{_spread(answer_s)} s",
+              f"detected after {_spread(killed['detected_s'])} s; {lost} of {figures['acknowledged']:,} lost",
+              f"≤ {most_s:g} s, none lost", answer_s["most"] <= most_s and not lost)  # fmt: skip
+
+
+def _latencies(requests: Figures) -> str:
+    return f"p50 {requests['p50_ms']:g}, p99 {requests['p99_ms']:g}, longest {requests['most_ms']:g} ms"
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:

@@ -1,0 +1,79 @@
+"""Daemons that machines may join, and machines that join them, as processes with loopback addresses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from memory_agent import MemoryClient
+from memory_agent.evaluation import child_environment, temporary_daemon
+from memory_agent.settings import ArchiveSettings, ClusterSettings, DaemonSettings, Settings
+from relay import Scope, create_key, curve_pair, server_pair
+
+_HOME = "127.0.0.2"
+_STOP_TIMEOUT_S = 600.0
+
+
+@contextmanager
+def cluster_daemon(upkeep_interval_s: float = DaemonSettings().upkeep_interval_s) -> Iterator[tuple[Path, Path]]:
+    """Run a daemon that machines may join, with one shared host on each machine, and an archive in a folder.
+
+    Yields the daemon's data folder and an empty folder for files of the machines.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
+        listen = (f"curve+tcp://{_HOME}:0",)
+        settings = Settings(
+            daemon=DaemonSettings(
+                dedicated_hosts=0, shared_hosts=1, listen=listen, upkeep_interval_s=upkeep_interval_s
+            ),
+            cluster=ClusterSettings(listen=_HOME),
+            archive=ArchiveSettings(url=f"file://{folder}/archive"),
+        )
+        with temporary_daemon(settings) as home:
+            yield home, Path(folder)
+
+
+@contextmanager
+def joined_machine(
+    home: Path, folder: Path, name: str = "node", address: str = "127.0.0.3", prefix: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """Let a machine join the daemon of `home`; it leaves when the context ends, unless it was killed.
+
+    It keeps its files in `folder`. `prefix`: the words before its command, such as those that pin it to a core.
+    """
+    key = folder / f"{name}.key"
+    if not key.exists():
+        _write_key(home, key)
+    with MemoryClient(data_dir=home) as client:
+        (endpoint,) = client.status().endpoints["listen"]
+    command = [*prefix, sys.executable, "-m", "memory_agent", "join", endpoint, "--name", name]
+    command += ["--listen", address, "--data-dir", str(folder / name), "--key-file", str(key)]
+    output = folder / f"{name}.log"
+    with open(output, "a", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=child_environment())
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline(), output.read_text(encoding="utf-8")
+        with MemoryClient(data_dir=home) as client:
+            while (name, "up") not in [(node.name, node.state) for node in client.status().nodes]:
+                time.sleep(0.1)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(_STOP_TIMEOUT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _write_key(home: Path, file: Path) -> None:
+    document = create_key(home, file.stem, None, frozenset([Scope.JOIN]), curve_pair())
+    key = {"id": file.stem, "public": document.public, "secret": document.secret}
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(key | {"server": server_pair(home, curve_pair).public}))
