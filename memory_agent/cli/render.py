@@ -276,7 +276,7 @@ def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
     what = [record.kind, record.source] if shared is None else [shared.content_type]
     facts = [age_of_memory(memory, now), *what, *([] if place is None else [_scores(memory)])]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
-    facts += [f"provenance: {record.provenance}"] if record.provenance else []
+    facts += [f"provenance: {record.stated_provenance}"] if record.provenance else []
     facts.append(record.id)
     number = " " * _INDENT if place is None else f"{place:>2} "
     heading = Text.assemble((number, "bold cyan"), (" · ".join(facts), "dim"))

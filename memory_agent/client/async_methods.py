@@ -21,9 +21,9 @@ from memory_agent.records.memories import (
     MemoryStats,
     Mode,
     Order,
-    Provenance,
     RecallResult,
     Source,
+    StatedProvenance,
 )
 from memory_agent.records.shared import (
     ContentType,
@@ -402,7 +402,7 @@ class AsyncMemoryMethods:
         source: Source = "user_input",
         tags: Sequence[str] = (),
         title: str | None = None,
-        provenance: Provenance | None = None,
+        provenance: StatedProvenance | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
         *,

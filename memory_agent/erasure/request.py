@@ -13,7 +13,7 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_filter
 from memory_agent.records.arguments import check_not_blank, check_text, converted
-from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord, is_of_provenance
 from memory_agent.records.metadata import matches
 from memory_agent.records.shared_requests import SharedPart
 from relay import Erasable, Erased
@@ -121,7 +121,7 @@ def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
         and all(getattr(wanted, one) in (None, getattr(record, one)) for one in names)
         and (wanted.in_channel is None or record.channel_id in (wanted.in_channel, None))
         and (not wanted.tags or not set(wanted.tags).isdisjoint(record.tags))
-        and (not wanted.provenance or record.provenance in wanted.provenance)
+        and (not wanted.provenance or is_of_provenance(record.stated_provenance, wanted.provenance))
         and (
             wanted.min_quality is None
             or (record.quality_score is not None and record.quality_score >= wanted.min_quality)

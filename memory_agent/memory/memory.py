@@ -47,9 +47,9 @@ from memory_agent.records.memories import (
     MemoryStats,
     Mode,
     Order,
-    Provenance,
     RecallResult,
     Source,
+    StatedProvenance,
 )
 from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
@@ -294,7 +294,7 @@ class Memory:
         source: Source = "user_input",
         tags: Sequence[str] = (),
         title: str | None = None,
-        provenance: Provenance | None = None,
+        provenance: StatedProvenance | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
         *,
@@ -336,7 +336,7 @@ class Memory:
             metadata={} if metadata is None else metadata,  # type: ignore[arg-type]  # checked below
             title=title,
             tags=tags,  # type: ignore[arg-type]
-            provenance=provenance,
+            provenance=provenance,  # type: ignore[arg-type]  # divided by the checks
             run_id=run_id,
             channel_id=channel_id,
             agent_id=agent_id,

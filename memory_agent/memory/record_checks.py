@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.arguments import check_choice, check_not_blank, check_share, check_text, check_time
-from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord
+from memory_agent.records.memories import (
+    KINDS,
+    SOURCES,
+    STATED_PROVENANCES,
+    MemoryRecord,
+    StatedProvenance,
+    parted_provenance,
+)
 from memory_agent.records.metadata import values_of
 from relay import EventLimits, Masker, validate_id, validate_object
 from relay.errors import MalformedEventError
@@ -30,7 +37,8 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
     check_choice("source", record.source, SOURCES)
     check_choice("kind", record.kind, KINDS)
     if record.provenance is not None:
-        check_choice("provenance", record.provenance, PROVENANCES)
+        check_choice("provenance", record.provenance, STATED_PROVENANCES)
+    provenance, cached_from = parted_provenance(cast(StatedProvenance, record.provenance))
     if (record_id := _optional_name("id", record.id, limits.max_id_bytes)) is None:
         raise InvalidInputError("id", "is empty")
     return msgspec.structs.replace(
@@ -40,6 +48,8 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
         title=_title(record.title),
         tags=_check_tags(record.tags),
         metadata=_check_metadata(record.metadata),
+        provenance=provenance,
+        cached_from=cached_from,
         quality_score=None if record.quality_score is None else check_share("quality_score", record.quality_score),
         **{name: _optional_name(name, getattr(record, name), limits.max_id_bytes) for name in _NAMES},
     )

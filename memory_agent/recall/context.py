@@ -289,7 +289,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
     facts = [f"{place}. {age_of_memory(memory, now)}", what]
     facts += [fact for fact in (sharing(memory), endings(memory), repeats(memory, now)) if fact]
     if record.provenance:
-        facts.append(f"provenance: {record.provenance}")
+        facts.append(f"provenance: {record.stated_provenance}")
     if memory.shared is not None and memory.shared.attachment is not None:
         facts.append(f"with a file of {memory.shared.attachment.size_bytes:,} bytes")
     named = record.id if with_id and is_plain_id(record.id) else ""

@@ -6,8 +6,9 @@ type of a field.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
@@ -18,6 +19,10 @@ from memory_agent.records.trajectories import CommonStep, SimilarRun
 Source = Literal["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"]
 Kind = Literal["episode", "strategy", "finding", "pattern"]
 Provenance = Literal["verified", "cited", "assumed", "cached"]
+StatedProvenance = Literal[
+    "verified", "cited", "assumed", "cached", "cached:verified", "cached:cited", "cached:assumed"
+]
+"""A provenance as callers state it: `cached:verified` is a cached copy of what was verified."""
 Mode = Literal["hybrid", "vector", "lexical"]
 Dates = Literal["boost", "filter", "ignore"]
 Profile = Literal["before_planning", "document", "trajectory"]
@@ -30,6 +35,8 @@ MetadataValue = str | int | float | bool | None
 SOURCES: tuple[Source, ...] = get_args(Source)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
+STATED_PROVENANCES: tuple[StatedProvenance, ...] = get_args(StatedProvenance)
+"""`PROVENANCES`, followed by the compound ones."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 DATES: tuple[Dates, ...] = get_args(Dates)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
@@ -61,7 +68,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
     `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
     name that the caller chose. `phase` is the phase of the work that it belongs to. `updated_at` is the time at which
-    `remember` last replaced it, or None.
+    `remember` last replaced it, or None. `cached_from` is the provenance of what a `cached` memory is a copy of, if it
+    is known.
     """
 
     id: str
@@ -86,6 +94,12 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
     phase: str | None = None
     updated_at: datetime | None = None
+    cached_from: Provenance | None = None
+
+    @property
+    def stated_provenance(self) -> str | None:
+        """The provenance as the caller stated it, such as `cached:verified`."""
+        return self.provenance if self.cached_from is None else f"{self.provenance}:{self.cached_from}"
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -126,7 +140,9 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     channel_id: Annotated[str | None, means("Of this channel.")] = None
     agent_id: Annotated[str | None, means("Of this agent.")] = None
     tags: Annotated[tuple[str, ...], means("With this tag; of several tags, at least one must match.")] = ()
-    provenance: Annotated[tuple[Provenance, ...], means("Of this provenance.")] = ()
+    provenance: Annotated[
+        tuple[StatedProvenance, ...], means("Of this provenance; cached also matches cached:verified and so on.")
+    ] = ()
     min_quality: Annotated[float | None, means("With at least this known quality.", 0, 1)] = None
     min_score: float | None = None
     exclude: Exclusion | None = None
@@ -288,6 +304,27 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_before: int
     bytes_after: int
+
+
+def is_of_provenance(stated: str | None, wanted: Collection[str]) -> bool:
+    """Whether a provenance is one of those wanted; `cached` includes its compounds.
+
+    >>> is_of_provenance("cached:verified", ["cached"]), is_of_provenance("cached:verified", ["verified"])
+    (True, False)
+    """
+    return stated is not None and (stated in wanted or stated.partition(":")[0] in wanted)
+
+
+def parted_provenance(stated: StatedProvenance | None) -> tuple[Provenance | None, Provenance | None]:
+    """Return the fields `provenance` and `cached_from` for a provenance as stated.
+
+    >>> parted_provenance("cached:verified"), parted_provenance("cited")
+    (('cached', 'verified'), ('cited', None))
+    """
+    if stated is None:
+        return None, None
+    provenance, _, origin = stated.partition(":")
+    return cast(Provenance, provenance), cast(Provenance, origin) if origin else None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ import msgspec
 from ulid import ULID
 
 from memory_agent.errors import UnhandledEventError
-from memory_agent.records.memories import PROVENANCES, MemoryRecord, Provenance
+from memory_agent.records.memories import STATED_PROVENANCES, MemoryRecord, Provenance, parted_provenance
 from memory_agent.settings import IngestSettings
 from memory_agent.signals.payloads import (
     NotTextError,
@@ -105,6 +105,7 @@ class EventReader:
         if signal.lead:
             text = f"{signal.lead}: {text}"
         kept = truncate(text, self._settings.max_text_chars)
+        provenance, cached_from = _provenance(objects)
         return MemoryRecord(
             id=_record_id(event),
             text=kept,
@@ -116,7 +117,8 @@ class EventReader:
             metadata=_metadata(event, objects, frozenset(parts), len(text) if kept != text else None),
             title=_one_line(read_part(objects, self.table.titles[signal])),
             tags=_tags(objects),
-            provenance=_provenance(objects) or signal.provenance,
+            provenance=provenance or signal.provenance,
+            cached_from=cached_from,
             run_id=run_id_of(event, objects),
             channel_id=id_of(event, "channel_id", objects),
             agent_id=id_of(event, "agent_id", objects),
@@ -222,6 +224,8 @@ def _tags(objects: Objects) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for tag in texts if tag))[:_MAX_TAGS]
 
 
-def _provenance(objects: Objects) -> Provenance | None:
+def _provenance(objects: Objects) -> tuple[Provenance | None, Provenance | None]:
+    """Return the fields `provenance` and `cached_from`; a payload may state them in capitals."""
     stated = read_value(objects, "provenance")
-    return next((provenance for provenance in PROVENANCES if provenance == stated), None)
+    said = stated.lower() if isinstance(stated, str) else None
+    return parted_provenance(next((provenance for provenance in STATED_PROVENANCES if provenance == said), None))

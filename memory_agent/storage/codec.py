@@ -112,6 +112,7 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     type: str | msgspec.UnsetType | None = msgspec.UNSET  # unset in records from version 0.1.0
     phase: str | None = None
     updated_us: int | None = None
+    cached_from: _Place | None = None
 
 
 _records = msgspec.msgpack.Decoder(_StoredRecord)
@@ -201,6 +202,7 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
         type=record.type,
         phase=record.phase,
         updated_us=None if record.updated_at is None else microseconds(record.updated_at, "updated_at"),
+        cached_from=None if record.cached_from is None else _place(_PROVENANCES, record.cached_from, "cached_from"),
     )
     return with_checksum(row, _deflate(_encode(stored)))
 
@@ -239,6 +241,7 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
         type=_event_type(stored) if stored.type is msgspec.UNSET else stored.type,
         phase=stored.phase,
         updated_at=None if stored.updated_us is None else time_of(stored.updated_us),
+        cached_from=None if stored.cached_from is None else _PROVENANCES[stored.cached_from],
     )
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.records.embedded import Embedding
-from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord, microseconds
+from memory_agent.records.memories import KINDS, SOURCES, STATED_PROVENANCES, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
 from memory_agent.storage.column import Arrays, Column, LoadedArrays, Slots, Sorted, are_any
@@ -383,7 +383,7 @@ class Columns:
             nan if record.quality_score is None else record.quality_score,
             KINDS.index(record.kind),
             SOURCES.index(record.source),
-            _NO_PROVENANCE if record.provenance is None else PROVENANCES.index(record.provenance),
+            _provenance_number(record.stated_provenance),
             self._number(record.session_id),
             self._number(record.run_id),
             self._number(record.channel_id),
@@ -449,6 +449,14 @@ def untitled_fingerprints(text: str) -> list[int]:
     """Return, for each kind, the fingerprint of an untitled memory with this text."""
     said_text = said(text)
     return [fingerprint_of_said(kind, "", said_text) for kind in KINDS]
+
+
+def _provenance_number(stated: str | None) -> int:
+    """Return the place in `STATED_PROVENANCES`; an unusual pair, which only an import can contain, has its first."""
+    if stated is None:
+        return _NO_PROVENANCE
+    names: tuple[str, ...] = STATED_PROVENANCES
+    return names.index(stated) if stated in names else names.index(stated.partition(":")[0])
 
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:

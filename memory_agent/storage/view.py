@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.embedded import Embedding
-from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, microseconds, time_of
+from memory_agent.records.memories import (
+    KINDS,
+    SOURCES,
+    STATED_PROVENANCES,
+    Exclusion,
+    MemoryFilter,
+    is_of_provenance,
+    microseconds,
+    time_of,
+)
 from memory_agent.records.metadata import wanted_numbers
 from memory_agent.storage.changes import Rows
 from memory_agent.storage.column import Mask, Slots, Sorted, are_any
@@ -241,7 +250,8 @@ class View:
         if chosen.sources:
             yield _is_any(self.sources, SOURCES, chosen.sources)
         if chosen.provenance:
-            yield _is_any(self._arrays["provenances"], PROVENANCES, chosen.provenance)
+            wanted = [one for one in STATED_PROVENANCES if is_of_provenance(one, chosen.provenance)]
+            yield _is_any(self._arrays["provenances"], STATED_PROVENANCES, wanted)
         if chosen.since is not None or chosen.until is not None:
             yield self.within([(chosen.since, chosen.until)])
         named = (chosen.session_id, chosen.run_id, chosen.channel_id, chosen.agent_id, chosen.type, chosen.phase)

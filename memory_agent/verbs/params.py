@@ -38,8 +38,8 @@ from memory_agent.records.memories import (
     Mode,
     Order,
     Profile,
-    Provenance,
     Source,
+    StatedProvenance,
     Tier,
     means,
 )
@@ -264,7 +264,7 @@ class RememberParams(Params, frozen=True, kw_only=True):
     ] = "user_input"
     tags: Annotated[tuple[str, ...], means("A tag to filter by.")] = ()
     title: Annotated[str | None, means("A short title.")] = None
-    provenance: Annotated[Provenance | None, means("How well it is established.")] = None
+    provenance: Annotated[StatedProvenance | None, means("How well it is established.")] = None
     metadata: Annotated[
         dict[str, Any], means("A field to filter by; a value that is valid JSON is parsed as JSON.")
     ] = {}

@@ -122,6 +122,7 @@ ADDED = {
     "rebuilt_at",
     "ndim",
     "total",
+    "cached_from",
 }
 """Fields of records, statistics and answers that the former version did not have."""
 

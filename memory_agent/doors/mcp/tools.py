@@ -16,7 +16,7 @@ import msgspec
 from memory_agent.doors.bodies import decode_body, request_of, with_key
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.memories import Kind, MemoryFilter
+from memory_agent.records.memories import Kind, MemoryFilter, Provenance
 from memory_agent.verbs.protocol import Request
 from memory_agent.verbs.table import BY_NAME, Verb
 from memory_agent.version import VERSION
@@ -122,6 +122,10 @@ def _recall(given: Fields, context: Context) -> Fields:
     return {**placed, **runs, **(_OWN_WORDS if chosen is not None and (chosen.session_id or chosen.run_id) else {})}
 
 
+_PLAIN: dict[str, Any] = {"query": str, "provenance": Provenance | None}
+"""Simpler types of parameters, which keep the list of tools short."""
+
+
 def _verb_tool(
     name: str, verb_name: str, what: str, meanings: dict[str, str], *further: str, fields: ToFields = _as_given
 ) -> Tool:
@@ -134,7 +138,7 @@ def _verb_tool(
         name,
         verb,
         what,
-        _some(verb.params, list(tops), {"filter": filter_type | None, "query": str}),
+        _some(verb.params, list(tops), {"filter": filter_type | None, **_PLAIN}),
         meanings,
         fields,
     )

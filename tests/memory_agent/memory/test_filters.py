@@ -15,7 +15,15 @@ from memory_samples import NOW, START, SUBJECTS
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, MemoryRecord, Mode
+from memory_agent.records.memories import (
+    KINDS,
+    SOURCES,
+    STATED_PROVENANCES,
+    Exclusion,
+    MemoryFilter,
+    MemoryRecord,
+    Mode,
+)
 from memory_agent.settings import RecallSettings
 
 COUNT = 600
@@ -38,7 +46,7 @@ def sample(number: int) -> dict[str, Any]:
     fields["summary"] = fields["comment"] = fields["claim"] = fields["text"]
     fields["tags"] = [tag for tag, share in zip(TAGS, [0.5, 0.3, 0.1, 0.005], strict=True) if random.random() < share]
     if random.random() < 0.5:
-        fields["provenance"] = str(random.choice(PROVENANCES))
+        fields["provenance"] = str(random.choice(STATED_PROVENANCES)).upper()
     fields["phase"] = str(random.choice(["plan", "act"]))
     return {
         "event_id": f"e-{number}",
@@ -85,7 +93,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.phase is None or record.metadata.get("phase") == chosen.phase,
             all(record.metadata.get(key) == value for key, value in chosen.metadata.items()),
             not chosen.tags or bool({*chosen.tags} & {*record.tags}),
-            not chosen.provenance or record.provenance in chosen.provenance,
+            not chosen.provenance or not {record.provenance, record.stated_provenance}.isdisjoint(chosen.provenance),
             chosen.min_quality is None
             or (record.quality_score is not None and record.quality_score >= chosen.min_quality),
             chosen.exclude is None or not is_excluded(record, chosen.exclude),
@@ -125,7 +133,7 @@ filters = st.builds(
     phase=st.none() | st.sampled_from(["plan", "no phase"]),
     metadata=st.sampled_from([{}, {}, {"phase": "act"}, {"rating": 3}, {"event_type": "chat.user_msg"}, {"no": "key"}]),
     tags=some(TAGS),
-    provenance=some(PROVENANCES),
+    provenance=some(STATED_PROVENANCES),
     min_quality=st.none() | st.floats(0, 1),
     min_score=st.none() | st.floats(-0.2, 0.7),
     exclude=st.none()
@@ -154,6 +162,8 @@ ONE_FIELD_EACH = [
     {"tags": ("rare",)},
     {"tags": ("rare", "auth")},
     {"provenance": ("cited", "assumed")},
+    {"provenance": ("cached",)},
+    {"provenance": ("cached:verified", "verified")},
     {"min_quality": 0.5},
     {"min_score": 0.5},
     {"min_score": -1.0},

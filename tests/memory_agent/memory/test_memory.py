@@ -68,6 +68,25 @@ def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
     assert memory.stats().events_kept == 0
 
 
+def test_a_cached_memory_keeps_the_provenance_of_its_original(memory: Memory, tmp_path: Path) -> None:
+    record = memory.remember("The queue holds 100 jobs", provenance="cached:verified", id="queue", now=NOW)
+    assert (record.provenance, record.cached_from, record.stated_provenance) == (
+        "cached",
+        "verified",
+        "cached:verified",
+    )
+    found = memory.recall("how many jobs does the queue hold?", context_tokens=200)
+    assert "provenance: cached:verified" in (found.context or "")
+    memory.close()
+    with Memory.open(tmp_path / "alice") as again:
+        assert again.get(["queue"])[0].cached_from == "verified"
+        again.remember("The queue holds 100 jobs", provenance="cached", id="queue")
+        assert again.get(["queue"])[0].stated_provenance == "cached"
+        for stated in ("cached:cached", "verified:cached", "cached:", "CACHED"):
+            with pytest.raises(InvalidInputError, match="provenance: must be one of"):
+                again.remember("x", provenance=stated)  # type: ignore[arg-type]
+
+
 def test_stats_for_a_scope_count_the_memories_that_a_filter_finds(memory: Memory) -> None:
     for number, channel in enumerate(("shop", "shop", "web", None)):
         memory.remember(

@@ -270,6 +270,16 @@ def test_a_memory_keeps_the_origin_of_its_event() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("stated", "provenance"),
+    [("cached:verified", ("cached", "verified")), ("CACHED:CITED", ("cached", "cited")), ("Cited", ("cited", None))]
+    + [(stated, (None, None)) for stated in ("verified:cached", "cached:", "cached:cached", ["cached"], 7)],
+)
+def test_a_memory_keeps_the_provenance_of_what_is_cached(stated: object, provenance: tuple[str | None, ...]) -> None:
+    record = kept("chat.user_msg", {"message": OBJECTIVE, "provenance": stated})
+    assert (record.provenance, record.cached_from) == provenance
+
+
 def test_the_run_of_the_payload_precedes_that_of_the_actor() -> None:
     assert kept("chat.user_msg", {"text": OBJECTIVE, "run_id": 9}, actor_id="conductor:run_7").run_id == "9"
     assert kept("chat.user_msg", {"text": OBJECTIVE}, actor_id="worker:w-1").run_id is None

@@ -58,6 +58,7 @@ records = st.builds(
     event_id=names,
     last_recalled_at=st.none() | times,
     times_recalled=st.integers(0, 10**9),
+    cached_from=st.none() | st.sampled_from(PROVENANCES),
     utility=st.builds(Utility, used=st.integers(0, 10**9), reward_sum=st.floats(-1e9, 1e9)),
 )
 
