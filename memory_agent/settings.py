@@ -116,11 +116,13 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How the memory follows runs and learns from them.
 
     `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always
-    applies it, and `off` learns nothing. The weights scale with the spread of the scores; 0 is off. `association`
-    applies to memories used in similar requests, as a share of their own score; `recurrence` is added when the same
-    request recurs; `shift` applies to the similarity to the adapted query; `prior` applies to memories that helped,
-    regardless of the query. At a cosine of `retry_similarity` or more, the later of two requests counts as a rewording
-    of the earlier; at `request_similarity` or more, a recall and a request count as the same.
+    applies it, and `off` learns nothing. `engine` is what learns: `sona`, or MODULE:NAME of a class or function
+    that returns a caller's own (`memory_agent.learning.LearningEngine`). The weights scale with the spread of the
+    scores; 0 is off. `association` applies to memories used in similar requests, as a share of their own score;
+    `recurrence` is added when the same request recurs; `shift` applies to the similarity to the adapted query;
+    `prior` applies to memories that helped, regardless of the query. At a cosine of `retry_similarity` or more, the
+    later of two requests counts as a rewording of the earlier; at `request_similarity` or more, a recall and a
+    request count as the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -136,6 +138,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_recalls: NonNegative = 2_000
     keep_recalls_s: Positive = 604_800.0
     patterns: bool = True
+    engine: Annotated[str, msgspec.Meta(pattern=r"^(sona|[\w.]+:\w+)$")] = "sona"
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,12 +16,13 @@ from sona.comparison import compare, mean_of
 from sona.errors import DamagedStateError, ShapeError, SonaError
 from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS, Evidence, Gain, Route
 from sona.interleaving import Arm, Pick, contest, share, team_draft
-from sona.learner import CAPACITY, Adaptation, Learner
+from sona.learner import CAPACITY, REACH, Adaptation, Learner, Use
 from sona.lesson import Array, Comparison, Contest, Lesson, Vector
 
 __all__ = [
     "CAPACITY",
     "HARM_THRESHOLD",
+    "REACH",
     "SHADOW_LESSONS",
     "WARM_UP",
     "Adaptation",
@@ -39,6 +40,7 @@ __all__ = [
     "Route",
     "ShapeError",
     "SonaError",
+    "Use",
     "Vector",
     "average_linkage",
     "checkpoint",

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -46,6 +46,20 @@ _NEAR, _KNOWN = 0.2, 0.6
 Places = npt.NDArray[np.intp]
 
 
+class Use(NamedTuple):
+    """A memory that an earlier lesson's run used, for `Adaptation.of`.
+
+    `gain` is in (0, 1], and `support` is 0 or more and grows with every such lesson. `similarity` is that of the
+    lesson's query.
+    """
+
+    memory: int
+    gain: float
+    support: float
+    lesson: int
+    similarity: float
+
+
 class Adaptation(msgspec.Struct, frozen=True):
     """The effect of the learner on the ranking of one query.
 
@@ -59,6 +73,31 @@ class Adaptation(msgspec.Struct, frozen=True):
     numbers: Numbers
     similarities: Array
     prior: MemoryPrior
+
+    @classmethod
+    def of(cls, uses: Iterable[Use], ndim: int) -> Self:
+        """Return an adaptation that raises the memories in `uses` and does not move the query.
+
+        A memory's gain is the highest of its uses, and its support their sum.
+
+        >>> Adaptation.of([Use(memory=7, gain=0.9, support=0.5, lesson=1, similarity=0.9)], ndim=4).cause(7)
+        (1, 0.9)
+        """
+        ordered = sorted(uses, key=lambda use: (use.memory, use.lesson))
+        used = np.array([use.memory for use in ordered], dtype=np.int64)
+        sources = np.array([use.lesson for use in ordered], dtype=np.int64)
+        gains = np.array([use.gain for use in ordered])
+        memories, starts = np.unique(used, return_index=True)
+        amounts = np.maximum.reduceat(gains, starts) if ordered else gains
+        support = np.add.reduceat([use.support for use in ordered], starts) if ordered else gains
+        lessons = {use.lesson: use.similarity for use in sorted(ordered, key=lambda use: use.lesson)}
+        return cls(
+            reached=Reached(memories, amounts, support, used, gains, sources),
+            direction=np.zeros(ndim, dtype=np.float32),
+            numbers=np.array(list(lessons), dtype=np.int64),
+            similarities=np.array(list(lessons.values())),
+            prior=MemoryPrior(),
+        )
 
     def cause(self, memory: int) -> tuple[int, float] | None:
         """Return (lesson, cosine) for the lesson that reaches `memory`, or None if no lesson does.
@@ -134,7 +173,7 @@ class Learner:
             learner.queries.observe(lesson.query)
             for vector in lesson.vectors:
                 learner.targets.observe(vector)
-            learner._count(lesson)
+            learner.count(lesson)
         kept = [learner._exemplar(lesson) for lesson in ordered if lesson.credit > 0]
         learner.hold(condense(kept, capacity))
         learner.instant.train(list(learner.exemplars.values()), learner.uses_instant)
@@ -163,8 +202,8 @@ class Learner:
         if known is not None and self._reweighted(known, lesson):
             return
         if known is not None:
-            self._undo(lesson.number, known)
-        self._count(lesson, known)
+            self.undo(lesson.number, known)
+        self.count(lesson, known)
         if lesson.credit > 0:
             self._hold(self._exemplar(lesson))
             if self.uses_instant:
@@ -179,7 +218,7 @@ class Learner:
         """
         known = [(number, fact) for number in numbers if (fact := self.facts.get(number)) is not None]
         for number, fact in known:
-            self._undo(number, fact)
+            self.undo(number, fact)
         self.changes += len(known)
         return len(known)
 
@@ -240,8 +279,14 @@ class Learner:
         self.bank.add(one.number, one.request, one.answer, one.weight)
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
-    def _count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Add the lesson to baselines, prior and gate; the gate receives only what is new since `before`."""
+    def count(self, lesson: Lesson, before: Fact | None = None) -> None:
+        """Add the lesson to facts, baselines, prior and gate; the gate receives only what is new since `before`.
+
+        >>> learner = Learner(ndim=4)
+        >>> learner.count(lesson)
+        >>> learner.credited, len(learner.exemplars)
+        (1, 0)
+        """
         self.facts[lesson.number] = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         self.baselines.add(lesson.kind, lesson.quality)
         for memory in lesson.used:
@@ -251,7 +296,14 @@ class Learner:
         if before is None or before.contest is None:
             self.gate.observe(lesson.contest)
 
-    def _undo(self, number: int, fact: Fact) -> None:
+    def undo(self, number: int, fact: Fact) -> None:
+        """Remove a lesson with its exemplar, except from the gate.
+
+        >>> learner = Learner.from_lessons(4, [lesson])
+        >>> learner.undo(1, learner.facts[1])
+        >>> learner.credited
+        0
+        """
         self._bank_places = None
         del self.facts[number]
         self.baselines.remove(fact.kind, fact.quality)

@@ -133,6 +133,7 @@ def print_status(found: SonaStatus) -> None:
     """Print the learner's status as text."""
     figures = {
         "mode": _MODES[found.mode],
+        "engine": found.engine or "sona",
         "gate": gate_sentence(found.gate, found.credited) if found.mode == "auto" else "not asked",
         "trajectories": f"{found.trajectories}; lessons with credit: {found.credited}",
         "recalls served": found.served,

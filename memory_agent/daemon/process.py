@@ -36,6 +36,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError
 from memory_agent.layout import Layout, default_data_dir
+from memory_agent.learning import own_engine
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.environment import require_keys
@@ -73,6 +74,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
             raise SettingsError("cluster.listen", reason)
         ObjectStore.open(settings.archive)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host
+    own_engine(settings.learning)
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.consolidation import Consolidation
+from memory_agent.learning.engine import LearningEngine, own_engine
 from memory_agent.learning.export import export_runs, import_runs, read_export
 from memory_agent.learning.learner import (
     LEARNER_FILE,
@@ -43,6 +44,7 @@ __all__ = [
     "Advice",
     "Consolidation",
     "Entry",
+    "LearningEngine",
     "Outbox",
     "RunRecords",
     "RunSteps",
@@ -58,6 +60,7 @@ __all__ = [
     "names_list",
     "outbox_blob",
     "outbox_in",
+    "own_engine",
     "read_export",
     "remove_patterns",
     "saved_bytes",

@@ -8,7 +8,7 @@ or damaged file. `recall/stages` uses the advice for ranking.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from memory_agent.errors import EncryptionKeyMissingError
+from memory_agent.learning.engine import EngineLearner, own_engine
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.trajectories import RecalledRun
@@ -81,8 +82,9 @@ class UserLearner:
     """Trains, saves and queries the learner of one user. Thread-safe."""
 
     def __init__(self, archive: Archive, settings: LearningSettings) -> None:
-        """Load the saved learner, or relearn it from the runs."""
+        """Load the saved learner, or relearn it from the runs. Raises `SettingsError` for an unknown engine."""
         self.settings = settings
+        self._engine_of = own_engine(settings)
         self.consolidated_at: datetime | None = None
         self._archive = archive
         self._lock = threading.RLock()
@@ -157,7 +159,7 @@ class UserLearner:
             )
 
     def _load(self) -> None:
-        self._learner = load_learner(self._archive.store)
+        self._learner = load_learner(self._archive.store) if self._engine_of is None else None
         if self._learner is None:
             self._relearn()
         else:
@@ -171,10 +173,15 @@ class UserLearner:
             for run, told in all_lessons(snapshot):
                 lessons += told
                 runs[run_number(told[0].number)] = _recalled(run)
-        learner = None if state.ndim is None else Learner.from_lessons(state.ndim, lessons)
+        learner = None if state.ndim is None else self._taught(state.ndim, lessons)
         with self._lock:
             self._learner, self._moment, self._runs = learner, moment, runs
         return learner
+
+    def _taught(self, ndim: int, lessons: Sequence[Lesson]) -> Learner:
+        if self._engine_of is None:
+            return Learner.from_lessons(ndim, lessons)
+        return EngineLearner(ndim, self._engine_of, lessons)
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
         """Learn the changed runs; return False if a run is gone or unknown, so that all must be relearned."""
@@ -200,7 +207,8 @@ class UserLearner:
     def _save(self, learner: Learner | None) -> None:
         with suppress(OSError, EncryptionKeyMissingError):  # only a cache
             if learner is not None and self._moment is not None:
-                save_learner(self._archive.store, learner, self._moment)
+                if self._engine_of is None:
+                    save_learner(self._archive.store, learner, self._moment)
                 self._saved = self._moment
 
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:

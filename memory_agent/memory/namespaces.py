@@ -58,6 +58,7 @@ class Sona:
                 gain_high=None if gain is None else gain.high,
                 consolidated_at=self._learner.consolidated_at,
                 state_bytes=saved_bytes(store.folder),
+                engine=self._learner.settings.engine,
             )
 
     def reset(self) -> int:

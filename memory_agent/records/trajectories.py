@@ -148,7 +148,7 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the learner. `mode` is the setting, and `served` counts recalls by the arm that ranked them.
+    """The state of the learner. `mode` and `engine` are settings, and `served` counts recalls by the arm that ranked.
 
     `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval, or None before
     the first contest. `consolidated_at` is None before the first consolidation.
@@ -167,6 +167,7 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     gain_high: float | None
     consolidated_at: datetime | None
     state_bytes: int
+    engine: str = ""
 
 
 class RecalledRun(msgspec.Struct, frozen=True, kw_only=True):

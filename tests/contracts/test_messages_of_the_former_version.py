@@ -123,6 +123,7 @@ ADDED = {
     "ndim",
     "total",
     "cached_from",
+    "engine",
 }
 """Fields of records, statistics and answers that the former version did not have."""
 

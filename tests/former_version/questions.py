@@ -109,7 +109,7 @@ ADDED = frozenset({
     "type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "failed",
     "runs", "shared_steps", "failed_steps", "is_cancelled",
     "conclusions", "shared", "unpublished", "orgs", "tier", "passage_at", "offers", "ratings",
-    "schema_version", "created_at", "rebuilt_at", "ndim", "total", "cached_from",
+    "schema_version", "created_at", "rebuilt_at", "ndim", "total", "cached_from", "engine",
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")

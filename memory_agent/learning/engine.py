@@ -1,0 +1,140 @@
+"""The learning engine of a memory: `sona`, or a caller's own behind the same protocol.
+
+Whichever engine learns, the gate of `sona` decides from the runs whether its ranking may answer, and the engine's state
+is derived from the lessons, so that forgetting a lesson forgets it everywhere. An engine of a caller is not saved but
+trained again when the memory is opened. If it fails, answers are ranked as usual until then.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+
+from memory_agent.errors import SettingsError
+from memory_agent.records.embedded import Embedding
+from memory_agent.settings import LearningSettings
+from relay.log import log
+from sona import REACH, Adaptation, Learner, Lesson
+
+OURS = "sona"
+
+
+class LearningEngine(Protocol):
+    """Learns from lessons which memories help with which queries. One thread calls it at a time.
+
+    Its state must be a function of the lessons that it was taught and has not forgotten. `sona.Learner` is one.
+    """
+
+    def learn(self, lesson: Lesson) -> None:
+        """Add a lesson, or replace the lesson that has its number."""
+        ...
+
+    def forget(self, numbers: Iterable[int]) -> int:
+        """Undo the lessons with these numbers; return how many were known."""
+        ...
+
+    def adapt(self, query: Embedding) -> Adaptation | None:
+        """Return the effect on the ranking of a query, (d,) of unit length, or None. `sona.Adaptation.of` makes one.
+
+        Memories and lessons are named by their numbers in the lessons.
+        """
+        ...
+
+
+EngineOf = Callable[[int], LearningEngine]
+"""Returns a new engine for vectors of this dimension."""
+
+
+def own_engine(settings: LearningSettings) -> EngineOf | None:
+    """Return what creates the caller's own engine, or None for `sona`. Raises `SettingsError`."""
+    if settings.engine == OURS:
+        return None
+    module, _, name = settings.engine.partition(":")
+    try:
+        engine_of = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError("learning.engine", f"{settings.engine} cannot be imported: {error}") from error
+    if not callable(engine_of):
+        raise SettingsError("learning.engine", f"{settings.engine} is not a class or function")
+    made: EngineOf = engine_of
+    return made
+
+
+class EngineLearner(Learner):
+    """A learner whose gate, baselines and counts are those of `sona`, and whose ranking is a caller's engine's."""
+
+    def __init__(self, ndim: int, engine_of: EngineOf, lessons: Iterable[Lesson] = ()) -> None:
+        """Teach a new engine these lessons, in the order of their numbers."""
+        super().__init__(ndim)
+        self._engine: LearningEngine | None = None
+        with _Guard(self):
+            self._engine = engine_of(ndim)
+        for lesson in sorted(lessons, key=lambda lesson: lesson.number):
+            self.learn(lesson)
+        self.changes = 0
+
+    def learn(self, lesson: Lesson) -> None:
+        """As `Learner.learn`."""
+        self.changes += 1
+        known = self.facts.get(lesson.number)
+        if known is not None:
+            self.undo(lesson.number, known)
+        self.count(lesson, known)
+        if self._engine is not None:
+            with _Guard(self):
+                self._engine.learn(lesson)
+
+    def forget(self, numbers: Iterable[int]) -> int:
+        """As `Learner.forget`."""
+        gone = list(numbers)
+        if self._engine is not None:
+            with _Guard(self):
+                self._engine.forget(gone)
+        return super().forget(gone)
+
+    def adapt(self, query: Embedding) -> Adaptation | None:
+        """As `Learner.adapt`; None once the engine has failed."""
+        if self._engine is None or not self.facts:
+            return None
+        with _Guard(self):
+            found = self._engine.adapt(query)
+            if found is not None:
+                _check(found, self.ndim)
+            return found
+        return None
+
+    def give_up(self, error: Exception) -> None:
+        """Do without the engine, which has failed."""
+        self._engine = None
+        log.error("learning.engine_failed", error=type(error).__name__)
+
+
+class _Guard:
+    """Ends the use of a learner's engine on any error, so that recalls and writes go on."""
+
+    def __init__(self, learner: EngineLearner) -> None:
+        self._learner = learner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._learner.give_up(error)
+        return True
+
+
+def _check(found: Adaptation, ndim: int) -> None:
+    """Raise `ValueError` for an adaptation that no ranking could use."""
+    reached, direction = found.reached, found.direction
+    sizes = {len(reached.memories), len(reached.amounts), len(reached.support)}
+    numbers = np.concatenate([reached.amounts, reached.support, reached.gains, direction, found.similarities])
+    is_ascending = (np.diff(reached.memories) > 0).all()
+    if len(sizes) != 1 or direction.shape != (ndim,) or not is_ascending or not np.isfinite(numbers).all():
+        raise ValueError("the arrays of an adaptation do not fit together")
+    if np.linalg.norm(direction) > REACH * 1.001 or (reached.amounts > 1.0).any():
+        raise ValueError("the values of an adaptation are out of range")
