@@ -56,6 +56,7 @@ class Limits(NamedTuple):
 
 _COPIED_BYTES = 1 << 20
 
+_Versions = dict[str, tuple[int, int]]
 Copy = Callable[[Path], None]
 """Writes a copy of the store's current snapshot into an empty folder (`Store.copy`)."""
 
@@ -91,7 +92,7 @@ class UserArchive:
         self._limits = limits or Limits()
         self._copy: Copy | None = None
         self._derived: Sequence[Path] = ()
-        self._sent_derived: dict[str, int] = {}  # when the archived ones were written
+        self._sent_derived: _Versions = {}
         self._continued: tuple[Position, ...] = ()  # the objects of earlier owners that bases name
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
@@ -123,7 +124,7 @@ class UserArchive:
             self._drop_pending()
             return
         self._continued, self._digest = (continues.position, *continues.continued), continues.digest
-        self._sent_derived = _written_ns(derived)
+        self._sent_derived = _versions(derived)
         self._snapshot_bytes = continues.snapshot_bytes
         self._increments, self._increment_bytes = continues.increments, continues.increment_bytes
         self._unsent = self._made("base", base_body(continues.position))
@@ -151,8 +152,8 @@ class UserArchive:
         with self._flushing, ExitStack() as stack:
             self._require_owner()
             is_due = self._is_snapshot_due()
-            written = _written_ns(self._derived)
-            derived = self._linked(stack) if is_due or written != self._sent_derived else []
+            versions = _versions(self._derived)
+            derived = self._linked(stack) if is_due or versions != self._sent_derived else []
             if self._unsent is not None and not is_due:
                 self._send(*self._unsent)
             pending = None if is_due else self._take_pending()
@@ -163,7 +164,7 @@ class UserArchive:
             if self._has_older and not self._continued:
                 with suppress(ArchiveUnavailableError):
                     self._remove_older()
-            self._send_derived(derived, written)
+            self._send_derived(derived, versions)
             return self._last
 
     def renew(self) -> Position:
@@ -252,13 +253,15 @@ class UserArchive:
             return []
         return list(folder.iterdir())
 
-    def _send_derived(self, links: Sequence[Path], written: dict[str, int]) -> None:
-        """Archive derived files beside the last object. If that fails, the next flush repeats it."""
+    def _send_derived(self, links: Sequence[Path], versions: _Versions) -> None:
+        """Archive derived files beside the last object. If that fails, the next version or snapshot repeats it: callers
+        of `flush` wait, and a large upload may take until the deadline.
+        """
+        if links:
+            self._sent_derived = versions
         with suppress(ArchiveUnavailableError):
             for link in links:
                 self._objects.put(self._epoch, derived_name(self._last.number, link.name), link)
-            if links:
-                self._sent_derived = written
 
     def _stored(self, name: str) -> bytes | None:
         """Return an object that exists: by another machine, or by an earlier attempt whose reply was lost."""
@@ -346,9 +349,14 @@ class UserArchive:
         self._has_older, self._sent_derived = False, {}
 
 
-def _written_ns(files: Sequence[Path]) -> dict[str, int]:
-    """Return when each file was written, by name, without missing files."""
-    return {file.name: file.stat().st_mtime_ns for file in files if file.exists()}
+def _versions(files: Sequence[Path]) -> _Versions:
+    """Return the versions of files that are replaced as a whole, by name, without missing files."""
+    found = {}
+    for file in files:
+        with suppress(FileNotFoundError):
+            status = file.stat()
+            found[file.name] = status.st_ino, status.st_mtime_ns
+    return found
 
 
 def _is_seal(name: str, size_bytes: int) -> bool:

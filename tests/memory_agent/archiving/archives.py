@@ -111,6 +111,12 @@ class Owner:
         with self.environment.write() as transaction:
             transaction.put(database, key, value)
 
+    def write_columns(self, text: str) -> None:
+        """Replace the derived file."""
+        new = self.columns.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.columns)
+
     def contents(self) -> Contents:
         return contents(self.environment)
 

@@ -94,20 +94,20 @@ def test_a_state_is_restored_with_the_newest_derived_file_that_belongs_to_it(tmp
         former.archive.flush()
         assert derived(objects, tmp_path / "without") is None
         for number in range(2):
-            former.columns.write_text(f"columns {number}")
+            former.write_columns(f"columns {number}")
             former.put("one", b"key", b"value %d" % number)
             former.archive.flush()
         former.put("one", b"key", b"value 2")
         former.archive.flush()
         assert derived(objects, tmp_path / "b") == "columns 1"
         restored = restore(objects, USER, tmp_path / "c" / "records")
-        former.columns.write_text("columns of a late owner")
+        former.write_columns("columns of a late owner")
         former.put("one", b"key", b"a late value")
         former.archive.flush()
     with Owner(objects, tmp_path / "c", 2, restored, RARE) as owner:
         owner.archive.flush()
         assert derived(objects, tmp_path / "d") == "columns 1"
-        owner.columns.write_text("columns 2")
+        owner.write_columns("columns 2")
         owner.archive.flush()
     assert derived(objects, tmp_path / "e") == "columns 2"
 
@@ -115,7 +115,7 @@ def test_a_state_is_restored_with_the_newest_derived_file_that_belongs_to_it(tmp
 def test_a_snapshot_is_followed_by_the_derived_file(tmp_path: Path) -> None:
     objects = local_objects(tmp_path / "archive")
     with Owner(objects, tmp_path / "a", 1) as owner:
-        owner.columns.write_text("columns")
+        owner.write_columns("columns")
         for number in range(FREQUENT.increments + 2):
             owner.put("one", b"key", b"%d" % number)
             owner.archive.flush()
@@ -123,14 +123,19 @@ def test_a_snapshot_is_followed_by_the_derived_file(tmp_path: Path) -> None:
     assert derived(objects, tmp_path / "b") == "columns"
 
 
-def test_a_derived_file_that_the_archive_refuses_is_archived_later(tmp_path: Path) -> None:
+def test_a_derived_file_that_the_archive_refuses_delays_no_further_flush(tmp_path: Path) -> None:
     with Owner(faulty_objects(), tmp_path / "a", 1) as owner:
-        owner.columns.write_text("columns")
+        owner.write_columns("columns 0")
         FaultyFileSystem.faults[:] = ["none", "refused"]
         owner.archive.flush()
-        assert derived(faulty_objects(), tmp_path / "b") is None
+        FaultyFileSystem.faults[:] = ["refused"]
         owner.archive.flush()
-    assert derived(faulty_objects(), tmp_path / "c") == "columns"
+        assert FaultyFileSystem.faults == ["refused"], "nothing was uploaded"
+        FaultyFileSystem.faults.clear()
+        assert derived(faulty_objects(), tmp_path / "b") is None
+        owner.write_columns("columns 1")
+        owner.archive.flush()
+    assert derived(faulty_objects(), tmp_path / "c") == "columns 1"
 
 
 def test_a_user_without_archive_has_nothing_to_restore(tmp_path: Path) -> None:
