@@ -151,7 +151,12 @@ class UserFiles:
         """
         folder = user_folder(self._data_dir, user_id)
         if folder.exists():
-            self._write_marker(folder, _Marker(epoch=epoch - 1, is_left=True))
+            try:
+                self._write_marker(folder, _Marker(epoch=epoch - 1, is_left=True))
+            except StoreError:  # a full disk
+                if self.is_home:
+                    raise
+                self._remove_marker(folder)  # without it, the files do not count either
             self._delete(folder)
 
     def discard_archive(self, user_id: str, epoch: int) -> None:
@@ -188,7 +193,7 @@ class UserFiles:
     def settle(self, user_id: str, placement: Placement) -> None:
         """Delete the archive of a user whose files are at home, where the user was placed. Raises as `prepare`."""
         self.discard_archive(user_id, placement.epoch + 1)
-        (user_folder(self._data_dir, user_id) / _MARKER_FILE).unlink(missing_ok=True)
+        self._remove_marker(user_folder(self._data_dir, user_id))
 
     def _is_at_home(self, folder: Path, placement: Placement) -> bool:
         marker = self._marker(folder)
@@ -221,6 +226,12 @@ class UserFiles:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_private(folder / _MARKER_FILE, msgspec.json.encode(marker))
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror}") from error
+
+    def _remove_marker(self, folder: Path) -> None:
+        try:
+            (folder / _MARKER_FILE).unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror}") from error
 

@@ -135,7 +135,8 @@ def _print_status(status: DaemonStatus) -> None:
     if status.nodes:
         columns = ("name", "address", "state", "users", "cores", "joined")
         machines = [
-            (node.name, node.address, node.state, node.users, node.cores, node.joined_at) for node in status.nodes
+            (node.name, node.address, "full" if node.is_full else node.state, node.users, node.cores, node.joined_at)
+            for node in status.nodes
         ]
         print_table("machines", columns, machines)
         click.echo()

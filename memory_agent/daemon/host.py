@@ -21,6 +21,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from memory_agent.archiving import UserFiles, copy_records, fetch_home
+from memory_agent.daemon.disk_room import DiskRoom
 from memory_agent.daemon.lease import Lease
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import INTENT_FILE
@@ -251,6 +252,7 @@ class MemoryHost:
         self._files = files
         self._lease = lease
         self._epochs: dict[str, int] = {}
+        self._room = DiskRoom(data_dir, settings.store.reserve_bytes)
         self._data_dir = data_dir
         self._settings = settings
         self._embedder = embedder
@@ -356,10 +358,10 @@ class MemoryHost:
         for memory in self._awake_memories() if fill_vectors else ():
             self._fill_vectors(memory)
 
-    def renew(self, written_s: float, lease_s: float) -> float:
-        """Renew the lease (`Lease.renew`)."""
+    def renew(self, written_s: float, lease_s: float) -> tuple[float, bool]:
+        """Renew the lease (`Lease.renew`); return the current time, and whether the disk has room."""
         assert self._lease is not None
-        return self._lease.renew(written_s, lease_s)
+        return self._lease.renew(written_s, lease_s), self._room.check()
 
     def archive(self, user_id: str) -> Position:
         """Archive everything that was written to the open memory of a user; return the state of the archive.
@@ -391,7 +393,7 @@ class MemoryHost:
                 memory = self._memories.pop(user_id, None)
                 if memory is not None:
                     memory.abandon()
-                    self._forget(user_id)
+                self._forget(user_id)
                 self._files.discard(user_id, epoch)
 
     def discard_archive(self, user_id: str, epoch: int) -> None:
@@ -522,7 +524,10 @@ class MemoryHost:
         A full disk does not count: the memory still answers, and reopening it would need space. Holds the lock until
         the memory is closed, because this process owns the store until then.
         """
-        if not isinstance(error, StoreError) or isinstance(error, StoreFullError):
+        if not isinstance(error, StoreError):
+            return
+        self._room.suspect()
+        if isinstance(error, StoreFullError):
             return
         log.error("memory.failed", user_id=user_id, code=error.code)
         with self._lock(user_id):

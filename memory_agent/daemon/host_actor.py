@@ -72,7 +72,7 @@ class HostActor:
         """As `MemoryHost.sleep`."""
         return self._host.sleep(user_id)
 
-    def renew(self, written_s: float, lease_s: float) -> float:
+    def renew(self, written_s: float, lease_s: float) -> tuple[float, bool]:
         """As `MemoryHost.renew`."""
         return self._host.renew(written_s, lease_s)
 

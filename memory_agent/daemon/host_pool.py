@@ -40,13 +40,23 @@ class HostPool:
     """
 
     def __init__(
-        self, supervisor: Supervisor, spares_kept: int, cluster: Topology | None, on_lost: Callable[[str], None]
+        self,
+        supervisor: Supervisor,
+        spares_kept: int,
+        cluster: Topology | None,
+        on_lost: Callable[[str], None],
+        on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` receives the name of a host in use on another node that was lost, with its memories."""
+        """`on_lost` receives the name of a host in use on another node that was lost, with its memories.
+
+        `on_full` receives the name of a node whose disk has no room any more.
+        """
         self._supervisor = supervisor
         self._spares_kept = spares_kept
         self._cluster = cluster
         self._on_lost = on_lost
+        self._on_full = on_full
+        self._full: set[str] = set()
         self._used: dict[str, Host] = {}
         self._spares: list[Host] = []
         self._leases: dict[Host, asyncio.Task[None]] = {}
@@ -57,6 +67,13 @@ class HostPool:
 
     def nodes(self) -> dict[str, int]:
         """Return the cores of the nodes that may receive users now, with the daemon's own."""
+        return {node: cores for node, cores in self._reached().items() if node not in self._full}
+
+    def full_nodes(self) -> set[str]:
+        """Return the nodes that would receive users if their disk had room."""
+        return self._full & self._reached().keys()
+
+    def _reached(self) -> dict[str, int]:
         if self._cluster is None:
             return {HOME: 1}
         now_s = time.monotonic()
@@ -168,7 +185,22 @@ class HostPool:
     async def _keep_lease(self, host: Host) -> None:
         assert self._cluster is not None
         nodes = self._cluster.nodes
+
+        async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
+            now_s, has_room = await host.renew(written_s, lease_s, timeout_s)
+            self._note_room(host.node, has_room=has_room)
+            return now_s
+
         await keep_lease(
-            host.renew, self._cluster.lease_s, is_gone=lambda: host.is_gone, may_start=lambda: host.node in nodes()
+            renew, self._cluster.lease_s, is_gone=lambda: host.is_gone, may_start=lambda: host.node in nodes()
         )
         self._forget(host)
+
+    def _note_room(self, node: str, *, has_room: bool) -> None:
+        if has_room and node in self._full:
+            log.info("node.has_room", node=node)
+            self._full.remove(node)
+        elif not has_room and node not in self._full:
+            log.warning("node.full", node=node)
+            self._full.add(node)
+            self._on_full(node)

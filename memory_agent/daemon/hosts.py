@@ -27,7 +27,7 @@ from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.directory import Directory, chosen_node
 from memory_agent.daemon.host_pool import HostPool, Topology
 from memory_agent.daemon.supervisor import Host, Supervisor
-from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, StoreError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.placement import HOME
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
@@ -93,7 +93,8 @@ class Hosts:
         self._watchers: list[Watcher] = []
         self._recoveries: dict[str, asyncio.Future[Any]] = {}
         self._settings = settings
-        self._pool = HostPool(supervisor, capacity.spare_hosts, cluster, self._lose_users)
+        self._pool = HostPool(supervisor, capacity.spare_hosts, cluster, self._lose_users, self._leave_full)
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         apart = {SHARED_USER: _OF_SHARED}
         self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts, apart)
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
@@ -234,6 +235,24 @@ class Hosts:
             async with asyncio.timeout(_WAKE_DEADLINE_MS / 1000):
                 await host.endpoints()
 
+    def full_nodes(self) -> set[str]:
+        """Return the other nodes whose disk has no room. They receive no users."""
+        return self._pool.full_nodes()
+
+    def _leave_full(self, node: str) -> None:
+        """Let the users on a node without room wake elsewhere."""
+        if node not in self._leaving:
+            self._leaving[node] = asyncio.create_task(self._drain_full(node))
+            self._leaving[node].add_done_callback(lambda _: self._leaving.pop(node))
+
+    async def _drain_full(self, node: str) -> None:
+        try:
+            await self.drain(node)
+        except MemoryAgentError as error:
+            log.warning("node.not_drained", node=node, code=error.code)
+        if node in self.full_nodes():
+            self._pool.any_on(node)  # reports when there is room again
+
     async def wake(self, user_id: str, deadline_ms: float) -> None:
         """Wake the user, or do nothing if it is awake. Raises the same errors as `call`, and errors from opening the
         memory.
@@ -282,6 +301,8 @@ class Hosts:
         longer than a recall may wait, the user stays until the next round.
         """
         await self._balance_nodes()
+        for node in self.full_nodes():
+            self._leave_full(node)
         user_id = self._directory.misplaced(time.monotonic())
         if user_id is None:
             return
@@ -467,11 +488,15 @@ class Hosts:
         """Let the users of a lost host wake on another host, or on another node."""
         for user_id in self._directory.users_of(host_name):
             self._directory.leave(user_id)
-            waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
-            if waits:
-                recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
-                recovery.add_done_callback(partial(self._recovered, user_id))
+            self._recover(user_id)
         self._changed.set()
+
+    def _recover(self, user_id: str) -> None:
+        """Begin to deliver again what was not archived of a user."""
+        waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
+        if waits:
+            recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
+            recovery.add_done_callback(partial(self._recovered, user_id))
 
     def _recovered(self, user_id: str, recovery: asyncio.Future[Any]) -> None:
         if self._recoveries.get(user_id) is recovery:
@@ -513,7 +538,8 @@ class Hosts:
             if position is not None:
                 placements.note_archived(user_id, position)
         moved = placements.move(user_id, node)
-        if former is not None and former.node in self._pool.nodes() and former.node != node:  # not lost just now
+        reached = self._pool.nodes().keys() | self.full_nodes()
+        if former is not None and former.node in reached and former.node != node:  # not lost just now
             try:
                 await self._pool.any_on(former.node).discard(user_id, moved.epoch, timeout_s)
             except MemoryAgentError as error:  # files that do not count any more
@@ -526,29 +552,35 @@ class Hosts:
         return msgspec.structs.replace(request, placement=self._cluster.placements.of(request.user_id))
 
     async def _close(self, user_id: str) -> None:
-        """Put a user to sleep. Raises `UnavailableError` if the user is on another node and cannot be archived."""
+        """Put a user to sleep. Raises `UnavailableError` if the user is on another node and cannot be archived.
+
+        If that node has no room to archive, its files are given up, as if it were lost.
+        """
         if user_id not in self._directory:
             return
         host, is_away = self._host_now(user_id), self.is_away(user_id)
-        is_usable = host is not None and await self._sleeps(host, user_id)
-        if is_away and host is not None and (host.is_gone or not is_usable):
+        fault = None if host is None else await self._sleep(host, user_id)
+        is_given_up = isinstance(fault, StoreError) and host is not None and host.node in self.full_nodes()
+        if is_away and host is not None and (host.is_gone or (fault is not None and not is_given_up)):
             raise UnavailableError(f"{user_id} could not be archived")
         if self._cluster is not None:
             self._cluster.placements.save(user_id)
         unused = self._directory.leave(user_id)
-        if is_away and host is not None:
+        if is_given_up:
+            self._recover(user_id)
+        elif is_away and host is not None:
             for watcher in self._watchers:
                 watcher.saved(user_id)
         if unused is not None:
-            self._pool.release(unused, is_usable=is_usable)
+            self._pool.release(unused, is_usable=host is not None and fault is None)
 
-    async def _sleeps(self, host: Host, user_id: str) -> bool:
-        """Close the memory of `user_id`; return whether this succeeded."""
+    async def _sleep(self, host: Host, user_id: str) -> MemoryAgentError | None:
+        """Close the memory of `user_id`; return the error if this failed."""
         try:
             position = await host.sleep(user_id, _SLEEP_TIMEOUT_S)
         except MemoryAgentError as error:
             log.warning("memory.not_slept", user_id=user_id, code=error.code)
-            return False
+            return error
         if position is not None:
             self._in_cluster.placements.note_archived(user_id, position)
-        return True
+        return None

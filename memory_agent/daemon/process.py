@@ -220,7 +220,9 @@ class Daemon:
         with contextlib.suppress(RelayError):
             stats = await self._components.journal.stats()
             journal = {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
-        hosts = await self._components.hosts.pids()
+        users = self._components.hosts
+        hosts = await users.pids()
+        full = users.full_nodes()
         own = os.getpid()
         parts = [
             PartStatus(name="daemon", state="running", pid=own, resident_bytes=resident_bytes(own)),
@@ -235,7 +237,7 @@ class Daemon:
             uptime_s=round(time.monotonic() - self._started_s, 1),
             endpoints=self._endpoints,
             parts=tuple(parts),
-            active_users=tuple(user for user in self._components.hosts.awake() if user != SHARED_USER),
+            active_users=tuple(user for user in users.awake() if user != SHARED_USER),
             journal=journal,
             dispatched={**self._components.dispatcher.counts, "lag": self._components.dispatcher.lag()},
             recalls=self._components.service.recall_latency.summary(),
@@ -244,7 +246,7 @@ class Daemon:
             triggers=self._components.reactor.status(),
             form=self._supervisor.form,
             nodes=tuple(
-                msgspec.structs.replace(node, users=self._components.hosts.count_on(node.name))
+                msgspec.structs.replace(node, users=users.count_on(node.name), is_full=node.name in full)
                 for node in self._nodes.all()
             ),
         )

@@ -464,9 +464,10 @@ class ActorHost(Host):
         position: Position | None = await self._call("control", "sleep", timeout_s, user_id)
         return position
 
-    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
+    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> tuple[float, bool]:
         """As `Host.renew`."""
-        return float(await self._call("lease", "renew", timeout_s, written_s, lease_s))
+        now_s, has_room = await self._call("lease", "renew", timeout_s, written_s, lease_s)
+        return float(now_s), bool(has_room)
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:
         """As `Host.archive`."""

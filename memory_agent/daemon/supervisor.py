@@ -151,8 +151,8 @@ class Host(ABC):
         Raises the same errors as `keep_up`, and `ArchiveUnavailableError` if the memory is closed, but not archived.
         """
 
-    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
-        """Renew the host's lease (`lease.Lease.renew`). Raises the same errors as `keep_up`."""
+    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> tuple[float, bool]:
+        """Renew the host's lease (`MemoryHost.renew`). Raises the same errors as `keep_up`."""
         raise self._outside_cluster()
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:

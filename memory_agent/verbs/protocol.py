@@ -174,7 +174,10 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Another machine of the daemon's cluster. `address` is its IP address, `users` the number of awake users on it."""
+    """Another machine of the daemon's cluster. `address` is its IP address, `users` the number of awake users on it.
+
+    `is_full`: whether its disk has no room, so that it receives no users.
+    """
 
     name: str
     address: str
@@ -183,6 +186,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     joined_at: datetime
     state: Literal["joining", "up", "leaving"] = "up"
     users: int = 0
+    is_full: bool = False
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):

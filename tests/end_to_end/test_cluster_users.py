@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -13,12 +14,13 @@ import pytest
 
 from memory_agent import MemoryClient
 from relay import Publisher, relay_endpoints
+from tests.crash.disk import CannotMountError, fill, small_disk
 from tests.end_to_end.cluster import NodeProcess, cluster_daemon, nodes, place, until
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_MS = 60_000.0
+DISK_BYTES = 48 << 20
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +36,15 @@ def daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def machines(daemon: DaemonProcess) -> Iterator[dict[str, NodeProcess]]:
+    """Two machines. The folder of `w2` is a small disk if that can be mounted."""
     found: dict[str, NodeProcess] = {}
-    with short_folder() as one, short_folder() as two:
+    with ExitStack() as stack:
+        one, two = (Path(stack.enter_context(short_folder())) for _ in range(2))
+        with suppress(CannotMountError):
+            two = stack.enter_context(small_disk(two / "disk", DISK_BYTES))
         try:
             for name, folder, address in (("w1", one, "127.0.0.3"), ("w2", two, "127.0.0.4")):
-                found[name] = NodeProcess(daemon, Path(folder), name, address)
+                found[name] = NodeProcess(daemon, folder, name, address)
                 found[name].start()
             yield found
         finally:
@@ -122,6 +128,28 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
     until(lambda: not any(host.is_running() for host in hosts), machines["w2"].log)  # killed, or gone with their Ray
     until(lambda: ("w2", "up") in [(node.name, node.state) for node in nodes(daemon)], machines["w2"].log)
     assert Counter(texts(daemon, "frozen")).most_common(1)[0][1] == 1
+
+
+def test_a_machine_with_a_full_disk_is_left_by_its_users_until_it_has_room(
+    daemon: DaemonProcess, machines: dict[str, NodeProcess]
+) -> None:
+    disk = machines["w2"].data_dir
+    if not disk.is_mount():
+        pytest.skip("only root can mount a file system")
+    place(daemon, "crowded", "w2")
+    stored(daemon, "crowded", "staging needs the VPN")
+    published = publish(daemon, "crowded", range(10))
+    handled(daemon)
+    assert (disk / "users" / "crowded" / "records").exists()
+    ballast = fill(disk)
+    until(lambda: ("w2", True) in [(node.name, node.is_full) for node in nodes(daemon)], daemon.log)
+    published += publish(daemon, "crowded", range(10, 15))
+    handled(daemon)
+    assert texts(daemon, "crowded") == sorted(["staging needs the VPN", *published])
+    assert not (disk / "users" / "crowded" / "records").exists()
+    assert "node.full" in daemon.log()
+    ballast.unlink()
+    until(lambda: not any(node.is_full for node in nodes(daemon)), daemon.log)
 
 
 def test_an_erased_user_leaves_nothing_on_any_machine_or_in_the_archive(

@@ -29,7 +29,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError
 from memory_agent.records.memories import MemoryPage, MemoryRecord
 from memory_agent.records.placement import Placement, Position
-from memory_agent.settings import ArchiveSettings, DaemonSettings, Settings
+from memory_agent.settings import ArchiveSettings, DaemonSettings, Settings, StoreSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_reply, encode_fields
 from memory_agent.verbs.table import BY_NAME
@@ -98,7 +98,7 @@ class NodeHost(ThreadHost):
             await asyncio.sleep(0.01)
         return reply
 
-    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> float:
+    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> tuple[float, bool]:
         return await self._reached(timeout_s, lambda: self.memories.renew(written_s, lease_s))
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:
@@ -151,12 +151,18 @@ class Machines:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, names: tuple[str, ...], embedder: Embedder, lease_s: float = 2.0, keys_folder: str = ""
+    folder: Path,
+    names: tuple[str, ...],
+    embedder: Embedder,
+    lease_s: float = 2.0,
+    keys_folder: str = "",
+    store: StoreSettings | None = None,
 ) -> AsyncIterator[tuple[Hosts, Machines, Placements]]:
     """Run `Hosts` over nodes with these names, besides the daemon's own machine."""
     settings = Settings(
         archive=ArchiveSettings(url=f"file://{folder / 'archive'}", timeout_s=10.0),
         encryption=EncryptionSettings(keys_folder=keys_folder),
+        store=store or StoreSettings(),
     )
     machines = Machines(folder, names, embedder, settings)
     capacity = capacity_of(settings.daemon, cores=2, memory_bytes=8 << 30)

@@ -1,0 +1,103 @@
+"""Test machines whose disk is full: small file systems that are filled, and made read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from memory_agent.daemon.disk_room import DiskRoom
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.embedders import Embedder
+from memory_agent.settings import StoreSettings
+from relay import Broker
+from tests.crash.disk import CannotMountError, fill, small_disk
+from tests.memory_agent.daemon.several_nodes import cluster, contents, dispatched, publish, remember
+
+RESERVE_BYTES = 512 << 10
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB, in the folder of the node `one`."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(small_disk(tmp_path / "one", 8 << 20))
+        except CannotMountError as error:
+            pytest.skip(str(error))
+        yield folder
+
+
+def test_a_disk_is_full_below_twice_the_reserve_and_has_room_again_at_eight_times(disk: Path) -> None:
+    room = DiskRoom(disk, RESERVE_BYTES)
+    assert room.check()
+    ballast = fill(disk, 3 * RESERVE_BYTES)
+    assert room.check()
+    ballast.unlink()
+    fill(disk, RESERVE_BYTES)
+    assert not room.check()
+    ballast.unlink()
+    fill(disk, 7 * RESERVE_BYTES)
+    assert not room.check()
+    ballast.unlink()
+    assert room.check()
+
+
+def test_a_disk_that_became_read_only_has_no_room_once_a_write_failed(disk: Path) -> None:
+    room = DiskRoom(disk, RESERVE_BYTES)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert room.check()  # no write has failed yet
+    room.suspect()
+    assert not room.check()
+    assert not room.check()
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    assert room.check()
+
+
+async def until_full(hosts: Hosts, expected: set[str]) -> None:
+    async with asyncio.timeout(30):
+        while hosts.full_nodes() != expected:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("left_bytes", [0, RESERVE_BYTES], ids=["to the last byte", "to the reserve"])
+def test_users_of_a_node_with_a_full_disk_move_with_everything_and_none_come_until_it_has_room(
+    broker: Broker, disk: Path, tmp_path: Path, embedder: Embedder, left_bytes: int
+) -> None:
+    async def go() -> None:
+        store = StoreSettings(reserve_bytes=RESERVE_BYTES)
+        async with (
+            cluster(tmp_path, ("one", "two"), embedder, lease_s=6.0, store=store) as (hosts, machines, placements),
+            dispatched(broker, tmp_path, hosts, 3600.0) as (dispatcher, _),
+        ):
+            users = ("alice", "bob")
+            for user_id in users:
+                placements.move(user_id, "one")
+                await remember(hosts, user_id, "staging needs the VPN")
+                await asyncio.to_thread(publish, broker, user_id, range(10))
+            await dispatcher.wait({"bob": 20}, 30.0)
+            ballast = fill(disk, left_bytes)
+            await until_full(hosts, {"one"})
+            await asyncio.to_thread(publish, broker, "alice", range(10, 15))
+            await dispatcher.wait({"alice": 25}, 60.0)
+            for user_id, expected in (("alice", 16), ("bob", 11)):
+                texts = await contents(hosts, user_id)
+                assert len(texts) == len(set(texts)) == expected
+                assert placements.of(user_id).node != "one"
+                assert machines.nodes["one"].files_of(user_id) == []
+            await remember(hosts, "carol", "the least loaded node would be one")
+            assert placements.of("carol").node != "one"
+            ballast.unlink()
+            await until_full(hosts, set())
+            placements.move("dave", "one")
+            await remember(hosts, "dave", "staging needs the VPN")
+            assert placements.of("dave").node == "one"
+
+    with capture_logs() as logs:
+        asyncio.run(go())
+    assert [log["event"] for log in logs if log["event"].startswith("node.")] == ["node.full", "node.has_room"]
