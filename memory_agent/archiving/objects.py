@@ -226,7 +226,7 @@ class Objects:
             self._start(work)
             result, failure = done.get(timeout=max(0.001, deadline_s - time.monotonic()))
         except Empty as error:
-            raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:g} s") from error
+            raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:.3g} s") from error
         if failure is None:
             return result  # type: ignore[return-value]
         if may_be_missing and isinstance(failure, FileNotFoundError):
