@@ -1,6 +1,7 @@
 """Test a rolling upgrade: daemon and machine run different versions side by side while events are published.
 
 The next version is a copy of the packages with another version number and a setting that this version does not have.
+Everything at rest is encrypted, with the same keys on both machines.
 """
 
 from __future__ import annotations
@@ -138,14 +139,20 @@ class Upgrade:
             assert texts == sorted([*stored, *self.events.acknowledged[user_id]])
 
 
+def files_with(text: bytes, *folders: Path) -> list[Path]:
+    found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert any("archive" in file.parts for file in found)
+    return [file for file in found if text in file.read_bytes()]
+
+
 def _path(process: psutil.Process) -> str:
     return str(process.environ().get("PYTHONPATH"))
 
 
 def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_doubling_an_event() -> None:
-    with short_folder() as home, short_folder() as folder, short_folder() as packages:
+    with short_folder() as home, short_folder() as folder, short_folder() as packages, short_folder() as keys:
         words = make_next_version(Path(packages))
-        daemon = cluster_daemon(Path(home), "daemon.dedicated_hosts=0")
+        daemon = cluster_daemon(Path(home), "daemon.dedicated_hosts=0", f"encryption.keys_folder={keys}")
         node = None
         try:
             daemon.start()
@@ -161,6 +168,7 @@ def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_d
                 upgrade.replace_daemon(VERSION)
                 upgrade.use(VERSION, NEXT)
             upgrade.require_each_event_once()
+            assert files_with(b"flickers", Path(home), Path(folder)) == []
         finally:
             if node is not None:
                 node.kill()

@@ -12,17 +12,25 @@ import pytest
 from dispatching import dispatching
 
 from memory_agent.archiving import is_away
-from memory_agent.care import export_user, make_backup, restore_user, verify_folder
+from memory_agent.care import destroy_user_key, export_user, make_backup, restore_user, verify_folder
 from memory_agent.care.offline import open_memory
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import INTENT_FILE
-from memory_agent.errors import ArchiveDamagedError, ArchiveUnavailableError, SettingsError, UnavailableError
+from memory_agent.errors import (
+    ArchiveDamagedError,
+    ArchiveUnavailableError,
+    EncryptionKeyMissingError,
+    SettingsError,
+    UnavailableError,
+)
 from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import NOT_DONE, encode_fields
 from memory_agent.verbs.table import BY_NAME
 from relay import AsyncSubscriber, Broker
 from tests.memory_agent.daemon.several_nodes import NodeHost, cluster, contents, dispatched, publish, remember
+
+NOW = datetime(2026, 2, 16, tzinfo=UTC)
 
 
 def test_what_was_acknowledged_on_a_lost_node_is_found_on_another(tmp_path: Path, embedder: Embedder) -> None:
@@ -212,22 +220,57 @@ def test_a_host_without_a_lease_gives_no_answer(tmp_path: Path, embedder: Embedd
     asyncio.run(go())
 
 
-def test_encrypted_memories_move_and_are_encrypted_everywhere(tmp_path: Path, embedder: Embedder) -> None:
-    secret = "staging needs the VPN"
+def test_an_encrypted_user_moves_is_lost_and_returns_and_is_unreadable_once_its_key_is_destroyed(
+    broker: Broker, tmp_path: Path, embedder: Embedder
+) -> None:
+    secret, folders = b"staging needs the VPN", [tmp_path / name for name in ("home", "one", "two", "archive")]
 
-    async def go() -> None:
-        keys = tmp_path / "keys"
-        async with cluster(tmp_path, ("one", "two"), embedder, keys_folder=str(keys)) as (hosts, machines, placements):
-            placements.move("alice", "one")
-            await remember(hosts, "alice", secret)
-            machines.nodes["one"].pause()
-            assert await contents(hosts, "alice") == [secret]
+    def plain() -> list[str]:
+        """Return the files that contain text of the users; the test's journal is not encrypted."""
+        found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+        assert len(found) > len(folders)
+        contents = {str(file): file.read_bytes() for file in found}
+        return [name for name, content in contents.items() if secret in content or b"check lamp" in content]
+
+    async def go() -> Settings:
+        keys = str(tmp_path / "keys")
+        async with (
+            cluster(tmp_path, ("one", "two"), embedder, keys_folder=keys) as (hosts, machines, placements),
+            dispatched(broker, tmp_path, hosts, 3600.0) as (dispatcher, _),
+        ):
+            for user_id in ("alice", "bob"):
+                placements.move(user_id, "one")
+                await remember(hosts, user_id, secret.decode())
+            await asyncio.to_thread(publish, broker, "alice", range(10))
+            await dispatcher.wait({"alice": 10}, 30.0)
             async with hosts.kept_asleep("alice"):
-                await hosts._move("alice", "two" if not hosts.is_away("alice") else "")
-            assert await contents(hosts, "alice") == [secret]
+                await hosts._move("alice", "two")
+            expected = await contents(hosts, "alice")
+            assert len(expected) == 11
+            await asyncio.to_thread(publish, broker, "alice", range(10, 12))  # in no archive
+            await dispatcher.wait({"alice": 12}, 30.0)
+            expected = await contents(hosts, "alice")
+            machines.nodes["two"].pause()
+            assert await contents(hosts, "alice") == expected
+            async with hosts.kept_asleep("alice"):
+                await hosts._move("alice", "one")
+            assert await contents(hosts, "alice") == expected
+            assert (len(expected), placements.of("alice").node) == (13, "one")
+            assert plain() == []
+            destroy_user_key(tmp_path / "home", machines.settings, "alice", NOW, is_served=True)
+            with pytest.raises(EncryptionKeyMissingError):
+                await contents(hosts, "alice")
+            machines.nodes["one"].pause()
+            with pytest.raises(EncryptionKeyMissingError):  # restored elsewhere
+                await contents(hosts, "alice")
+            assert placements.of("alice").node != "one"
+            assert await contents(hosts, "bob") == [secret.decode()]
+            return machines.settings
 
-    asyncio.run(go())
-    assert not any(secret.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    settings = asyncio.run(go())
+    assert plain() == []
+    with pytest.raises(EncryptionKeyMissingError), open_memory(tmp_path / "home", settings, "alice"):
+        pass
 
 
 def test_an_unfinished_erasure_keeps_a_user_at_home(tmp_path: Path, embedder: Embedder) -> None:
@@ -263,14 +306,13 @@ def test_tools_without_a_daemon_reach_users_on_other_nodes(tmp_path: Path, embed
     assert [(part.entries, part.findings) for part in verify_folder(home, settings, lambda *_: None)] == [(1, ())] * 3
     with pytest.raises(SettingsError, match=r"archive\.url"):
         list(verify_folder(home, Settings(), lambda *_: None))
-    now = datetime(2026, 2, 16, tzinfo=UTC)
-    manifest = make_backup(home, tmp_path / "backup", settings, now, lambda *_: None)
+    manifest = make_backup(home, tmp_path / "backup", settings, NOW, lambda *_: None)
     assert [part.entries for part in manifest.parts] == [1] * 3
     assert len(list(export_user(home, settings, "carol", lambda *_: None))) == 2
     with open_memory(home, settings, "alice") as memory:
         assert memory.stats().memories == 1
         memory.remember("staging is reset on Mondays")
-    restore_user(tmp_path / "backup", home, "bob", settings, now, lambda *_: None, replace=True)
+    restore_user(tmp_path / "backup", home, "bob", settings, NOW, lambda *_: None, replace=True)
     for user_id, expected in (("alice", 2), ("bob", 1)):
         assert not is_away(user_folder(home, user_id))
         assert not list((tmp_path / "archive" / "users" / user_id).rglob("*.*"))
