@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -21,7 +22,7 @@ from memory_agent.cli.fields import FURTHER_FILTERS, filter_options
 from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import counted, print_document
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records.memories import MemoryFilter
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _STANDARD_STREAM = Path("-")
 _MOST_PRINTED = 20
+_LOOK_AGAIN_S = 1.0
 
 
 @click.command("export", cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS})
@@ -151,38 +153,74 @@ def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
 
 @click.command("index")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--watch", is_flag=True, help="Keep indexing changes until interrupted.")
 @daemon_options
-def index_documents(target: Target, path: Path) -> None:
+def index_documents(target: Target, path: Path, watch: bool) -> None:
     """Store the sections of the Markdown documents in PATH, a folder or a file, each with its file and heading.
 
     Run it again when documents have changed: changed sections are replaced, removed sections are forgotten, and the
     rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
     unreadable files are reported (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a
-    memory.
+    memory. With --watch, documents that are added, changed, renamed or removed are indexed within seconds; while the
+    daemon or PATH cannot be reached, it waits.
 
     \b
     Examples:
       memory-agent index ./docs
+      memory-agent index ./docs --watch
       memory-agent recall "how do we release?" --type document.section
     """
-    _present(target, _index(target, path))
+    if watch:
+        _watch(target, path)
+    else:
+        _present(target, _index(target, path))
 
 
-def _index(target: Target, path: Path) -> StoredNotes:
+def _watch(target: Target, path: Path) -> None:
+    """Index the whole path, then what changes, until Ctrl-C."""
+    from memory_agent.cli.publish import Interrupts  # imports the relay
+    from memory_agent.notes import DocumentWatch
+
+    watch, is_first, is_failing = DocumentWatch(path.absolute()), True, False
+    with Interrupts() as interrupts:
+        while not interrupts.heard:
+            changed = watch.look()
+            try:
+                if changed or is_first:
+                    _show(target, _index(target, path, None if is_first else changed))
+                    watch.settle(changed)
+                is_first = is_failing = False
+            except MemoryAgentError as error:
+                if not error.retryable:
+                    raise
+                if not is_failing:
+                    note(f"trying again: {error}")
+                is_failing = True
+            interrupts.cut_short(lambda: time.sleep(_LOOK_AGAIN_S))
+    note("no longer watching")
+
+
+def _index(target: Target, path: Path, only: Collection[Path] | None = None) -> StoredNotes:
     """Update the memories of a document, or of every document in a folder, to match its text."""
     from memory_agent import notes
 
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with progress_bars() as report, open_memory(target, "remember") as memory:
-        stored = notes.index_documents(memory, path.absolute(), datetime.now(UTC), report)
-    if not (stored.files or stored.bad):
+        stored = notes.index_documents(memory, path.absolute(), datetime.now(UTC), report, only)
+    if not (stored.files or stored.bad or only):
         note(f"no documents in {path.absolute()}: looked for file names ending in {' or '.join(notes.SUFFIXES)}")
     return stored
 
 
 def _present(target: Target, stored: StoredNotes) -> None:
     """Print the counts of stored notes; exit with code 1 if some were invalid."""
+    _show(target, stored)
+    if stored.bad:
+        raise SystemExit(1)
+
+
+def _show(target: Target, stored: StoredNotes) -> None:
     if target.as_json:
         print_document(stored)
     else:
@@ -193,5 +231,3 @@ def _present(target: Target, stored: StoredNotes) -> None:
         click.echo(
             f"{stored.added} added, {stored.replaced} replaced, {stored.removed} removed, {stored.unchanged} unchanged"
         )
-    if stored.bad:
-        raise SystemExit(1)

@@ -8,11 +8,13 @@ from memory_agent.notes.markdown import SECTION, SUFFIXES, outline, read_markdow
 from memory_agent.notes.note import FILE, Note
 from memory_agent.notes.plain import has_notes, read_plain
 from memory_agent.notes.storing import StoredNotes, index_documents, read_document, store_notes
+from memory_agent.notes.watching import DocumentWatch
 
 __all__ = [
     "FILE",
     "SECTION",
     "SUFFIXES",
+    "DocumentWatch",
     "Note",
     "StoredNotes",
     "has_notes",

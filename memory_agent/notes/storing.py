@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -55,14 +55,18 @@ def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: 
     return stored
 
 
-def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: Report) -> StoredNotes:
+def index_documents(
+    memory: MemoryProvider, root: Path, now: datetime, report: Report, only: Collection[Path] | None = None
+) -> StoredNotes:
     """Update the memories of a document, or of all documents below a folder, to match their sections.
+
+    With `only`, other documents are not read, and their sections retained unless the document is gone.
 
     Forgets removed sections, including those of deleted documents. Retains the sections of documents that cannot be
     read or are in skipped folders such as `.claude`. Idempotent; after an interruption, repeat the call.
     """
     stored, kept, read = StoredNotes(), set[str](), set[str]()
-    files = list(_documents(root))
+    files = [path for path in documents(root) if only is None or path in only]
     for number, path in enumerate(files):
         report("documents", number, len(files))
         notes = _read(path, now)
@@ -109,7 +113,8 @@ def _store(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str, 
         stored.added += note.id not in known
 
 
-def _documents(root: Path) -> Iterator[Path]:
+def documents(root: Path) -> Iterator[Path]:
+    """Yield the documents below a folder, without those in skipped folders; or the root, if it is not a folder."""
     if not root.is_dir():
         yield root
         return

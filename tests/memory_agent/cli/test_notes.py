@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,3 +82,22 @@ def test_a_document_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None
     result = run("import", str(tmp_path / "absent.md"))
     assert (result.exit_code, "Traceback" in result.output) == (1, False)
     assert "absent.md: No such file or directory" in result.stderr
+
+
+def test_index_watches_a_folder_until_it_is_interrupted(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "release.md").write_text("# Release\nTag, then push.")
+    options = ["--data-dir", str(tmp_path / "data"), "--set", "embedder.folder=/nowhere"]
+    command = [sys.executable, "-u", "-m", "memory_agent", "index", str(docs), "--watch", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "1 added, 0 replaced, 0 removed, 0 unchanged\n"
+            (docs / "release.md").rename(docs / "steps.md")
+            assert process.stdout.readline() == "1 added, 0 replaced, 1 removed, 0 unchanged\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, "note: no longer watching\n")
