@@ -173,11 +173,11 @@ def test_a_failed_empty_memory_is_replaced(
     asked: list[Memory] = []
     answer = Memory.stats
 
-    def fail_once(self: Memory) -> MemoryStats:
+    def fail_once(self: Memory, filter: None) -> MemoryStats:
         asked.append(self)
         if len(asked) == 1:
             raise StoreError("EIO")
-        return answer(self)
+        return answer(self, filter)
 
     absent.stats()
     monkeypatch.setattr(Memory, "stats", fail_once)
