@@ -43,6 +43,8 @@ __all__ = [
     "NothingSharedError",
     "ProtocolError",
     "QuotaExceededError",
+    "ProviderError",
+    "ProviderUnavailableError",
     "RateLimitedError",
     "RunBegunError",
     "RunEndedError",
@@ -241,7 +243,7 @@ class ClientSettingsError(MemoryAgentError):
 
 
 class ModelError(MemoryAgentError):
-    """The embedding model is unusable."""
+    """A model is unusable."""
 
     code = "model"
 
@@ -269,6 +271,24 @@ class EmbedderUnavailableError(ModelError):
     """The embedder did not respond in time."""
 
     code = "embedder_unavailable"
+    retryable = True
+
+
+@dataclass(eq=False, repr=False)
+class ProviderError(ModelError):
+    """The API of a model provider refused a call, or its answer cannot be used."""
+
+    code = "provider"
+    template = "{provider}: {reason}"
+
+    provider: str
+    reason: str
+
+
+class ProviderUnavailableError(ProviderError):
+    """The API of a model provider did not answer in time, or asked to be called later."""
+
+    code = "provider_unavailable"
     retryable = True
 
 

@@ -32,6 +32,7 @@ ENGINES = frozenset(
         "starlette",
         "uvicorn",
         "fsspec",
+        "httpx2",
     }
 )
 FACES_OF_RELAY = frozenset(
@@ -41,6 +42,7 @@ FACES_OF_RELAY = frozenset(
         "relay.crypto",
         "relay.disk",
         "relay.errors",
+        "relay.future",
         "relay.locks",
         "relay.log",
         "relay.net",

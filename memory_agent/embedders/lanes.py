@@ -29,11 +29,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from memory_agent.embedders.future import Future
 from memory_agent.embedders.protocol import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
+from relay.future import Future
 
 OWN_GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 """The file that names this process's control groups, and the folder of all of them."""

@@ -17,13 +17,13 @@ from typing import TypeVar
 import msgspec
 
 from memory_agent.embedders import wire
-from memory_agent.embedders.future import Future
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
+from relay.future import Future
 from relay.log import log
 from relay.net import Message, ReplySocket
 

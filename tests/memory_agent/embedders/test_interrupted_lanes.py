@@ -11,10 +11,10 @@ from interrupting import interrupt_everywhere
 from witness import WAIT_S
 
 import relay.locks
-from memory_agent.embedders import future as future_module
 from memory_agent.embedders import lanes as lanes_module
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import MiniLM
+from relay import future as future_module
 
 INTERRUPTED = (lanes_module, future_module, relay.locks, threading, contextlib)
 QUERY, TEXTS = "why does the deploy hang", ["the tunnel was down", "the lease expired"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from memory_agent.embedders.future import Future
+from relay.future import Future
 
 
 def test_a_failing_callback_does_not_affect_other_waiters() -> None:

@@ -1,0 +1,294 @@
+"""Call a provider's HTTP API with a limit of time and size. This is the only file that imports `httpx2`.
+
+All calls of an API run in one event loop, in a thread of its own. There, a deadline covers the whole call (the look-up
+of the name, the attempts, an answer that arrives byte by byte), and a call can be cancelled. Rejected: the client's
+blocking form, whose time limits restart with each byte.
+
+Errors and logs contain no text, key, or content of an answer, because providers repeat keys and texts in their errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import httpx2
+import msgspec
+
+from memory_agent.errors import ModelError, ProviderError, ProviderUnavailableError
+from memory_agent.model_apis.circuit import Circuit, pause_s, retry_after_s
+from memory_agent.model_apis.endpoint import ApiCounts, ModelEndpoint
+from relay.future import Future
+
+_ATTEMPTS = 4
+_CONNECT_S = 5.0
+_CONNECTIONS = 8
+_SHORT_WAIT_S = 1.0  # a provider need not answer within less
+_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}
+"""Statuses that any other call would get as well, and the pause after each, in seconds."""
+_UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_ADVICE = {
+    400: "the request was rejected; check the model and the settings next to it",
+    401: "the key was refused; set a valid one in {key}",
+    402: "the account has no credit",
+    403: "the key may not use this model; check the rights of the key in {key}",
+    404: "no such model or path; check {setting}.model and {setting}.url",
+    413: "a text is too long for this model",
+    422: "the request was rejected; check the model and the settings next to it",
+}
+_NAMES = ("code", "type", "status")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+Answer = TypeVar("Answer")
+
+for _logger in ("httpx2", "httpcore2"):
+    logging.getLogger(_logger).setLevel(logging.WARNING)  # httpcore2 logs headers, with the key, at DEBUG
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    """A provider's error. In OpenAI and Anthropic `code` and `type` are names, in Gemini `status` is."""
+
+    error: Any = None
+
+
+class Call(Generic[Answer]):
+    """A call in progress."""
+
+    def __init__(self, future: Future[Answer], cancel: Callable[[], object]) -> None:
+        self._future = future
+        self._cancel = cancel
+
+    def result(self) -> Answer:
+        """Wait for the answer. Raises `ProviderUnavailableError` (try again later) and `ProviderError`."""
+        return self._future.result()
+
+    def cancel(self) -> None:
+        """Stop the call and close its connection; `result` then raises `ProviderUnavailableError`. Idempotent."""
+        self._cancel()
+
+    def call_when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback`, which must be quick and must not raise, once the answer or the error has arrived."""
+        self._future.call_when_done(lambda _: callback())
+
+
+class ModelApi:
+    """The API of one provider. Thread-safe; starts its thread with the first call."""
+
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        """Prepare without connecting. Raises `SettingsError`."""
+        endpoint.check()
+        self.endpoint = endpoint
+        self._circuit = Circuit()
+        self._lock = threading.Lock()
+        self._counts = ApiCounts(provider=endpoint.provider)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+            limits=httpx2.Limits(max_connections=_CONNECTIONS),
+            follow_redirects=False,  # another host would get the texts and the key
+            headers={"accept-encoding": "identity", "content-type": "application/json", **endpoint.headers},
+        )
+        self._is_closed = False
+
+    def begin(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Call[Answer]:
+        """Post `body` as JSON to `path`, and return without waiting for the answer, which is decoded as `kind`.
+
+        Tries again after errors of the connection and of an overloaded provider, with backoff, as long as `timeout_s`
+        (at most the endpoint's) allows. Raises nothing; `Call.result` does.
+        """
+        future = Future[Answer]()
+        limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)
+        ended_by_s = time.monotonic() + limit_s
+        try:
+            loop = self._running_loop()
+        except ModelError as error:
+            future.settle(error)
+            return Call(future, lambda: None)
+        call = partial(self._call, path, msgspec.json.encode(body), kind, ended_by_s)
+        tasks: list[asyncio.Task[None]] = []
+
+        def start() -> None:
+            task = loop.create_task(self._settle(future, call, limit_s, ended_by_s))
+            task.add_done_callback(lambda _: future.settle(cancelled))  # a task cancelled before it began runs nothing
+            tasks.append(task)
+
+        cancelled = self._unavailable("the call was cancelled")
+        with suppress(RuntimeError):  # closed meanwhile
+            loop.call_soon_threadsafe(start)
+            return Call(future, lambda: self._cancel(loop, tasks))
+        future.settle(cancelled)
+        return Call(future, lambda: None)
+
+    def post(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
+        """Post and wait. Raises the same errors as `Call.result`."""
+        return self.begin(path, body, kind, timeout_s).result()
+
+    def add_tokens(self, read: int, written: int = 0) -> None:
+        """Count the tokens that an answer reports."""
+        with self._lock:
+            counts = self._counts
+            total = counts.tokens_read + counts.tokens_written + read + written
+            self._counts = msgspec.structs.replace(
+                counts,
+                tokens_read=counts.tokens_read + read,
+                tokens_written=counts.tokens_written + written,
+                cost_usd=total * self.endpoint.usd_per_million_tokens / 1e6,
+            )
+
+    def counts(self) -> ApiCounts:
+        """Return the calls so far; `problem` is the last call's error, or "" if it succeeded."""
+        return self._counts
+
+    def close(self) -> None:
+        """Cancel the calls in progress and end the thread. Idempotent."""
+        with self._lock:
+            is_closed, self._is_closed = self._is_closed, True
+        if self._loop is None or self._thread is None or is_closed:
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        self._thread.join()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._is_closed:
+                raise self._unavailable("was closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, name="model-api", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(Exception):
+            await self._client.aclose()
+        asyncio.get_running_loop().stop()
+
+    def _cancel(self, loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[None]]) -> None:
+        def cancel() -> None:
+            for task in tasks:
+                task.cancel()
+
+        with suppress(RuntimeError):  # the loop is closed, and with it the call
+            loop.call_soon_threadsafe(cancel)
+
+    async def _settle(
+        self, future: Future[Answer], call: Callable[[], Awaitable[Answer]], limit_s: float, ended_by_s: float
+    ) -> None:
+        try:
+            async with asyncio.timeout(ended_by_s - time.monotonic()):
+                answer = await call()
+        except TimeoutError:
+            if limit_s >= min(_SHORT_WAIT_S, self.endpoint.timeout_s):
+                self._circuit.failed()
+            self._fail(future, self._unavailable(f"no whole answer within {limit_s:.3g} s"))
+        except ModelError as error:
+            self._fail(future, error)
+        except Exception as error:  # noqa: BLE001 - the caller must get an error, and not wait for ever
+            self._fail(future, ProviderError(self.endpoint.provider, f"the call failed: {type(error).__name__}"))
+        else:
+            self._circuit.succeeded()
+            self._count(calls=1, problem="")
+            future.settle(answer)
+
+    def _fail(self, future: Future[Answer], error: ModelError) -> None:
+        self._count(calls=1, failed=1, problem=str(error))
+        future.settle(error)
+
+    async def _call(self, path: str, content: bytes, kind: type[Answer], ended_by_s: float) -> Answer:
+        """Send the request, repeatedly if it is worth it. Raises `ModelError`; counts failures in the circuit."""
+        headers = self._key_headers()
+        waits_s = self._circuit.admit()
+        if waits_s:
+            self._count(refused=1)
+            raise self._unavailable(f"not called for another {waits_s:.2g} s, because of: {self._counts.problem}")
+        for attempt in range(_ATTEMPTS):
+            if time.monotonic() >= ended_by_s:
+                raise TimeoutError
+            asked_s = 0.0
+            try:
+                status, answer_headers, answer = await self._send(path, content, headers)
+            except httpx2.TransportError as error:
+                problem = f"{self.endpoint.url} is not reachable: {type(error).__name__}"
+            else:
+                if status == httpx2.codes.OK:
+                    return self._decoded(answer, answer_headers, kind)
+                asked_s = retry_after_s(answer_headers)
+                problem = self._problem(status, answer)
+                if status not in _UNAVAILABLE:
+                    if status in _REFUSED:
+                        self._circuit.failed(_REFUSED[status])
+                    raise ProviderError(self.endpoint.provider, problem)
+            wait_s = max(asked_s, pause_s(attempt))
+            if attempt + 1 == _ATTEMPTS or time.monotonic() + wait_s >= ended_by_s:
+                break
+            self._count(retries=1)
+            await asyncio.sleep(wait_s)
+        self._circuit.failed(asked_s)
+        raise self._unavailable(problem)
+
+    async def _send(self, path: str, content: bytes, headers: dict[str, str]) -> tuple[int, httpx2.Headers, bytes]:
+        """Return the status, headers and content of one attempt. Raises `ProviderError` for a huge answer."""
+        url, parts, size = self.endpoint.url.rstrip("/") + path, list[bytes](), 0
+        async with self._client.stream("POST", url, content=content, headers=headers) as response:
+            async for part in response.aiter_raw():
+                size += len(part)
+                if size > self.endpoint.answer_bytes:
+                    self._circuit.failed()
+                    raise ProviderError(
+                        self.endpoint.provider, f"the answer exceeds {self.endpoint.answer_bytes} bytes"
+                    )
+                parts.append(part)
+            return response.status_code, response.headers, b"".join(parts)
+
+    def _key_headers(self) -> dict[str, str]:
+        key = self.endpoint.read_key()
+        return {self.endpoint.key_header: f"{self.endpoint.key_scheme}{key}"} if key else {}
+
+    def _decoded(self, answer: bytes, headers: httpx2.Headers, kind: type[Answer]) -> Answer:
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._circuit.failed()
+            what = headers.get("content-type", "").partition(";")[0][:40] or "no content type"
+            where = str(error).rpartition(" - at ")[2][:80] if " - at " in str(error) else "not the expected JSON"
+            reason = f"an answer that cannot be used ({what}: {where}); check {self.endpoint.setting}.url"
+            raise ProviderError(self.endpoint.provider, reason) from None  # the cause contains parts of the answer
+
+    def _problem(self, status: int, answer: bytes) -> str:
+        """Return the meaning of a status, with the provider's name for it, if that is a plain name."""
+        advice = _ADVICE.get(status, "redirects are not followed; set {setting}.url" if 300 <= status < 400 else "")
+        text = advice.format(key=self.endpoint.key or "the settings", setting=self.endpoint.setting)
+        names: list[str] = []
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            failure = msgspec.json.decode(answer, type=_Failure).error
+            given = [failure.get(field) for field in _NAMES] if isinstance(failure, dict) else []
+            names = [name for name in given if isinstance(name, str) and _NAME.fullmatch(name)]
+        return f"HTTP {status}" + f" {'/'.join(sorted(set(names)))}" * bool(names) + f": {text}" * bool(text)
+
+    def _unavailable(self, reason: str) -> ProviderUnavailableError:
+        return ProviderUnavailableError(self.endpoint.provider, reason)
+
+    def _count(self, problem: str | None = None, **more: int) -> None:
+        with self._lock:
+            counts = self._counts
+            added: dict[str, Any] = {name: getattr(counts, name) + number for name, number in more.items()}
+            added["problem"] = counts.problem if problem is None else problem
+            self._counts = msgspec.structs.replace(counts, **added)

@@ -1,0 +1,89 @@
+"""Where a provider's API is, which key it takes, and what its calls have cost. Imports no HTTP client."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from urllib.parse import urlsplit
+
+import msgspec
+
+from memory_agent.errors import ProviderError, SettingsError
+
+_KEY = re.compile(r"\$\{(\w+)\}")
+
+
+class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The API of a provider.
+
+    `setting` is the table of the settings that it comes from, and `provider` its name in errors. `key` refers to an
+    environment variable, as in `${OPENAI_API_KEY}`, or is empty. It is sent in the header `key_header`, after
+    `key_scheme`. A call may take `timeout_s` in total, unless it has a shorter limit of its own.
+    """
+
+    setting: str
+    provider: str
+    url: str
+    key: str = ""
+    key_header: str = "Authorization"
+    key_scheme: str = "Bearer "
+    headers: dict[str, str] = {}
+    timeout_s: float = 30.0
+    answer_bytes: int = 64 << 20
+    usd_per_million_tokens: float = 0.0
+
+    def check(self) -> None:
+        """Raise `SettingsError` for a URL that is not one, or that would send the key without encryption."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise SettingsError(f"{self.setting}.url", "must be http(s)://HOST[:PORT][/PATH], without a key in it")
+        if self.key and not _KEY.fullmatch(self.key):
+            raise SettingsError(f"{self.setting}.api_key", "must name an environment variable, as in ${OPENAI_API_KEY}")
+        if self.key and parts.scheme == "http" and not is_loopback(self.url):
+            reason = "contradicts the api_key, which is only sent encrypted: use https, or remove the key"
+            raise SettingsError(f"{self.setting}.url", reason)
+
+    def read_key(self) -> str:
+        """Return the key from the environment, or "". Raises `ProviderError`, which names the variable."""
+        found = _KEY.fullmatch(self.key)
+        if found is None:
+            return ""
+        key = os.environ.get(found[1], "").strip()
+        if not key:
+            raise ProviderError(
+                self.provider, f"the environment variable {found[1]} ({self.setting}.api_key) is not set"
+            )
+        if not key.isascii() or not key.isprintable():
+            raise ProviderError(self.provider, f"the environment variable {found[1]} contains what is not a key")
+        return key
+
+
+class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls to a provider since the process started. `refused` calls were not sent, because others had failed.
+
+    `cost_usd` is computed from the tokens that the provider reported, and is 0 without a price in the settings.
+    """
+
+    provider: str
+    calls: int = 0
+    failed: int = 0
+    retries: int = 0
+    refused: int = 0
+    tokens_read: int = 0
+    tokens_written: int = 0
+    cost_usd: float = 0.0
+    problem: str = ""
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL names this machine.
+
+    >>> is_loopback("http://127.0.0.1:11434"), is_loopback("https://api.example.com")
+    (True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

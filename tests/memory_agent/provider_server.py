@@ -1,0 +1,110 @@
+"""A real HTTP server on port 0 that answers as a model provider does, or misbehaves as the test chooses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = Callable[["Request"], None]
+
+
+class Request(BaseHTTPRequestHandler):
+    """One request: `path`, `headers`, and `body` decoded from JSON."""
+
+    server: _Server
+    body: Any
+
+    def do_POST(self) -> None:
+        self.body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.provider.requests.append(self)
+        with suppress(ConnectionError):
+            self.server.provider.next_reply()(self)
+
+    def start(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        """Send the head of an answer."""
+        self.send_response(status)
+        for name, value in {"content-type": "application/json", "content-length": str(length), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    provider: Provider
+
+
+class Provider:
+    """The server: its address, the requests so far, and the replies to the next ones."""
+
+    def __init__(self, url: str, released: threading.Event) -> None:
+        self.url = url
+        self.released = released
+        self.requests: list[Request] = []
+        self._replies: deque[Reply] = deque()
+
+    def then(self, *replies: Reply) -> None:
+        """Give these replies to the next requests; the last one repeats."""
+        self._replies = deque(replies)
+
+    def next_reply(self) -> Reply:
+        return self._replies[0] if len(self._replies) == 1 else self._replies.popleft()
+
+
+def answer(content: object, status: int = 200, **headers: str) -> Reply:
+    """Reply with JSON. Underscores in the names of headers stand for hyphens."""
+    return raw(json.dumps(content).encode(), status, **headers)
+
+
+def raw(content: bytes, status: int = 200, **headers: str) -> Reply:
+    """Reply with these bytes."""
+
+    def reply(request: Request) -> None:
+        request.start(status, len(content), {name.replace("_", "-"): value for name, value in headers.items()})
+        request.wfile.write(content)
+
+    return reply
+
+
+def hang(request: Request) -> None:
+    """Never reply."""
+    request.server.provider.released.wait()
+    request.close_connection = True
+
+
+def drip(request: Request) -> None:
+    """Reply one byte at a time, for ever."""
+    request.wfile.write(b"HTTP/1.0 200 OK\r\nx-slow: ")
+    while not request.server.provider.released.wait(0.01):
+        request.wfile.write(b"a")
+    request.close_connection = True
+
+
+def drop(request: Request) -> None:
+    """Close the connection without a reply."""
+    request.close_connection = True
+
+
+@contextmanager
+def serving() -> Iterator[Provider]:
+    """Run the server in a thread for the block."""
+    server = _Server(("127.0.0.1", 0), Request)
+    released = threading.Event()
+    server.provider = Provider(f"http://127.0.0.1:{server.server_port}", released)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server.provider
+    finally:
+        released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
