@@ -44,6 +44,7 @@ __all__ = [
     "ProtocolError",
     "QuotaExceededError",
     "ProviderError",
+    "ProviderInputError",
     "ProviderUnavailableError",
     "RateLimitedError",
     "RunBegunError",
@@ -283,6 +284,12 @@ class ProviderError(ModelError):
 
     provider: str
     reason: str
+
+
+class ProviderInputError(ProviderError):
+    """The API of a model provider rejected what it was sent, such as a text that is too long for the model."""
+
+    code = "provider_input"
 
 
 class ProviderUnavailableError(ProviderError):

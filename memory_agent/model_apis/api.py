@@ -14,20 +14,26 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 import msgspec
 
-from memory_agent.errors import ModelError, ProviderError, ProviderUnavailableError
+from memory_agent.errors import (
+    MemoryAgentError,
+    ModelError,
+    ProviderError,
+    ProviderInputError,
+    ProviderUnavailableError,
+)
 from memory_agent.model_apis.circuit import Circuit, pause_s, retry_after_s
 from memory_agent.model_apis.endpoint import ApiCounts, ModelEndpoint
 from relay.future import Future
 
-_ATTEMPTS = 4
+_ATTEMPTS, _ATTEMPTS_AT_500 = 4, 2
 _CONNECT_S = 5.0
 _CONNECTIONS = 8
 _SHORT_WAIT_S = 1.0  # a provider need not answer within less
@@ -43,6 +49,7 @@ _ADVICE = {
     413: "a text is too long for this model",
     422: "the request was rejected; check the model and the settings next to it",
 }
+_OF_INPUT = frozenset({400, 413, 422, 500})
 _NAMES = ("code", "type", "status")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -58,24 +65,15 @@ class _Failure(msgspec.Struct, frozen=True):
     error: Any = None
 
 
-class Call(Generic[Answer]):
-    """A call in progress."""
-
-    def __init__(self, future: Future[Answer], cancel: Callable[[], object]) -> None:
-        self._future = future
-        self._cancel = cancel
-
-    def result(self) -> Answer:
-        """Wait for the answer. Raises `ProviderUnavailableError` (try again later) and `ProviderError`."""
-        return self._future.result()
-
-    def cancel(self) -> None:
-        """Stop the call and close its connection; `result` then raises `ProviderUnavailableError`. Idempotent."""
-        self._cancel()
-
-    def call_when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback`, which must be quick and must not raise, once the answer or the error has arrived."""
-        self._future.call_when_done(lambda _: callback())
+async def _settle(future: Future[Answer], work: Callable[[], Awaitable[Answer]], provider: str) -> None:
+    try:
+        answer = await work()
+    except MemoryAgentError as error:
+        future.settle(error)
+    except Exception as error:  # noqa: BLE001 - the caller must get an error, and not wait for ever
+        future.settle(ProviderError(provider, f"the call failed: {type(error).__name__}"))
+    else:
+        future.settle(answer)
 
 
 class ModelApi:
@@ -98,37 +96,42 @@ class ModelApi:
         )
         self._is_closed = False
 
-    def begin(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Call[Answer]:
+    def begin(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Future[Answer]:
         """Post `body` as JSON to `path`, and return without waiting for the answer, which is decoded as `kind`.
 
         Tries again after errors of the connection and of an overloaded provider, with backoff, as long as `timeout_s`
-        (at most the endpoint's) allows. Raises nothing; `Call.result` does.
+        (at most the endpoint's) allows. Cancelling the future closes the connection. Raises nothing; `Future.result`
+        raises `ProviderUnavailableError` (try again later), `ProviderInputError` or another `ProviderError`.
         """
+        return self.run(partial(self.ask, path, body, kind, timeout_s))
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:
+        """Run a coroutine, which may call `ask` repeatedly, in the loop; return without waiting."""
         future = Future[Answer]()
-        limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)
-        ended_by_s = time.monotonic() + limit_s
-        try:
-            loop = self._running_loop()
-        except ModelError as error:
-            future.settle(error)
-            return Call(future, lambda: None)
-        call = partial(self._call, path, msgspec.json.encode(body), kind, ended_by_s)
+        ended = self._unavailable("was closed")
         tasks: list[asyncio.Task[None]] = []
 
         def start() -> None:
-            task = loop.create_task(self._settle(future, call, limit_s, ended_by_s))
-            task.add_done_callback(lambda _: future.settle(cancelled))  # a task cancelled before it began runs nothing
-            tasks.append(task)
+            if not future.done():
+                tasks.append(loop.create_task(_settle(future, work, self.endpoint.provider)))
+                tasks[0].add_done_callback(lambda _: future.settle(ended))
 
-        cancelled = self._unavailable("the call was cancelled")
-        with suppress(RuntimeError):  # closed meanwhile
+        def stop(_: object) -> None:
+            if future.cancelled():
+                with suppress(RuntimeError):  # the loop is closed, and with it the call
+                    loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+        with self._lock:  # so that `close` finds every call in the loop
+            if self._is_closed:
+                future.settle(ended)
+                return future
+            loop = self._running_loop()
             loop.call_soon_threadsafe(start)
-            return Call(future, lambda: self._cancel(loop, tasks))
-        future.settle(cancelled)
-        return Call(future, lambda: None)
+        future.call_when_done(stop)
+        return future
 
     def post(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
-        """Post and wait. Raises the same errors as `Call.result`."""
+        """Post and wait. Raises the same errors as `begin`'s future."""
         return self.begin(path, body, kind, timeout_s).result()
 
     def add_tokens(self, read: int, written: int = 0) -> None:
@@ -157,14 +160,12 @@ class ModelApi:
         self._thread.join()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._is_closed:
-                raise self._unavailable("was closed")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, name="model-api", daemon=True)
-                self._thread.start()
-            return self._loop
+        """Return the loop, which the first call starts. The caller holds the lock."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._run, name="model-api", daemon=True)
+            self._thread.start()
+        return self._loop
 
     def _run(self) -> None:
         assert self._loop is not None
@@ -181,36 +182,25 @@ class ModelApi:
             await self._client.aclose()
         asyncio.get_running_loop().stop()
 
-    def _cancel(self, loop: asyncio.AbstractEventLoop, tasks: list[asyncio.Task[None]]) -> None:
-        def cancel() -> None:
-            for task in tasks:
-                task.cancel()
-
-        with suppress(RuntimeError):  # the loop is closed, and with it the call
-            loop.call_soon_threadsafe(cancel)
-
-    async def _settle(
-        self, future: Future[Answer], call: Callable[[], Awaitable[Answer]], limit_s: float, ended_by_s: float
-    ) -> None:
+    async def ask(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
+        """Post and return the answer, within the loop. Raises the same errors as `begin`'s future."""
+        limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)
+        ended_by_s = time.monotonic() + limit_s
         try:
-            async with asyncio.timeout(ended_by_s - time.monotonic()):
-                answer = await call()
+            async with asyncio.timeout(limit_s):
+                answer = await self._call(path, msgspec.json.encode(body), kind, ended_by_s)
         except TimeoutError:
             if limit_s >= min(_SHORT_WAIT_S, self.endpoint.timeout_s):
                 self._circuit.failed()
-            self._fail(future, self._unavailable(f"no whole answer within {limit_s:.3g} s"))
+            error = self._unavailable(f"no whole answer within {limit_s:.3g} s")
+            self._count(calls=1, failed=1, problem=str(error))
+            raise error from None
         except ModelError as error:
-            self._fail(future, error)
-        except Exception as error:  # noqa: BLE001 - the caller must get an error, and not wait for ever
-            self._fail(future, ProviderError(self.endpoint.provider, f"the call failed: {type(error).__name__}"))
-        else:
-            self._circuit.succeeded()
-            self._count(calls=1, problem="")
-            future.settle(answer)
-
-    def _fail(self, future: Future[Answer], error: ModelError) -> None:
-        self._count(calls=1, failed=1, problem=str(error))
-        future.settle(error)
+            self._count(calls=1, failed=1, problem=str(error))
+            raise
+        self._circuit.succeeded()
+        self._count(calls=1, problem="")
+        return answer
 
     async def _call(self, path: str, content: bytes, kind: type[Answer], ended_by_s: float) -> Answer:
         """Send the request, repeatedly if it is worth it. Raises `ModelError`; counts failures in the circuit."""
@@ -222,7 +212,7 @@ class ModelApi:
         for attempt in range(_ATTEMPTS):
             if time.monotonic() >= ended_by_s:
                 raise TimeoutError
-            asked_s = 0.0
+            asked_s, status = 0.0, 0
             try:
                 status, answer_headers, answer = await self._send(path, content, headers)
             except httpx2.TransportError as error:
@@ -235,13 +225,20 @@ class ModelApi:
                 if status not in _UNAVAILABLE:
                     if status in _REFUSED:
                         self._circuit.failed(_REFUSED[status])
-                    raise ProviderError(self.endpoint.provider, problem)
+                    raise (ProviderInputError if status in _OF_INPUT else ProviderError)(
+                        self.endpoint.provider, problem
+                    )
             wait_s = max(asked_s, pause_s(attempt))
-            if attempt + 1 == _ATTEMPTS or time.monotonic() + wait_s >= ended_by_s:
+            if (
+                attempt + 1 == (_ATTEMPTS_AT_500 if status == 500 else _ATTEMPTS)
+                or time.monotonic() + wait_s >= ended_by_s
+            ):
                 break
             self._count(retries=1)
             await asyncio.sleep(wait_s)
         self._circuit.failed(asked_s)
+        if status in _OF_INPUT:  # 500: some servers fail at what they cannot take
+            raise ProviderInputError(self.endpoint.provider, problem)
         raise self._unavailable(problem)
 
     async def _send(self, path: str, content: bytes, headers: dict[str, str]) -> tuple[int, httpx2.Headers, bytes]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import msgspec
@@ -99,7 +100,7 @@ def test_a_slow_server_is_left_at_the_deadline(provider: Provider, api: ModelApi
 def test_an_unusable_answer_is_refused_at_once(provider: Provider, api: ModelApi, reply: Reply, said: str) -> None:
     provider.then(reply)
     error = refusal(api)
-    assert type(error) is ProviderError
+    assert not error.retryable
     assert said in str(error)
     assert len(provider.requests) == 1
     assert api.counts().problem == str(error)
@@ -137,10 +138,10 @@ def test_a_cancelled_call_ends_and_leaves_the_others(provider: Provider, api: Mo
     provider.then(hang, answer({"a": 1}))
     call = api.begin("/embed", {}, Body)
     ended = threading.Event()
-    call.call_when_done(ended.set)
+    call.call_when_done(lambda _: ended.set())
     call.cancel()
     assert ended.wait(10)
-    with pytest.raises(ProviderUnavailableError, match="cancelled"):
+    with pytest.raises(CancelledError):
         call.result()
     provider.then(answer({"a": 1}))
     assert api.post("/embed", {}, Body) == {"a": 1}
@@ -151,7 +152,7 @@ def test_closing_ends_the_calls_in_progress(provider: Provider, api: ModelApi) -
     provider.then(hang)
     call = api.begin("/embed", {}, Body)
     api.close()
-    with pytest.raises(ProviderUnavailableError, match="cancelled"):
+    with pytest.raises(ProviderUnavailableError, match="closed"):
         call.result()
     assert "closed" in str(refusal(api))
 
