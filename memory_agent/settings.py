@@ -14,7 +14,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -31,13 +31,22 @@ Auto = Literal["auto"]
 """The value is chosen to suit the machine."""
 
 
-class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The embedding model. `folder` holds the weights; if empty, the default locations are searched.
+KeyReference = Annotated[str, msgspec.Meta(pattern=r"^(\$\{\w+\})?$")]
+"""The environment variable that holds a key, as in `${OPENAI_API_KEY}`, or "". A key itself is rejected."""
 
-    `query_prefix` and `passage_prefix` are prepended to queries and memories. `auto` uses the prefixes that E5 and
-    English BGE models were trained with, recognised by the folder's name, and no prefix for other models.
+
+class EmbedderSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="local"
+):
+    """An embedding model that runs on this machine (`embedder.type` is `local`, the default).
+
+    `model` is the bundled one (`minilm`), another name in `embedders.weights`, or a repository of the model hub as
+    OWNER/NAME. `folder` holds the weights; if empty, the default locations are searched. `query_prefix` and
+    `passage_prefix` are prepended to queries and memories. `auto` uses the prefixes that the model was trained with,
+    recognised by its name, and none for unknown models.
     """
 
+    model: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?$")] = "minilm"
     folder: str = ""
     scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 if the processor has VNNI
     max_tokens: Annotated[int, msgspec.Meta(ge=8, le=512)] = 256
@@ -46,6 +55,60 @@ class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     allow_download: bool = True
     query_prefix: str = "auto"
     passage_prefix: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.folder and self.model != "minilm":
+            raise ValueError("model and folder both name a model; remove one of them")
+
+
+class RemoteEmbedder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """A model behind the HTTP API of a server, which receives the texts of memories and queries.
+
+    Texts longer than `passage_chars` get several vectors. `dimensions` of 0 are the model's own. A request has at most
+    `batch` texts.
+    """
+
+    model: str
+    url: str
+    api_key: KeyReference = ""
+    dimensions: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 0
+    batch: Annotated[int, msgspec.Meta(ge=1, le=2_048)] = 32
+    timeout_s: Annotated[float, msgspec.Meta(gt=0.0, le=600.0)] = 30.0
+    passage_chars: Annotated[int, msgspec.Meta(ge=200, le=100_000)] = 1_500
+    query_cache: NonNegative = 1024
+    query_prefix: str = "auto"
+    passage_prefix: str = "auto"
+    usd_per_million_tokens: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+
+
+class OllamaEmbedder(RemoteEmbedder, frozen=True, kw_only=True, tag="ollama"):
+    """An Ollama server."""
+
+    model: str = "nomic-embed-text"
+    url: str = "http://127.0.0.1:11434"
+
+
+class OpenAIEmbedder(RemoteEmbedder, frozen=True, kw_only=True, tag="openai"):
+    """OpenAI, or a server with the same API."""
+
+    model: str = "text-embedding-3-small"
+    url: str = "https://api.openai.com/v1"
+    api_key: KeyReference = "${OPENAI_API_KEY}"
+    batch: Annotated[int, msgspec.Meta(ge=1, le=2_048)] = 2_048
+
+
+class GeminiEmbedder(RemoteEmbedder, frozen=True, kw_only=True, tag="gemini"):
+    """The Gemini API."""
+
+    model: str = "gemini-embedding-001"
+    url: str = "https://generativelanguage.googleapis.com/v1beta"
+    api_key: KeyReference = "${GEMINI_API_KEY}"
+    dimensions: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 768
+    batch: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+
+
+AnyEmbedder = EmbedderSettings | OllamaEmbedder | OpenAIEmbedder | GeminiEmbedder
+"""The settings of an embedder, by `type`."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -284,13 +347,17 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings: one struct for each table of the TOML file."""
+    """All settings: one struct for each table of the TOML file.
+
+    `former_embedder` is the embedder that `embedder` replaced: it answers queries until all memories have new vectors.
+    """
 
     data_dir: str = ""
     log_level: Level = "info"
     encryption: EncryptionSettings = EncryptionSettings()
     relay: BusSettings = BusSettings()
-    embedder: EmbedderSettings = EmbedderSettings()
+    embedder: AnyEmbedder = EmbedderSettings()
+    former_embedder: AnyEmbedder | None = None
     store: StoreSettings = StoreSettings()
     archive: ArchiveSettings = ArchiveSettings()
     ingest: IngestSettings = IngestSettings()
@@ -304,10 +371,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cluster: ClusterSettings = ClusterSettings()
 
 
+def former_of(settings: Settings) -> AnyEmbedder | None:
+    """Return the embedder of vectors that `embedder` did not compute: the one that is set, or the bundled model."""
+    if settings.former_embedder is not None:
+        return settings.former_embedder
+    bundled = EmbedderSettings(allow_download=False)
+    is_bundled = isinstance(settings.embedder, EmbedderSettings) and not (
+        settings.embedder.folder or settings.embedder.model != bundled.model
+    )
+    return None if is_bundled else bundled
+
+
 class SettingsKeywords(TypedDict, total=False):
     """Tables of `Settings` as keyword arguments of `Memory.open`, for compatibility. None leaves a table unchanged."""
 
-    embedder_settings: EmbedderSettings | None
+    embedder_settings: AnyEmbedder | None
     store_settings: StoreSettings | None
     ingest_settings: IngestSettings | None
     recall_settings: RecallSettings | None
@@ -342,6 +420,7 @@ REMOVED = {
 }
 """Maps settings without effect to the reason. They are ignored, with a warning."""
 
+_EMBEDDER_TABLES = ("embedder", "former_embedder")
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(
     {"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN", "MEMORY_AGENT_KEY_FILE"}
@@ -377,6 +456,8 @@ def load_settings(
     for layer in (variables, [(name.split("."), value) for name, value in (overrides or {}).items()]):
         _lay_over(tree, layer, warned.append)
     _leave_out_removed(tree, warned.append)
+    for table in _EMBEDDER_TABLES:
+        _settle_type(tree, table)
     for message in dict.fromkeys(warned):
         (warn or _warn)(message)
     try:
@@ -417,6 +498,22 @@ def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> Non
         if name in table:
             del table[name]
             warn(f"setting {setting} was removed and has no effect ({reason}); remove it")
+
+
+def _settle_type(tree: dict[str, Any], table: str) -> None:
+    """Set the default type of an embedder. Raises `SettingsError` for a setting that contradicts the type."""
+    chosen = tree.get(table)
+    if not isinstance(chosen, dict):
+        return
+    kinds = {kind.__struct_config__.tag: set(kind.__struct_fields__) for kind in get_args(AnyEmbedder)}
+    own = kinds.get(chosen.setdefault("type", "local"), set())
+    for name in chosen.keys() - own - {"type"} if own else ():
+        others = [str(tag) for tag, fields in kinds.items() if name in fields]
+        if others:
+            reason = (
+                f'contradicts {table}.type = "{chosen["type"]}": only {", ".join(others)} has it; remove one of both'
+            )
+            raise SettingsError(f"{table}.{name}", reason)
 
 
 def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:

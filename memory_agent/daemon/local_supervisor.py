@@ -31,7 +31,7 @@ from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgen
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.records.placement import Position
-from memory_agent.settings import Settings
+from memory_agent.settings import Settings, former_of
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import (
     HostAddress,
@@ -82,7 +82,9 @@ class LocalSupervisor:
         progress("relay and embedder (the first start prepares the model)")
         self._deliveries = Deliveries(self._layout.run / "deliveries", self._settings.daemon.crashes_before_quarantine)
         await in_thread(self._relay.start)
-        self._embedder = await in_thread(partial(open_server, self._layout.embedder, self._settings.embedder))
+        self._embedder = await in_thread(
+            partial(open_server, self._layout.embedder, self._settings.embedder, former=former_of(self._settings))
+        )
         self._embedder_thread.start()
         return relay_listens(self._relay.listening) | {"embedder": self._layout.embedder}
 

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from memory_agent.daemon.children import Child
+from memory_agent.daemon.children import Child, embedder_arguments
 from memory_agent.daemon.cluster_secrets import ray_environment
 from memory_agent.daemon.compatibility import decode_settings, in_common
 from memory_agent.daemon.place import FOLDER_VARIABLE, Place, forget_place, write_place
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.errors import MemoryAgentError, NodeLeftError, NodeMismatchError, SettingsError, UnavailableError
 from memory_agent.layout import Layout
-from memory_agent.settings import EmbedderSettings
+from memory_agent.settings import Settings
 from memory_agent.storage.environment import require_keys
 from memory_agent.storage.folders import USERS_FOLDER
 from memory_agent.verbs.protocol import JoinGrant, decode_reply
@@ -59,7 +57,7 @@ class Joining:
     address: str
 
 
-def serve_node(joining: Joining, embedder: EmbedderSettings, layout: Layout) -> int:
+def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
     """Run until SIGTERM, SIGINT or the verb `leave`; return the exit code.
 
     Raises `DaemonRunningError` if another process uses this data folder, and the errors of joining.
@@ -68,7 +66,7 @@ def serve_node(joining: Joining, embedder: EmbedderSettings, layout: Layout) -> 
     with layout.hold():
         _claim(layout)
         try:
-            return asyncio.run(_NodeProcess(joining, embedder, layout).run())
+            return asyncio.run(_NodeProcess(joining, settings, layout).run())
         finally:
             _delete_users(layout)
             forget_place(layout.run)
@@ -118,12 +116,11 @@ def require_ring(grant: JoinGrant, data_dir: Path) -> None:
 
 
 class _NodeProcess:
-    def __init__(self, joining: Joining, embedder: EmbedderSettings, layout: Layout) -> None:
+    def __init__(self, joining: Joining, settings: Settings, layout: Layout) -> None:
         self._joining = joining
         self._layout = layout
         self._parent = ("--parent-pid", str(os.getpid()))
-        settings = msgspec.json.encode(embedder).decode()
-        arguments = ("--endpoint", layout.embedder, "--settings", settings, *self._parent)
+        arguments = (*embedder_arguments(settings, layout.embedder), *self._parent)
         self._embedder = Child("embedder", "memory_agent.embedders", arguments)
         self._stopping = asyncio.Event()
 

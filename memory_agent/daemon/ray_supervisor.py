@@ -51,7 +51,7 @@ import ray.job_config
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from memory_agent.daemon.capacity import Capacity, capacity_here
-from memory_agent.daemon.children import Child
+from memory_agent.daemon.children import Child, embedder_arguments
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, tls_environment
 from memory_agent.daemon.compatibility import encode_settings
 from memory_agent.daemon.host import internal_error, shared_socket
@@ -363,8 +363,7 @@ class RaySupervisor:
         parent = ("--parent-pid", str(os.getpid()))
         data_dir = str(self._layout.data_dir)
         relay = ("--data-dir", data_dir, "--config", str(configuration), "--log-level", self._settings.log_level)
-        settings = msgspec.json.encode(self._settings.embedder).decode()
-        embedder = ("--endpoint", self._layout.embedder, "--settings", settings)
+        embedder = embedder_arguments(self._settings, self._layout.embedder)
         module, archive = relay_command(self._settings.archive, self._layout.run)
         return (
             Child("relay", module, relay + archive + parent),

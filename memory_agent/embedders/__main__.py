@@ -20,7 +20,7 @@ from memory_agent.embedders.malloc import return_freed_memory
 from memory_agent.embedders.server import open_server
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError
-from memory_agent.settings import EmbedderSettings
+from memory_agent.settings import AnyEmbedder, EmbedderSettings
 from relay.log import configure_logging
 
 
@@ -33,8 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.append(number))
     try:
-        settings = msgspec.json.decode(options.settings, type=EmbedderSettings)
-        server = open_server(options.endpoint, settings, options.cache, options.package)
+        given = (options.settings, options.former)
+        settings, former = (msgspec.json.decode(text, type=AnyEmbedder | None) for text in given)
+        server = open_server(
+            options.endpoint, settings or EmbedderSettings(), options.cache, options.package, former=former
+        )
     except (MemoryAgentError, msgspec.MsgspecError) as error:
         sys.stderr.write(f"memory_agent.embedders: {error}\n")
         return 2
@@ -54,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m memory_agent.embedders", description=__doc__)
     parser.add_argument("--endpoint", required=True, help="address to listen on, ipc:///path or tcp://127.0.0.1:*")
-    parser.add_argument("--settings", default="{}", help="the embedder's settings as JSON")
+    parser.add_argument("--settings", default="null", help="the embedder's settings as JSON")
+    parser.add_argument("--former", default="null", help="the settings of the embedder before, as JSON")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder for downloaded and built models")
     parser.add_argument("--package", default=PACKAGE, help="distribution that may contain the weights (empty for none)")
     parser.add_argument("--parent-pid", type=int, default=0, help="exit when this process is no longer the parent")

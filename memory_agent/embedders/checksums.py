@@ -17,14 +17,25 @@ from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingErro
 def verify_file(path: Path, expected_sha256: str) -> None:
     """Verify the SHA-256 of a file. Raises `ModelChecksumError`, `ModelMissingError`, or `ModelError` if unreadable."""
     try:
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        actual = sha256_of(path)
     except FileNotFoundError as error:
         raise ModelMissingError(f"{path} is missing") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if actual != expected_sha256:
         raise ModelChecksumError(str(path), expected_sha256, actual)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def git_blob_of(path: Path) -> str:
+    """Return the id that git gives to a file's content: SHA-1 of its size and content. Raises `OSError`."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest()
 
 
 def is_whole(path: Path, expected_sha256: str) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memory_agent.embedders.protocol import (
     Embedder,
@@ -27,19 +27,31 @@ from memory_agent.embedders.protocol import (
 from memory_agent.errors import EmbedderUnavailableError, MemoryAgentError, ModelError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import EmbeddedQuery
-from memory_agent.settings import EmbedderSettings
+from memory_agent.records.memories import ApiCounts
+from memory_agent.settings import AnyEmbedder, EmbedderSettings
 from relay.log import log
+
+if TYPE_CHECKING:
+    from memory_agent.embedders.lanes import LanedEmbedder
+    from memory_agent.embedders.providers import ProviderEmbedder
+
+    ServedEmbedder: TypeAlias = LanedEmbedder | ProviderEmbedder
 
 _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0
 
 
-def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:
+def open_embedder(settings: AnyEmbedder, *, cache: Path | None = None, package: str | None = None) -> ServedEmbedder:
     """Open an embedder in this process; the caller closes it.
 
     `cache` is the folder for built graphs, `package` the distribution that may contain the weights ("" for none).
-    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
+    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture; for a server's
+    model, `SettingsError`, `ProviderUnavailableError` and `ProviderError`.
     """
+    if not isinstance(settings, EmbedderSettings):
+        from memory_agent.embedders.providers import open_provider
+
+        return open_provider(settings)
     from memory_agent.embedders.lanes import LanedEmbedder  # imports onnxruntime
     from memory_agent.embedders.minilm import open_minilm
     from memory_agent.embedders.weights import PACKAGE, cache_folder
@@ -51,8 +63,14 @@ def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, pack
 class LazyEmbedder:
     """The caller's embedder, or one that the first `get` opens. Thread-safe."""
 
-    def __init__(self, embedder: Embedder | None, settings: EmbedderSettings) -> None:
-        """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
+    def __init__(self, embedder: Embedder | None, settings: AnyEmbedder, former: AnyEmbedder | None = None) -> None:
+        """Use `embedder`, which the caller closes, or open one with `settings` on first use.
+
+        `former` is the embedder before it, whose vectors may still be stored. The client of an embedder process uses
+        that process's own.
+        """
+        self.former = None if former is None else LazyEmbedder(_former_of(embedder), former)
+        """The embedder of the vectors that this one has not replaced yet, for queries."""
         self._settings = settings
         self._given = embedder is not None
         self._embedder = None if embedder is None else _adapted(embedder)
@@ -87,6 +105,15 @@ class LazyEmbedder:
         self._start()
         return _QueryOnceOpen(self, text, timeout_s)
 
+    def provider_calls(self, timeout_s: float) -> ApiCounts | None:
+        """Return the calls to the server of the model, or None if it runs on none or does not answer in time."""
+        if self._embedder is None or isinstance(self._settings, EmbedderSettings):
+            return None
+        try:
+            return self._embedder.provider_calls(timeout_s)
+        except ModelError:
+            return None
+
     @property
     def is_open(self) -> bool:
         """Whether an embedder is already open."""
@@ -103,6 +130,9 @@ class LazyEmbedder:
             self._opening.join(_CLOSE_WAIT_S)  # a longer download is cut off when the process ends
         if self._embedder is not None and not self._given:
             self._embedder.close()
+        if self.former is not None:
+            self.former._given = False  # made here
+            self.former.close()
 
     def _start(self) -> threading.Thread | None:
         """Return the thread that opens the embedder, or None within 30 s of a failure."""
@@ -118,12 +148,19 @@ class LazyEmbedder:
     def _open(self) -> None:
         try:
             embedder = open_embedder(self._settings)
-        except ModelError as error:
+        except MemoryAgentError as error:
+            failure = error if isinstance(error, ModelError) else ModelError(str(error))
             with self._guard:
-                self._failure, self._failed_at_s = error, time.monotonic()
+                self._failure, self._failed_at_s = failure, time.monotonic()
         else:
             with self._guard:
                 self._embedder, self._failure = embedder, None
+
+
+def _former_of(embedder: Embedder | None) -> Embedder | None:
+    """Return a client of the former embedder, if `embedder` is a client."""
+    made: Embedder | None = getattr(embedder, "former", lambda: None)()
+    return made
 
 
 class _Plain(Embedder):

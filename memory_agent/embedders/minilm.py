@@ -10,7 +10,6 @@ are at most 15 % faster and give different bits.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from memory_agent.embedders.passages import (
     text_words_of,
 )
 from memory_agent.embedders.protocol import EmbedderInfo, Embeddings
-from memory_agent.embedders.weights import WEIGHTS, prefixes_of
+from memory_agent.embedders.weights import WEIGHTS, digest_of_prefixes, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
 from memory_agent.errors import ModelError
 from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding
@@ -74,7 +73,7 @@ class MiniLM:
             runtime=f"onnxruntime-{onnxruntime.__version__}/{artifacts.kernels}/graph-{GRAPH_REVISION}/tokens-{self._max_tokens}",
             ndim=int(self._session.get_outputs()[0].shape[1]),
             words=WORDS_REVISION,
-            prefixes=_digest(query_prefix, passage_prefix),
+            prefixes=digest_of_prefixes(query_prefix, passage_prefix),
         )
 
     def embed(self, text: str) -> Embedding:
@@ -174,12 +173,6 @@ class Reading:
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     array.flags.writeable = False
     return array
-
-
-def _digest(query_prefix: str, passage_prefix: str) -> str:
-    """Return an identifier of the prefixes, or "" if there are none."""
-    prefixes = f"{query_prefix}\0{passage_prefix}"
-    return hashlib.sha256(prefixes.encode()).hexdigest()[:8] if prefixes != "\0" else ""
 
 
 def _open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:

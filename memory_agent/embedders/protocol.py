@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import ModelError
 from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding, of_vector, query_of_vector
+from memory_agent.records.memories import ApiCounts
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -214,6 +215,13 @@ class Embedder(Protocol):
         With an embedder in another process, raises `EmbedderUnavailableError` after `timeout_s`.
         """
         ...
+
+    def provider_calls(self, timeout_s: float | None = None) -> ApiCounts | None:
+        """Return the calls to a provider's API so far, or None for a model without one.
+
+        With an embedder in another process, raises `EmbedderUnavailableError` after `timeout_s`.
+        """
+        return None
 
     def close(self) -> None:
         """Stop the embedder; waiting callers get `EmbedderUnavailableError`."""

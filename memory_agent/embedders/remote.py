@@ -19,6 +19,7 @@ from memory_agent.embedders.protocol import All, Derived, EmbedderInfo, PassageE
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
+from memory_agent.records.memories import ApiCounts
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
@@ -33,8 +34,14 @@ T = TypeVar("T")
 class RemoteEmbedder(PassageEmbedder):
     """A client of one endpoint. Thread-safe: each request uses its own socket."""
 
-    def __init__(self, endpoint: str, *, timeout_s: float = 10.0, bulk_timeout_s: float = 120.0) -> None:
-        """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of at most 64 texts. The server may start later."""
+    def __init__(
+        self, endpoint: str, *, timeout_s: float = 10.0, bulk_timeout_s: float = 120.0, is_former: bool = False
+    ) -> None:
+        """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of at most 64 texts. The server may start later.
+
+        With `is_former`, queries are embedded by the server's former embedder.
+        """
+        self._is_former = is_former
         self._timeout_s = timeout_s
         self._bulk_timeout_s = bulk_timeout_s
         self._sockets = RequestSockets(endpoint)
@@ -45,7 +52,9 @@ class RemoteEmbedder(PassageEmbedder):
     def info(self) -> EmbedderInfo:
         """The origin of the vectors, from the last answer or a new request. Raises the same errors as `embed_query`."""
         if self._info is None:
-            self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).result()).info
+            self._info = wire.decode_answer(
+                self._begin(wire.InfoQuestion(self._is_former), (), self._timeout_s).result()
+            ).info
         if self._info is None:
             raise EmbedderUnavailableError(f"{self._sockets.endpoint} did not report the origin of its vectors")
         return self._info
@@ -73,6 +82,15 @@ class RemoteEmbedder(PassageEmbedder):
         request = self._begin(wire.TokensQuestion(), (text,), self._patience_s(timeout_s))
         return wire.decode_answer(request.result()).tokens
 
+    def provider_calls(self, timeout_s: float | None = None) -> ApiCounts | None:
+        """Return the server's calls to a provider. Raises the same errors as `Embedder.provider_calls`."""
+        request = self._begin(wire.InfoQuestion(), (), self._patience_s(timeout_s))
+        return wire.decode_answer(request.result()).calls
+
+    def former(self) -> RemoteEmbedder:
+        """Return a client of the server's former embedder, for queries; the caller closes it."""
+        return RemoteEmbedder(self._sockets.endpoint, timeout_s=self._timeout_s, is_former=True)
+
     def close(self) -> None:
         """Close the sockets; requests in progress end with their answer or timeout."""
         self._sockets.close()
@@ -86,7 +104,9 @@ class RemoteEmbedder(PassageEmbedder):
         is_text: bool = False,
     ) -> Pending[T]:
         patience_s = self._patience_s(timeout_s)
-        return self._send(wire.QueryQuestion(patience_s, time.monotonic(), is_text), [text], patience_s, decode)
+        return self._send(
+            wire.QueryQuestion(patience_s, time.monotonic(), is_text, self._is_former), [text], patience_s, decode
+        )
 
     def _patience_s(self, timeout_s: float | None) -> float:
         return self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)

@@ -12,24 +12,28 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
 from memory_agent.embedders import wire
-from memory_agent.embedders.lanes import LanedEmbedder
-from memory_agent.embedders.minilm import open_minilm
+from memory_agent.embedders.lazy_embedder import LazyEmbedder, open_embedder
 from memory_agent.embedders.schemes import choose_scheme
-from memory_agent.embedders.weights import PACKAGE, cache_folder
+from memory_agent.embedders.weights import PACKAGE, cache_folder, is_bundled
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
-from memory_agent.settings import EmbedderSettings
+from memory_agent.settings import AnyEmbedder, EmbedderSettings
 from relay.future import Future
 from relay.log import log
 from relay.net import Message, ReplySocket
 
+if TYPE_CHECKING:
+    from memory_agent.embedders.lazy_embedder import ServedEmbedder
+
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
 _LOOK_AGAIN_REFUSED_S = 10.0  # each attempt hashes the rejected file (90 MB) again
+_LOADING_S = 5.0
+_OPENING_S = 0.1  # other requests wait meanwhile
 _MOST_TEXTS = 1024
 
 T = TypeVar("T")
@@ -38,13 +42,16 @@ T = TypeVar("T")
 class ModelKeeper:
     """Holds the embedder, or the reason why it is missing. Not thread-safe."""
 
-    def __init__(self, settings: EmbedderSettings, cache: Path, package: str) -> None:
+    def __init__(self, settings: AnyEmbedder, cache: Path, package: str) -> None:
         """Prepare without loading the model. Raises `SettingsError` for an unknown scheme."""
-        choose_scheme(settings.scheme)
-        self._settings = msgspec.structs.replace(settings, allow_download=False)
+        if isinstance(settings, EmbedderSettings):
+            choose_scheme(settings.scheme)
+            settings = msgspec.structs.replace(settings, allow_download=False)
+        self._settings = settings
         self._cache = cache
         self._package = package
-        self._embedder: LanedEmbedder | None = None
+        self._opening = LazyEmbedder(None, settings)  # of a server, which may not answer
+        self._embedder: ServedEmbedder | None = None
         self._problem: ModelError | None = None
         self._look_at = 0.0
 
@@ -53,10 +60,13 @@ class ModelKeeper:
         """The reason why there is no model, if known."""
         return self._problem
 
-    def embedder(self) -> LanedEmbedder:
-        """Return the embedder; look for a missing model again after a pause. Raises the last `ModelError`."""
+    def embedder(self, wait_s: float = _OPENING_S) -> ServedEmbedder:
+        """Return the embedder; look for a missing model again after a pause. Raises the last `ModelError`.
+
+        A server's model is opened in the background; `wait_s` limits the wait for it.
+        """
         if self._embedder is None and time.monotonic() >= self._look_at:
-            self._look()
+            self._look(wait_s)
         if self._embedder is None:
             raise self._problem or ModelMissingError("the model has not been looked for yet")
         return self._embedder
@@ -65,29 +75,36 @@ class ModelKeeper:
         """Stop the lanes."""
         if self._embedder is not None:
             self._embedder.close()
+        self._opening.close()
 
-    def _look(self) -> None:
-        settings = self._settings
+    def _look(self, wait_s: float) -> None:
         try:
-            model = open_minilm(settings, self._cache, self._package)
+            embedder = self._open(wait_s)
         except ModelError as error:
-            missing = isinstance(error, ModelMissingError)
+            missing = isinstance(error, ModelMissingError) or not isinstance(self._settings, EmbedderSettings)
             self._look_at = time.monotonic() + (_LOOK_AGAIN_S if missing else _LOOK_AGAIN_REFUSED_S)
             if self._problem is None or self._problem.code != error.code:
                 log.warning("model.not_loaded", code=error.code, problem=str(error))
             self._problem = error
             return
-        self._embedder = LanedEmbedder(model, bulk_niceness=settings.bulk_niceness, query_cache=settings.query_cache)
-        self._problem = None
-        log.info("model.loaded", stamp=model.info.stamp)
+        self._embedder, self._problem = embedder, None
+        log.info("model.loaded", stamp=embedder.info.stamp)
+
+    def _open(self, wait_s: float) -> ServedEmbedder:
+        if isinstance(self._settings, EmbedderSettings):
+            return open_embedder(self._settings, cache=self._cache, package=self._package)
+        return cast("ServedEmbedder", self._opening.get(wait_s))
 
 
 class EmbedderServer:
     """Answers requests (`wire`) at one endpoint."""
 
-    def __init__(self, endpoint: str, keeper: ModelKeeper) -> None:
-        """Bind the endpoint. Raises `UnavailableError` if the endpoint is in use."""
+    def __init__(self, endpoint: str, keeper: ModelKeeper, former: ModelKeeper | None = None) -> None:
+        """Bind the endpoint. `former` is loaded when it is needed. Raises `UnavailableError` if the endpoint is in
+        use.
+        """
         self._keeper = keeper
+        self._former = former
         self._socket = ReplySocket(endpoint)
         self.endpoint = self._socket.endpoint
         self.model: str | None = None
@@ -96,7 +113,7 @@ class EmbedderServer:
     def load(self) -> None:
         """Load the model, if there is one. Sets `model`."""
         with suppress(ModelError):
-            self.model = self._keeper.embedder().info.stamp
+            self.model = self._keeper.embedder(_LOADING_S).info.stamp
 
     @property
     def problem(self) -> ModelError | None:
@@ -112,16 +129,26 @@ class EmbedderServer:
                     self._handle(request)
         finally:
             self._keeper.close()
+            if self._former is not None:
+                self._former.close()
             self._socket.close()
 
     def _handle(self, request: Message) -> None:
         try:
             question, texts = wire.decode_question(request.frames)
-            self._answer(request, question, texts, self._keeper.embedder())
+            is_former = isinstance(question, wire.InfoQuestion | wire.QueryQuestion) and question.is_former
+            self._answer(request, question, texts, self._chosen(is_former).embedder())
         except Exception as error:  # noqa: BLE001 - one bad request must not end the server
             self._fail(request, error)
 
-    def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
+    def _chosen(self, is_former: bool) -> ModelKeeper:
+        if not is_former:
+            return self._keeper
+        if self._former is None:
+            raise ModelMissingError("there is no former embedder")
+        return self._former
+
+    def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: ServedEmbedder) -> None:
         if isinstance(question, wire.QueryQuestion) and not question.is_text:
             query = embedder.submit_query(texts[0], question.remaining_s(time.monotonic()))
             self._reply_when_done(request, query, lambda found: wire.encode_query(embedder.info, found))
@@ -137,7 +164,9 @@ class EmbedderServer:
             tokens = embedder.count_tokens(texts[0])
             self._socket.reply(request, wire.encode_answer(wire.Answer(tokens=tokens)))
         else:
-            self._socket.reply(request, wire.encode_answer(wire.Answer(info=embedder.info)))
+            self._socket.reply(
+                request, wire.encode_answer(wire.Answer(info=embedder.info, calls=embedder.provider_calls()))
+            )
 
     def _reply_when_done(self, request: Message, future: Future[T], encode: Callable[[T], wire.Frames]) -> None:
         def reply(done: Future[T]) -> None:
@@ -157,16 +186,25 @@ class EmbedderServer:
 
 
 def open_server(
-    endpoint: str, settings: EmbedderSettings, cache: Path | None = None, package: str = PACKAGE
+    endpoint: str,
+    settings: AnyEmbedder,
+    cache: Path | None = None,
+    package: str = PACKAGE,
+    *,
+    former: AnyEmbedder | None = None,
 ) -> EmbedderServer:
     """Bind the endpoint and load the model; if it is missing and the settings permit it, start to download it.
+
+    `former` is the embedder of vectors that the model has not yet replaced.
 
     Raises `UnavailableError` if the endpoint is in use, and `SettingsError` if the scheme is unknown.
     """
     cache = cache or cache_folder()
-    server = EmbedderServer(endpoint, ModelKeeper(settings, cache, package))
+    keeper = None if former is None else ModelKeeper(former, cache, package)
+    server = EmbedderServer(endpoint, ModelKeeper(settings, cache, package), keeper)
     server.load()
-    if isinstance(server.problem, ModelMissingError) and settings.allow_download and not settings.folder:
+    is_missing = isinstance(server.problem, ModelMissingError)
+    if is_missing and isinstance(settings, EmbedderSettings) and settings.allow_download and is_bundled(settings):
         _fetch_in_background(settings, cache, package)
     return server
 

@@ -15,6 +15,7 @@ Downloads from the hub use a pinned revision, are verified before they are insta
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -26,10 +27,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import platformdirs
 
-from memory_agent.embedders.checksums import VerifiedFiles, replacing, verify_file
+from memory_agent.embedders.checksums import VerifiedFiles, git_blob_of, replacing, sha256_of, verify_file
 from memory_agent.embedders.protocol import ByteProgress
-from memory_agent.errors import ModelError, ModelMissingError
-from memory_agent.settings import EmbedderSettings
+from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingError, SettingsError
+from memory_agent.settings import EmbedderSettings, RemoteEmbedder
 
 Origin = Literal["folder", "cache", "package", "hub"]
 T = TypeVar("T")
@@ -49,6 +50,18 @@ PINNED = {
 }
 
 
+BUNDLED = "minilm"
+MODELS = {
+    BUNDLED: REPOSITORY,
+    "bge-small-en-v1.5": "BAAI/bge-small-en-v1.5",
+    "bge-base-en-v1.5": "BAAI/bge-base-en-v1.5",
+    "e5-small-v2": "intfloat/e5-small-v2",
+    "multilingual-e5-small": "intfloat/multilingual-e5-small",
+    "multilingual-minilm": "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
+}
+"""The short names of models, and their repositories on the model hub. All are supported BERT encoders."""
+
+
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the number of tokens in
     a run.
@@ -65,8 +78,11 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_SHAPE = ModelShape(name="all-MiniLM-L6-v2", layers=6, heads=12, epsilon=1e-12, positions=512)
 
 _PREFIXES = (
-    (re.compile(r"(^|[-_])e5([-_]|$)"), ("query: ", "passage: ")),
-    (re.compile(r"(^|[-_])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
+    (re.compile(r"(^|[-_/])e5([-_:]|$)"), ("query: ", "passage: ")),
+    (re.compile(r"(^|[-_/])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
+    (re.compile(r"(^|[-_/])mxbai-embed"), ("Represent this sentence for searching relevant passages: ", "")),
+    (re.compile(r"(^|[-_/])nomic-embed-text"), ("search_query: ", "search_document: ")),
+    (re.compile(r"(^|[-_/])embeddinggemma"), ("task: search result | query: ", "title: none | text: ")),
 )
 """Prefixes of queries and passages by model name, from the model cards; excludes instruction-tuned E5 models."""
 
@@ -83,11 +99,17 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path | None
 
 
-def prefixes_of(model: str, settings: EmbedderSettings) -> tuple[str, str]:
+def prefixes_of(model: str, settings: EmbedderSettings | RemoteEmbedder) -> tuple[str, str]:
     """Return the prefixes of queries and passages, from the settings or, with "auto", by the model's name."""
     known = next((pair for pattern, pair in _PREFIXES if pattern.search(model.lower())), ("", ""))
     query = known[0] if settings.query_prefix == "auto" else settings.query_prefix
     return query, known[1] if settings.passage_prefix == "auto" else settings.passage_prefix
+
+
+def digest_of_prefixes(query_prefix: str, passage_prefix: str) -> str:
+    """Return an identifier of the prefixes, or "" if there are none."""
+    prefixes = f"{query_prefix}\0{passage_prefix}"
+    return hashlib.sha256(prefixes.encode()).hexdigest()[:8] if prefixes != "\0" else ""
 
 
 def cache_folder() -> Path:
@@ -96,19 +118,38 @@ def cache_folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("memory-agent")) / "models"
 
 
-def named_model(folder: Path, cache: Path) -> Model:
-    """Return the verified model from the folder in the settings, without looking elsewhere.
+def is_bundled(settings: EmbedderSettings) -> bool:
+    """Whether the settings select the default model in a default location."""
+    return not settings.folder and settings.model == BUNDLED
 
-    Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
+
+def named_model(settings: EmbedderSettings, cache: Path) -> Model | None:
+    """Return the verified model from the folder in the settings, or the fetched model that they name.
+
+    Returns None for the default model. Raises `ModelMissingError`, `ModelChecksumError`, `SettingsError` for an unknown
+    name, and `ModelError` for an unknown architecture.
     """
-    if not (folder / WEIGHTS).is_file() or not (folder / TOKENIZER).is_file():
-        raise ModelMissingError(f"{folder} (set in the settings) does not contain {WEIGHTS} and {TOKENIZER}")
+    if is_bundled(settings):
+        return None
+    folder = Path(settings.folder).expanduser() if settings.folder else hub_folder(settings.model, cache)
+    needed = (WEIGHTS, TOKENIZER) if settings.folder else (SUMS,)  # a fetched model without SUMS is not complete
+    if not all((folder / name).is_file() for name in needed):
+        where = f"{folder} (set in the settings) does not contain {WEIGHTS} and {TOKENIZER}"
+        raise ModelMissingError(where if settings.folder else f"{settings.model} has not been fetched to {folder}")
     sums = _listed_sums(folder) if (folder / SUMS).is_file() else PINNED
     memo = VerifiedFiles(cache / _VERIFIED)
     for name, expected in sums.items():
         memo.verify(folder / name, expected)
     shape = DEFAULT_SHAPE if sums[WEIGHTS] == PINNED[WEIGHTS] else read_shape(folder, POOLING in sums)
-    return Model(shape=shape, sums=sums, origin="folder", folder=folder)
+    return Model(shape=shape, sums=sums, origin="folder" if settings.folder else "cache", folder=folder)
+
+
+def hub_folder(model: str, cache: Path) -> Path:
+    """Return the folder for a model of the hub, by its short name or OWNER/NAME. Raises `SettingsError`."""
+    repository = MODELS.get(model, model)
+    if repository.count("/") != 1:
+        raise SettingsError("embedder.model", f"must be OWNER/NAME of the model hub, or one of: {', '.join(MODELS)}")
+    return cache / "hub" / repository
 
 
 def default_model() -> Model:
@@ -143,8 +184,8 @@ def find_model(
 
     Raises the same errors as `named_model` and `find_default`.
     """
-    if settings.folder:
-        return named_model(Path(settings.folder).expanduser(), cache)
+    if (named := named_model(settings, cache)) is not None:
+        return named
     try:
         return find_default(cache, package)
     except ModelMissingError as missing:
@@ -250,6 +291,56 @@ def _download(cache: Path, progress: ByteProgress | None) -> None:
             verify_file(path, expected)
             with replacing(folder / name) as temporary:
                 path.replace(temporary)
+
+
+def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress | None) -> None:
+    """Download the model that the settings name from the hub, unless it has been fetched.
+
+    Each file must have the checksum that the hub's index lists for it; `SHA256SUMS` then pins them all. Raises
+    `ModelMissingError`, `ModelChecksumError` and `SettingsError`.
+    """
+    folder = hub_folder(settings.model, cache)
+    if (folder / SUMS).is_file():
+        return
+    if not settings.allow_download:
+        raise ModelMissingError(f"{settings.model} is not in {folder}, and embedder.allow_download is false")
+    fetch, repository = _fetcher(progress), MODELS.get(settings.model, settings.model)
+    revision, listed = _index_of(repository)
+    if not {WEIGHTS, TOKENIZER, CONFIG} <= listed.keys():
+        raise ModelMissingError(f"{repository} lacks {WEIGHTS}, {TOKENIZER} or {CONFIG}; choose another model")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".hub-") as staging:
+        lines = []
+        for name in (one for one in (WEIGHTS, TOKENIZER, CONFIG, POOLING) if one in listed):
+            path = Path(fetch(repository, name, revision, staging))
+            expected, digest = listed[name]
+            if digest(path) != expected:
+                raise ModelChecksumError(str(path), expected, digest(path))
+            lines.append(f"{sha256_of(path)}  {name}\n")
+            with replacing(folder / name) as temporary:
+                path.replace(temporary)
+        with replacing(folder / SUMS) as temporary:  # last: a model without it is not complete
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+
+Digest = Callable[[Path], str]
+
+
+def _index_of(repository: str) -> tuple[str, dict[str, tuple[str, Digest]]]:
+    """Return the revision of a repository, and the checksum of each file with the function that computes it."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        info = HfApi().model_info(repository, files_metadata=True)
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise ModelMissingError(f"the hub does not list {repository}: {type(error).__name__}") from error
+    files: dict[str, tuple[str, Digest]] = {
+        one.rfilename: (one.blob_id, git_blob_of) if one.lfs is None else (one.lfs.sha256, sha256_of)
+        for one in info.siblings or ()
+        if one.lfs is not None or one.blob_id is not None
+    }
+    return str(info.sha), files
 
 
 def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], str]:

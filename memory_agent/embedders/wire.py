@@ -19,6 +19,7 @@ import numpy.typing as npt
 from memory_agent.embedders.protocol import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 from memory_agent.records.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery, word_bytes
+from memory_agent.records.memories import ApiCounts
 
 Frames = list[bytes]
 
@@ -26,19 +27,23 @@ _FLOAT, _HALF, _INT, _BYTE = "<f4", "<f2", "<i4", "u1"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
-    """Ask for the origin of the vectors."""
+    """Ask for the origin of the vectors; with `is_former`, of those of the former embedder."""
+
+    is_former: bool = False
 
 
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
     """Embed the text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
     `asked_at_s` is in monotonic time, which all processes on the machine share, so time spent in a socket counts. With
-    `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer.
+    `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer. With
+    `is_former`, the embedder before the present one embeds it.
     """
 
     timeout_s: float
     asked_at_s: float | None = None
     is_text: bool = False
+    is_former: bool = False
 
     def remaining_s(self, now_s: float) -> float:
         """Return the seconds until the timeout; negative after it."""
@@ -59,7 +64,8 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 class Answer(msgspec.Struct, frozen=True):
     """The header of an answer.
 
-    It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or error.
+    It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or an error.
+    The calls to a provider come with the origin alone.
     """
 
     info: EmbedderInfo | None = None
@@ -69,6 +75,7 @@ class Answer(msgspec.Struct, frozen=True):
     args: tuple[Any, ...] = ()
     words: tuple[str, ...] = ()
     read: float = 1.0
+    calls: ApiCounts | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

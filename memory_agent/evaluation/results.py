@@ -64,6 +64,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str = ""
 
 
+_OF_EMBEDDER = ("type", "model", "scheme", "max_tokens", "dimensions", "passage_chars")
+
+
 @dataclass(frozen=True)
 class Results:
     """The content of a results file."""
@@ -79,7 +82,7 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
     return {
         "recall": msgspec.to_builtins(settings.recall),
         "learning": msgspec.to_builtins(settings.learning),
-        "embedder": {"scheme": embedder.scheme, "max_tokens": embedder.max_tokens},
+        "embedder": {name: value for name, value in msgspec.to_builtins(embedder).items() if name in _OF_EMBEDDER},
         "store": {"exact_search_limit": store.exact_search_limit, "expansion_search": store.expansion_search},
         "ingest": {name: value for name, value in msgspec.structs.asdict(ingest).items() if not isinstance(value, str)},
     }

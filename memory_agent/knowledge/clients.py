@@ -43,7 +43,7 @@ from memory_agent.records.shared_requests import (
     ShowItem,
     Unpublish,
 )
-from memory_agent.settings import EmbedderSettings
+from memory_agent.settings import AnyEmbedder
 from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
 from memory_agent.verbs.shared_params import AskSharedParams
 from relay import SHARED_USER, Identity
@@ -155,7 +155,7 @@ OpenStore = Callable[[Embedder | None], Knowledge]
 class KnowledgeOnFiles:
     """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`. Not thread-safe."""
 
-    def __init__(self, folder: Path, open_store: OpenStore, settings: EmbedderSettings) -> None:
+    def __init__(self, folder: Path, open_store: OpenStore, settings: AnyEmbedder) -> None:
         """`folder` is the store's folder, which may not exist; `settings` configure the embedder of searches."""
         self._folder = folder
         self._open_store = open_store

@@ -53,7 +53,7 @@ from memory_agent.records.memories import (
 )
 from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
-from memory_agent.settings import EmbedderSettings, Settings, SettingsKeywords, with_keywords
+from memory_agent.settings import EmbedderSettings, Settings, SettingsKeywords, former_of, with_keywords
 from memory_agent.signals import EventReader, SignalTable, truncate
 from memory_agent.storage.archive import Archive, OpenCalls
 from memory_agent.storage.environment import open_key_of
@@ -67,6 +67,7 @@ from relay.log import log
 NumberedEvents = Sequence[tuple[int, bytes]]
 """Encoded events, with their numbers in the journal."""
 
+_STATS_WAIT_S = 0.5
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
@@ -174,7 +175,7 @@ class Memory:
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key, on_commit)
         try:
-            model = LazyEmbedder(embedder, settings.embedder)
+            model = LazyEmbedder(embedder, settings.embedder, former_of(settings))
             memory = cls(user_id, archive, model, settings, is_hosted=role == "host", shared=shared)
             memory.erasure.resume()
             if age_now:
@@ -481,7 +482,8 @@ class Memory:
         """
         chosen = check_filter(filter, is_query=False)
         with self._call():
-            return self._archive.stats(self.user_id, chosen)
+            calls = self._embedder.provider_calls(_STATS_WAIT_S)
+            return msgspec.structs.replace(self._archive.stats(self.user_id, chosen), provider=calls)
 
     def list(
         self,

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, comparable_words
-from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ProviderInputError
 from memory_agent.recall.query import Query
 from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.storage.archive import Archive
@@ -76,6 +76,7 @@ class PendingTexts:
         """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work, and time out after 4 s."""
         self._texts = list(dict.fromkeys(texts))
         self._embedder = embedder
+        self._is_awaited = is_awaited
         self._pending: Pending[list[Embedded]] | None = None
         if self._texts:
             timeout_s = _EMBED_TIMEOUT_S if is_awaited else None
@@ -89,8 +90,21 @@ class PendingTexts:
         try:
             found = self._pending.result()
             return Vectors(dict(zip(self._texts, found, strict=True)), self._embedder.get().info)
+        except ProviderInputError:
+            return self._in_halves()
         except ModelError:
             return Vectors()
+
+    def _in_halves(self) -> Vectors:
+        """Embed all texts except those that the model's server rejects."""
+        info, half = self._embedder.get().info, len(self._texts) // 2
+        if not half:
+            return Vectors({}, info)
+        parts = (self._texts[:half], self._texts[half:])
+        halves = [PendingTexts(part, self._embedder, is_awaited=self._is_awaited).result() for part in parts]
+        if any(found.info is None for found in halves):
+            return Vectors()
+        return Vectors(halves[0].by_text | halves[1].by_text, info)
 
 
 class MemoryVectors:
@@ -140,17 +154,21 @@ class MemoryVectors:
             self._fill_thread.start()
 
     def begin_reembedding(self) -> int:
-        """Drop all vectors if a different model computed them; return the number of memories that need new ones.
+        """Begin to replace the vectors if a different model computed them; return the number of memories that wait.
 
-        `fill` then computes the new vectors, even after a crash. Durable on return. Raises `ModelError` if there is no
-        model.
+        `fill` then computes the new vectors, even after a crash, and replaces the old ones once all are computed.
+        Durable on return. Raises `ModelError` if there is no model.
         """
         self._embedder.look_again()
         info = self._embedder.get().info
         with self._archive.batch() as batch:
-            batch.set_stamp(info.stamp)
-            Vectors({}, info).admitted(batch)
-        return self._archive.store.counts().pending
+            if batch.state.stamp in (None, info.stamp) or not batch.counts().vectors:
+                batch.drop_next()
+                batch.set_stamp(info.stamp)
+                Vectors({}, info).admitted(batch)
+            else:
+                batch.begin_next(info.stamp, info.words_stamp)
+        return self._archive.store.counts().waiting
 
     def close(self, *, catch_up: bool = False) -> None:
         """Stop the background thread. Idempotent.
@@ -178,6 +196,8 @@ class MemoryVectors:
 
     def _fill_all(self, limit: int | None, progress: Progress | None) -> int:
         """Embed the waiting memories, each at most once."""
+        if self._archive.store.state.next is not None:
+            return self._fill_next(limit, progress)
         makes_words = self._await_words()
         store, filled, last = self._archive.store, 0, 0
         total = store.counts().pending if limit is None else min(limit, store.counts().pending)
@@ -195,6 +215,43 @@ class MemoryVectors:
             if progress is not None:
                 progress(filled, total)
         return filled
+
+    def _fill_next(self, limit: int | None, progress: Progress | None) -> int:
+        """Embed memories for the model that replaces the present one; replace the vectors once all are embedded."""
+        store, filled, last = self._archive.store, 0, 0
+        most = store.state.next_row if limit is None else limit
+        total = min(most, store.counts().waiting)
+        while filled < most and not self._is_closing:
+            with store.snapshot() as snapshot:
+                rows = snapshot.rows_without_next(min(_FILL_CHUNK, most - filled), last)
+            vectors = self.embed(embedded_text(one) for one in store.records(rows) if one is not None)
+            if not rows or not self._put_next(rows, vectors):
+                break
+            last = rows[-1]
+            filled += len(rows)
+            if progress is not None:
+                progress(filled, max(filled, total))
+        with self._archive.batch() as batch:
+            if batch.adopt_next():
+                log.info("vectors.replaced", stamp=batch.state.stamp, memories=batch.counts().memories)
+            elif not batch.counts().waiting:
+                log.warning("vectors.not_replaced", reason="the model rejects more than a tenth of the texts")
+        return filled
+
+    def _put_next(self, rows: Sequence[int], vectors: Vectors) -> bool:
+        """Store vectors of the next model; return False if they are of another one, or if there are none."""
+        with self._archive.batch() as batch:
+            of = batch.state.next
+            if vectors.info is None or of is None or of.stamp != vectors.info.stamp:
+                return False
+            width = word_bytes(vectors.info.ndim) if of.words_stamp else None
+            for row in rows:
+                record = batch.record(row)
+                found = None if record is None else vectors.by_text.get(embedded_text(record))
+                if record is not None:
+                    is_usable = found is not None and found.is_sound(vectors.info.ndim, width)
+                    batch.put_next(row, found if is_usable else None)
+        return True
 
     def _await_words(self) -> bool:
         """Return whether the embedder computes word vectors; if so, mark the memories without them as waiting."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memory_agent.errors import ProviderError
-from memory_agent.model_apis.endpoint import ApiCounts, ModelEndpoint, is_loopback
+from memory_agent.model_apis.endpoint import ModelEndpoint, is_loopback
+from memory_agent.records.memories import ApiCounts
 
 if TYPE_CHECKING:
     from memory_agent.model_apis.api import ModelApi

@@ -30,7 +30,8 @@ from memory_agent.errors import (
     ProviderUnavailableError,
 )
 from memory_agent.model_apis.circuit import Circuit, pause_s, retry_after_s
-from memory_agent.model_apis.endpoint import ApiCounts, ModelEndpoint
+from memory_agent.model_apis.endpoint import ModelEndpoint
+from memory_agent.records.memories import ApiCounts
 from relay.future import Future
 
 _ATTEMPTS, _ATTEMPTS_AT_500 = 4, 2
@@ -91,6 +92,7 @@ class ModelApi:
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(None, connect=_CONNECT_S),
             limits=httpx2.Limits(max_connections=_CONNECTIONS),
+            verify=not endpoint.url.startswith("http:"),  # reading the certificates takes .1 s
             follow_redirects=False,  # another host would get the texts and the key
             headers={"accept-encoding": "identity", "content-type": "application/json", **endpoint.headers},
         )

@@ -1,4 +1,4 @@
-"""Where a provider's API is, which key it takes, and what its calls have cost. Imports no HTTP client."""
+"""Where a provider's API is, and which key it takes. Imports no HTTP client."""
 
 from __future__ import annotations
 
@@ -57,23 +57,6 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         if not key.isascii() or not key.isprintable():
             raise ProviderError(self.provider, f"the environment variable {found[1]} contains what is not a key")
         return key
-
-
-class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls to a provider since the process started. `refused` calls were not sent, because others had failed.
-
-    `cost_usd` is computed from the tokens that the provider reported, and is 0 without a price in the settings.
-    """
-
-    provider: str
-    calls: int = 0
-    failed: int = 0
-    retries: int = 0
-    refused: int = 0
-    tokens_read: int = 0
-    tokens_written: int = 0
-    cost_usd: float = 0.0
-    problem: str = ""
 
 
 def is_loopback(url: str) -> bool:

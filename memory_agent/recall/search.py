@@ -34,12 +34,10 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from memory_agent.embedders import LazyEmbedder, Pending, comparable, failing_as_model_error
-from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.embedders import LazyEmbedder, comparable
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.records.embedded import EmbeddedQuery, Embedding
+from memory_agent.recall.query_vector import AskedVector, QueryVector, QueryVectors
 from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
@@ -51,25 +49,6 @@ from memory_agent.storage.view import View
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
-
-_REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
-_MOST_REST_S = 0.05
-_LEAST_READ = 0.5
-"""Minimum share of a query's letters that the model must support for the vector to represent the meaning."""
-
-
-class QueryVector(msgspec.Struct, frozen=True):
-    """The vector of a query, `raw` (d,); `stamp` identifies the model.
-
-    `words` are its folded content words, `word_vectors` (q, e) are their vectors, and `words_stamp` identifies how they
-    are computed. All three are empty if the embedder has no word vectors.
-    """
-
-    raw: Embedding
-    stamp: str
-    words: tuple[str, ...]
-    word_vectors: npt.NDArray[np.float16]
-    words_stamp: str
 
 
 class OwnWords(NamedTuple):
@@ -133,31 +112,22 @@ class Searcher:
 
     def __init__(self, archive: Archive, embedder: LazyEmbedder, settings: RecallSettings) -> None:
         self._archive = archive
-        self._embedder = embedder
+        self._vectors = QueryVectors(embedder)
         self._settings = settings
 
-    def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
+    def begin(self, query: Query, deadline: Deadline) -> AskedVector | None:
         """Send a query to the embedder. Return None if its vector is not needed or the caller's own, or if `deadline`
         records a failure.
         """
         if not query.needs_vector or query.vector is not None:
             return None
-        timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
-        if timeout_s <= 0:
-            deadline.degrade("deadline")
-            return None
-        try:
-            with failing_as_model_error():
-                return self._embedder.begin_query_words(query.text, timeout_s)
-        except ModelError:
-            deadline.degrade("no_model")
-            return None
+        return self._vectors.begin(query, self._archive.store.state, deadline)
 
     def search(
         self,
         query: Query,
         dates: tuple[UnderstoodDate, ...],
-        pending: Pending[EmbeddedQuery] | None,
+        pending: AskedVector | None,
         deadline: Deadline,
     ) -> Search:
         """Search all memories by words and by the `pending` vector, with the query's filter, within the deadline."""
@@ -167,7 +137,8 @@ class Searcher:
         mask = _filtered(query, dates, view, store)
         own = _own_words(query, view, store, mask)
         bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
-        vector = None if pending is None else self.vector_of(pending, view.stamp, deadline)
+        stored = view.stamp or store.state.stamp or ""
+        vector = None if pending is None else self._vectors.result(pending, stored, deadline)
         if query.vector is not None:
             vector = _own_vector(query.vector, query.vector_model, view, deadline)
         _note_pending(vector, view, deadline)
@@ -195,31 +166,6 @@ class Searcher:
             bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
             cosines=None if query.mode == "lexical" else _by_vector(vector, view, wanted, aside, limit),
         )
-
-    def vector_of(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
-        """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
-
-        `stored` identifies the embedder of the stored vectors, or is "" if there are none.
-        """
-        try:
-            with failing_as_model_error():
-                found = pending.result()
-                info = self._embedder.get(0).info
-            if not found.is_sound(info.ndim):
-                raise ModelError(f"{info.stamp}: the query's vector is invalid")
-        except EmbedderUnavailableError:
-            deadline.degrade("embedder_timeout")
-            return None
-        except ModelError:
-            deadline.degrade("no_model")
-            return None
-        if not comparable(stored or self._archive.store.state.stamp or info.stamp, info.stamp):
-            deadline.degrade("model_changed")
-            return None
-        if found.read < _LEAST_READ:
-            deadline.degrade("script_unknown")
-            return None
-        return QueryVector(found.vector, info.stamp, found.words, found.word_vectors, info.words_stamp)
 
 
 def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: Deadline) -> QueryVector | None:

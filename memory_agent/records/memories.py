@@ -263,13 +263,33 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
     record_ids: tuple[str, ...] = ()
 
 
+class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls to the API of a model provider since a process started, for all its users.
+
+    `refused` calls were not sent, because others had failed. `cost_usd` is computed from the tokens that the provider
+    reported, and is 0 without a price in the settings.
+    """
+
+    provider: str
+    calls: int = 0
+    failed: int = 0
+    retries: int = 0
+    refused: int = 0
+    tokens_read: int = 0
+    tokens_written: int = 0
+    cost_usd: float = 0.0
+    problem: str = ""
+
+
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
-    `waiting` counts the memories without a vector or, if the model produces them, without word vectors. `model` embeds
-    them in the background; `ndim` is the dimension of its vectors. `schema_version` is the format of the stored
-    records. `created_at` is the time at which the store was created, and `rebuilt_at` the time at which recall's search
-    columns were last built from the records (None if a version that did not store this time built them).
+    `waiting` counts the memories without a vector or, if the model produces them, without word vectors. A model embeds
+    them in the background. During a change of model, these are the memories that it has not embedded yet; `model` is
+    then still the former one. `ndim` is the dimension of the vectors. `provider` counts the calls to the server of the
+    model, if it runs on one. `schema_version` is the format of the stored records. `created_at` is the time at which
+    the store was created, and `rebuilt_at` the time at which recall's search columns were last built from the records
+    (None if a version that did not store this time built them).
 
     With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
     memories that pass it. The other fields always cover the whole memory.
@@ -297,6 +317,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     rebuilt_at: datetime | None = None
     ndim: int | None = None
+    provider: ApiCounts | None = None
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

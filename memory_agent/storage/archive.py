@@ -134,7 +134,7 @@ class Archive:
             masked=_below("masked.", counters),
             expired=_below("expired.", counters),
             dropped_types=_below("dropped_type.", counters),
-            waiting=counts.pending,
+            waiting=counts.waiting,
             schema_version=store.state.format,
             created_at=store.state.created_at,
             rebuilt_at=self._columns.built_at,
@@ -142,14 +142,14 @@ class Archive:
         )
 
     def _counts_in(self, view: View, counts: Counts) -> Counts:
-        """Return the counts of the memories in a view that a filter restricts; `words` is not counted."""
+        """Return the counts of the memories in a view that a filter restricts, without `words` and `pending`."""
         with self.store.snapshot() as snapshot:
-            waiting = view.slots(snapshot.pending_rows(counts.pending))
+            waiting = view.slots(snapshot.waiting_rows(counts.memories))
         waiting = waiting[waiting >= 0]
         slots, vectors = np.flatnonzero(view.alive), view.vectors
         any_direction = np.eye(1, vectors.ndim, dtype=np.float32)[0]
         with_vector = np.isfinite(vectors.cosines(any_direction, slots)).sum() if vectors.count else 0
-        return Counts(len(slots), int(with_vector), 0, int(view.alive[waiting].sum()))
+        return Counts(len(slots), int(with_vector), 0, 0, int(view.alive[waiting].sum()))
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:

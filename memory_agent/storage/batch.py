@@ -21,6 +21,7 @@ from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Changes, LogEntry, Op, Words, texts_of
 from memory_agent.storage.codec import (
     FORMAT,
+    NextVectors,
     Usage,
     encode_checked,
     encode_entry,
@@ -35,6 +36,7 @@ from memory_agent.storage.codec import (
     unit_vector,
     usage_of,
     with_checksum,
+    without_checksum,
 )
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
@@ -42,6 +44,7 @@ from memory_agent.storage.snapshot import (
     EVENTS,
     IDS,
     META,
+    NEXT,
     OF_A_ROW,
     PASSAGES,
     PENDING,
@@ -73,6 +76,8 @@ from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 
+_LEAST_NEXT_BYTES = 32  # a vector of the next embedder takes more
+_MOST_BARE = 0.1
 _MEAN_QUERY = "centering"
 """The blob in which earlier versions stored the mean vector of a user's queries."""
 
@@ -159,6 +164,7 @@ class Batch(Snapshot):
         self._check_room()
         before = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
         self._write_embedded(row, self._encoded(row, record.text, vector))
+        self._transaction.delete(NEXT, row_key(row))  # the text may be new
         self._settle_pending(row)
         after = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
         if before[:2] == after[:2]:
@@ -268,6 +274,58 @@ class Batch(Snapshot):
             self.state.word_bytes, self.state.words_stamp = None, stamp
             self._await_all()
         self._takes_words = True
+
+    def begin_next(self, stamp: str, words_stamp: str) -> None:
+        """Begin to store vectors of another embedder beside the present ones, or continue if they are its own."""
+        if self.state.next is None or self.state.next.stamp != stamp:
+            self.drop_next()
+            self.state.next = NextVectors(stamp=stamp, words_stamp=words_stamp)
+
+    def put_next(self, row: int, found: Embedded | None) -> None:
+        """Store a memory's vectors of the next embedder, or that it can have none. Raises `InvalidInputError`."""
+        self._require_row(row)
+        self._check_room()
+        of = self.state.next
+        if of is None:
+            raise InvalidInputError("row", "there is no next embedder")
+        values = dict[str, bytes]()
+        if found is not None:
+            shape = (of.ndim, of.word_bytes)
+            values, of.ndim, of.word_bytes = _encode(row, found, *shape, takes_words=bool(of.words_stamp))
+        self._write(NEXT, row, with_checksum(row, msgspec.msgpack.encode(values)))
+
+    def adopt_next(self) -> bool:
+        """Replace all vectors by those of the next embedder, and return True, unless memories lack them.
+
+        A memory that can have none waits for one, but more than a tenth of them must not.
+        """
+        of = self.state.next
+        if of is None or self.rows_without_next(1):
+            return False
+        bare = sum(len(value) < _LEAST_NEXT_BYTES for _, value in self._transaction.scan(NEXT))
+        if bare > _MOST_BARE * self._transaction.count(NEXT):
+            return False
+        self._check_room()
+        self._drop_vectors()
+        self._transaction.clear(PENDING)
+        self.state.stamp, self.state.words_stamp = of.stamp, of.words_stamp or None
+        self.state.ndim, self.state.word_bytes = of.ndim, of.word_bytes
+        for key, value in self._transaction.scan(NEXT):
+            row = row_number(key)
+            if self._transaction.get(RECORDS, key) is None:  # deleted by an earlier version
+                continue
+            body = without_checksum(row, value, NEXT)
+            for database, encoded in msgspec.msgpack.decode(body, type=dict[str, bytes]).items():
+                self._write(database, row, encoded)
+            self._settle_pending(row)
+        self.state.format = FORMAT if of.words_stamp else self.state.format
+        self.drop_next()
+        return True
+
+    def drop_next(self) -> None:
+        """Drop the vectors of the next embedder."""
+        self._transaction.clear(NEXT)
+        self.state.next = None
 
     def forget_changes_through(self, seq: int) -> None:
         """Delete the change log up to and including change `seq`."""
@@ -414,17 +472,9 @@ class Batch(Snapshot):
         if vector is None:
             return {}
         found = vector if isinstance(vector, Embedded) else of_vector(text, np.asarray(vector))
-        first, *further = (unit_vector(one, self.state.ndim) for one in found.vectors)
-        values = {VECTORS: encode_vector(row, first)}
-        if self._takes_words:
-            word_bytes = found.word_bits.shape[1]
-            if not word_bytes or self.state.word_bytes not in (None, word_bytes):
-                raise InvalidInputError("words", f"have {word_bytes} bytes each, expected {self.state.word_bytes}")
-            values[WORD_BITS] = encode_words(row, Words(found.word_bits, found.length))
-            if further:
-                values[PASSAGES] = encode_passages(row, found.spans, np.stack(further))
-            self.state.format, self.state.word_bytes = FORMAT, word_bytes
-        self.state.ndim = first.size
+        shape = (self.state.ndim, self.state.word_bytes)
+        values, self.state.ndim, self.state.word_bytes = _encode(row, found, *shape, takes_words=self._takes_words)
+        self.state.format = FORMAT if self._takes_words else self.state.format
         return values
 
     def _settle_pending(self, row: int) -> None:
@@ -459,6 +509,23 @@ class Batch(Snapshot):
         self.state.last_change = change = self.state.last_change + 1
         self._entries.append(entry)
         self._write(CHANGES, change, encode_entry(change, entry))
+
+
+def _encode(
+    row: int, found: Embedded, ndim: int | None, word_bytes: int | None, *, takes_words: bool
+) -> tuple[dict[str, bytes], int, int | None]:
+    """Return the stored values of a text by database, with d and the bytes of a word. Raises `InvalidInputError`."""
+    first, *further = (unit_vector(one, ndim) for one in found.vectors)
+    values = {VECTORS: encode_vector(row, first)}
+    if takes_words:
+        width = found.word_bits.shape[1]
+        if not width or word_bytes not in (None, width):
+            raise InvalidInputError("words", f"have {width} bytes each, expected {word_bytes}")
+        values[WORD_BITS] = encode_words(row, Words(found.word_bits, found.length))
+        if further:
+            values[PASSAGES] = encode_passages(row, found.spans, np.stack(further))
+        word_bytes = width
+    return values, int(first.size), word_bytes
 
 
 def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:

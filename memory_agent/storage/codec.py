@@ -50,6 +50,15 @@ _OFFSET = 1 << 63  # so that times before 1970 sort before later times
 T = TypeVar("T")
 
 
+class NextVectors(msgspec.Struct, kw_only=True):
+    """The embedder that replaces the present one, while its vectors are being computed. Fields as in `StoreState`."""
+
+    stamp: str
+    words_stamp: str = ""
+    ndim: int | None = None
+    word_bytes: int | None = None
+
+
 class StoreState(msgspec.Struct, kw_only=True):
     """A store's state: one small value that each batch rewrites.
 
@@ -57,7 +66,7 @@ class StoreState(msgspec.Struct, kw_only=True):
     `words_stamp` name the embedder of the vectors and of the words; `ndim` is the dimension of the vectors and
     `word_bytes` the size of a word. The change log starts after `forgotten_through` and ends at `last_change`. `cursor`
     is the number of the last ingested journal event, 0 before the first. `lessons_version` increases whenever a run's
-    lessons change.
+    lessons change. `next` is set while the vectors of another embedder are being computed.
     """
 
     format: int = 1
@@ -74,6 +83,7 @@ class StoreState(msgspec.Struct, kw_only=True):
     lessons_mark: int = 0
     words_stamp: str | None = None
     word_bytes: int | None = None
+    next: NextVectors | None = None
 
     @property
     def created_at(self) -> datetime:

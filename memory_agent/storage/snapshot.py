@@ -61,11 +61,12 @@ from relay.disk import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
 PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts; words, if known
+NEXT = "next_vectors"  # vectors, passages and words of another embedder, until all are computed
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
 RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # without a run (pruned), with a run
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
-OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING)
+OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING, NEXT)
 DATABASES = (*OF_A_ROW, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
 FORMS = (
     dict.fromkeys((*OF_A_ROW, CHANGES), ROWS)
@@ -91,6 +92,8 @@ class Counts(NamedTuple):
     vectors: int
     words: int
     pending: int
+    waiting: int
+    """Those that wait to be embedded: the pending ones or, during a change of model, those without new vectors."""
 
 
 class Snapshot:
@@ -185,7 +188,19 @@ class Snapshot:
 
     def counts(self) -> Counts:
         """Return the counts of memories: all, with a vector, with words, and waiting for either."""
-        return Counts(*map(self._transaction.count, (RECORDS, VECTORS, WORD_BITS, PENDING)))
+        names = (RECORDS, VECTORS, WORD_BITS, PENDING, NEXT)
+        memories, vectors, words, pending, replaced = map(self._transaction.count, names)
+        waiting = pending if self.state.next is None else max(0, memories - replaced)
+        return Counts(memories, vectors, words, pending, waiting)
+
+    def waiting_rows(self, limit: int) -> list[int]:
+        """Return the first `limit` rows that wait to be embedded (`Counts.waiting`)."""
+        return self.pending_rows(limit) if self.state.next is None else self.rows_without_next(limit)
+
+    def rows_without_next(self, limit: int, after: int = 0) -> list[int]:
+        """Return the first `limit` rows greater than `after` that lack a vector of the next embedder."""
+        keys = (key for key, _ in self._transaction.scan_stored(RECORDS, row_key(after + 1)))
+        return [row_number(key) for key in islice((k for k in keys if self._transaction.get(NEXT, k) is None), limit)]
 
     def blob(self, name: str) -> bytes | None:
         """Return the blob that was set under `name`, or None."""

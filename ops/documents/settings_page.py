@@ -78,7 +78,7 @@ def _head(part: str) -> list[str]:
 
 
 def _walk(struct: Any, prefix: str) -> Iterator[Setting]:
-    tables = [field for field in struct.fields if isinstance(field.type, inspect.StructType)]
+    tables = [field for field in struct.fields if _structs(field.type)]
     for field in struct.fields:
         if field not in tables:
             name = prefix + field.encode_name
@@ -87,10 +87,38 @@ def _walk(struct: Any, prefix: str) -> Iterator[Setting]:
         if isinstance(field.type, inspect.VarTupleType) and isinstance(field.type.item_type, inspect.StructType):
             yield from _walk(field.type.item_type, f"{prefix}{field.encode_name}[].")
     for field in tables:
-        yield from _walk(field.type, f"{prefix}{field.encode_name}.")
+        kinds = _structs(field.type)
+        inner = f"{prefix}{field.encode_name}."
+        yield from _walk(kinds[0], inner) if len(kinds) == 1 else _walk_kinds(kinds, inner)
+
+
+def _structs(kind: Any) -> list[Any]:
+    """Return the structs of a table that is always present: one, or those of a union."""
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return list(kinds) if all(isinstance(one, inspect.StructType) for one in kinds) else []
+
+
+def _walk_kinds(kinds: list[Any], prefix: str) -> Iterator[Setting]:
+    """Yield each setting of a table with a `type` once, with the default of each type that has it."""
+    tags = [f"`{kind.tag}`" for kind in kinds]
+    yield Setting(f"{prefix}type", " or ".join(tags), tags[0])
+    named = {field.encode_name: field for kind in reversed(kinds) for field in kind.fields}
+    for name in dict.fromkeys(field.encode_name for kind in kinds for field in kind.fields):
+        defaults = {
+            tag: _default(field)
+            for tag, kind in zip(tags, kinds, strict=True)
+            for field in kind.fields
+            if field.encode_name == name
+        }
+        same = len(set(defaults.values())) == 1
+        shown = next(iter(defaults.values())) if same else "; ".join(f"{tag}: {one}" for tag, one in defaults.items())
+        only = f" ({', '.join(defaults)} only)" if same and len(defaults) < len(kinds) else ""
+        yield Setting(f"{prefix}{name}", _type(named[name].type), shown + only)
 
 
 def _type(kind: Any) -> str:
+    if isinstance(kind, inspect.UnionType) and any(isinstance(one, inspect.StructType) for one in kind.types):
+        return "table like `[embedder]`"
     if isinstance(kind, inspect.UnionType):
         return ", or ".join(_type(one) for one in kind.types)
     if isinstance(kind, inspect.LiteralType):

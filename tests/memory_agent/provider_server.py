@@ -10,6 +10,11 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import numpy as np
+
+from memory_agent.settings import GeminiEmbedder, OllamaEmbedder, RemoteEmbedder
+
+NDIM = 16
 Reply = Callable[["Request"], None]
 
 
@@ -91,6 +96,42 @@ def drip(request: Request) -> None:
 def drop(request: Request) -> None:
     """Close the connection without a reply."""
     request.close_connection = True
+
+
+def vector_of(text: str, ndim: int = NDIM) -> list[float]:
+    """Return numbers that depend on the words of a text."""
+    found = np.zeros(ndim)
+    for word in text.lower().split():
+        found += np.random.default_rng(list(word.encode())).normal(size=ndim)
+    return (found + 0.01).tolist()
+
+
+def texts_of(body: Any) -> list[str]:
+    """Return the texts of a request of any kind."""
+    return body["input"] if "input" in body else [one["content"]["parts"][0]["text"] for one in body["requests"]]
+
+
+def content(kind: RemoteEmbedder, vectors: list[list[float]]) -> Any:
+    """Return the answer of a server."""
+    if isinstance(kind, OllamaEmbedder):
+        return {"embeddings": vectors, "prompt_eval_count": 7}
+    if isinstance(kind, GeminiEmbedder):
+        return {"embeddings": [{"values": vector} for vector in vectors]}
+    data = [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]
+    return {"data": data[::-1], "usage": {"prompt_tokens": 7}, "model": "any"}
+
+
+def embeds(kind: RemoteEmbedder, longest: int = 10**6, ndim: int = NDIM) -> Reply:
+    """Reply as a server does, and reject texts of more than `longest` characters."""
+
+    def reply(request: Request) -> None:
+        texts = texts_of(request.body)
+        if max(map(len, texts)) > longest:
+            answer({"error": "the input length exceeds the context length"}, 400)(request)
+        else:
+            answer(content(kind, [vector_of(text, ndim) for text in texts]))(request)
+
+    return reply
 
 
 @contextmanager

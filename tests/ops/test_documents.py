@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args
 
 import click
@@ -41,8 +43,10 @@ def blocks(language: str) -> list[str]:
 
 def setting_names(struct: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[str]:
     for field in msgspec.structs.fields(struct):
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            yield from setting_names(field.type, f"{prefix}{field.name}.")
+        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        if all(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in kinds):
+            names = chain.from_iterable(setting_names(kind, f"{prefix}{field.name}.") for kind in kinds)
+            yield from dict.fromkeys([f"{prefix}{field.name}.type", *names] if len(kinds) > 1 else names)
         else:
             yield prefix + field.name
 

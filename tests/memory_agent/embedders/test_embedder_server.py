@@ -230,7 +230,10 @@ def test_too_many_texts_in_one_request_are_refused(start_server: StartServer) ->
     socket.close()
 
 
-@pytest.mark.parametrize("arguments", [["--settings", '{"schema": "int8"}'], ["--settings", '{"scheme": "int4"}']])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--settings", '{"type": "local", "schema": "int8"}'], ["--settings", '{"type": "local", "scheme": "int4"}']],
+)
 def test_an_unusable_setting_ends_it_with_an_error_that_names_it(tmp_path: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "memory_agent.embedders", "--endpoint", f"ipc://{tmp_path}/e.sock", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)

@@ -1,0 +1,130 @@
+"""Get the vector of a query from the embedder whose vectors are stored.
+
+After a change of model, the stored vectors are still those of the former one until all are computed again. The former
+embedder then embeds the queries, if it can be opened (`former_embedder`).
+
+Shapes: d = dimensions of an embedding, q = words of the query, e = dimensions of a word.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, failing_as_model_error
+from memory_agent.errors import EmbedderUnavailableError, ModelError, ProviderUnavailableError
+from memory_agent.recall.query import Deadline, Query
+from memory_agent.records.embedded import EmbeddedQuery, Embedding
+from memory_agent.storage.codec import StoreState
+
+_REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
+_MOST_REST_S = 0.05
+_LEAST_READ = 0.5
+"""Minimum share of a query's letters that the model must support for the vector to represent the meaning."""
+
+
+class QueryVector(msgspec.Struct, frozen=True):
+    """The vector of a query, `raw` (d,); `stamp` identifies the model.
+
+    `words` are its folded content words, `word_vectors` (q, e) are their vectors, and `words_stamp` identifies how they
+    are computed. All three are empty if the embedder has no word vectors.
+    """
+
+    raw: Embedding
+    stamp: str
+    words: tuple[str, ...]
+    word_vectors: npt.NDArray[np.float16]
+    words_stamp: str
+
+
+class AskedVector(msgspec.Struct, frozen=True):
+    """A query that an embedder is embedding."""
+
+    text: str
+    pending: Pending[EmbeddedQuery]
+    embedder: LazyEmbedder
+
+
+class QueryVectors:
+    """Embeds the queries of one user. Thread-safe."""
+
+    def __init__(self, embedder: LazyEmbedder) -> None:
+        self._embedder = embedder
+        self._of_former: str | None = None
+        self._not_of_former: str | None = None
+
+    def begin(self, query: Query, state: StoreState, deadline: Deadline) -> AskedVector | None:
+        """Send a query to the embedder; return None if `deadline` records a failure."""
+        former, stamp = self._embedder.former, state.stamp
+        is_replaced = state.next is not None and stamp != self._not_of_former
+        is_former = former is not None and stamp is not None and (is_replaced or stamp == self._of_former)
+        try:
+            asked = _asked(query.text, former if is_former and former is not None else self._embedder, deadline)
+        except ModelError:
+            deadline.degrade("no_model")
+            return None
+        if asked is None:
+            deadline.degrade("deadline")
+        return asked
+
+    def result(self, asked: AskedVector, stored: str, deadline: Deadline) -> QueryVector | None:
+        """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
+
+        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If the embedder is a
+        different one, the other of the present and the former embedder is asked.
+        """
+        former = self._embedder.former
+        try:
+            found, info = _result(asked)
+        except ModelError as error:
+            if asked.embedder is not former:
+                is_late = isinstance(error, EmbedderUnavailableError | ProviderUnavailableError)
+                deadline.degrade("embedder_timeout" if is_late else "no_model")
+                return None
+        else:
+            if comparable(stored or info.stamp, info.stamp):
+                return _vector_of(found, info, deadline)
+        other = self._embedder if asked.embedder is former else former
+        by_other = None if other is None or stored == self._not_of_former else _by(other, asked.text, deadline)
+        if by_other is None or not comparable(stored, by_other[1].stamp):
+            self._not_of_former = stored if by_other is not None and other is former else self._not_of_former
+            deadline.degrade("model_changed")
+            return None
+        self._of_former, self._not_of_former = (stored, None) if other is former else (None, stored)
+        return _vector_of(*by_other, deadline)
+
+
+def _by(embedder: LazyEmbedder, text: str, deadline: Deadline) -> tuple[EmbeddedQuery, EmbedderInfo] | None:
+    """Embed a query, and return None if it fails or is too late."""
+    try:
+        asked = _asked(text, embedder, deadline)
+        return None if asked is None else _result(asked)
+    except ModelError:
+        return None
+
+
+def _asked(text: str, embedder: LazyEmbedder, deadline: Deadline) -> AskedVector | None:
+    """Send a text to an embedder, or return None if it is too late. Raises `ModelError`."""
+    timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
+    if timeout_s <= 0:
+        return None
+    with failing_as_model_error():
+        return AskedVector(text, embedder.begin_query_words(text, timeout_s), embedder)
+
+
+def _result(asked: AskedVector) -> tuple[EmbeddedQuery, EmbedderInfo]:
+    """Wait for a query and its origin. Raises `ModelError`."""
+    with failing_as_model_error():
+        found = asked.pending.result()
+        info = asked.embedder.get(0).info
+    if not found.is_sound(info.ndim):
+        raise ModelError(f"{info.stamp}: the query's vector is invalid")
+    return found, info
+
+
+def _vector_of(found: EmbeddedQuery, info: EmbedderInfo, deadline: Deadline) -> QueryVector | None:
+    if found.read < _LEAST_READ:
+        deadline.degrade("script_unknown")
+        return None
+    return QueryVector(found.vector, info.stamp, found.words, found.word_vectors, info.words_stamp)
