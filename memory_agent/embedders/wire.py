@@ -64,7 +64,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 class Answer(msgspec.Struct, frozen=True):
     """The header of an answer.
 
-    It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or an error.
+    It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or error.
     The calls to a provider come with the origin alone.
     """
 

@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from bert_reference import write_random_model
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
 
-from memory_agent.embedders.weights import REPOSITORY, REVISION, TOKENIZER, WEIGHTS, Model, weights_folder
+from memory_agent.embedders import open_embedder
+from memory_agent.embedders.cache import advise, model_status
+from memory_agent.embedders.weights import (
+    CONFIG,
+    POOLING,
+    REPOSITORY,
+    REVISION,
+    TOKENIZER,
+    WEIGHTS,
+    Model,
+    weights_folder,
+)
+from memory_agent.errors import ModelChecksumError, SettingsError
+from memory_agent.settings import EmbedderSettings
 
 pytest.importorskip("huggingface_hub", reason="the optional library of the model hub is not installed")
 
+NAME = "multilingual-e5-small"
 _PROGRAM = """
 import json, sys
 from pathlib import Path
 from memory_agent.settings import EmbedderSettings
+from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import fetch_model
 from memory_agent.errors import ModelError
 steps = []
 try:
-    status = fetch_model(EmbedderSettings(scheme="int8"), cache=Path(sys.argv[1]), package="",
-                         progress=lambda *step: steps.append(step))
-    print(json.dumps({"origin": status.origin, "state": status.state, "steps": steps[-1:]}))
+    chosen, cache = EmbedderSettings(scheme="int8", model=sys.argv[2]), Path(sys.argv[1])
+    status = fetch_model(chosen, cache=cache, package="", progress=lambda *step: steps.append(step))
+    embedder = open_embedder(chosen, cache=cache, package="")
+    vector = embedder.embed_query("Wo liegt der Schlüssel? 钥匙在哪里？ " * 20)
+    print(json.dumps({"origin": status.origin, "state": status.state, "steps": steps[-1:], "width": len(vector),
+                      "stamp": embedder.info.stamp}))
+    embedder.close()
 except ModelError as error:
     print(json.dumps({"code": error.code, "message": str(error)}))
 """
 
 
 class Hub:
-    """Serves the files of one folder as the pinned revision, with one byte changed in the `damaged` files."""
+    """Serves the files of one folder as one revision, with one byte changed in the `damaged` files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, repository: str = REPOSITORY, names: Sequence[str] = (WEIGHTS, TOKENIZER)) -> None:
         self.damaged: set[str] = set()
         self.asked: list[str] = []
         hub = self
@@ -53,17 +79,19 @@ class Hub:
 
             def _send(self, *, body: bool) -> None:
                 hub.asked.append(self.path)
-                prefix = f"/{REPOSITORY}/resolve/{REVISION}/"
-                name = self.path.removeprefix(prefix)
-                if name not in (WEIGHTS, TOKENIZER):
+                name = self.path.removeprefix(f"/{repository}/resolve/{REVISION}/")
+                if name in names:
+                    content = bytearray((folder / name).read_bytes())
+                elif self.path.startswith(f"/api/models/{repository}"):
+                    content = bytearray(listing(folder, repository, names))
+                else:
                     self.send_error(404)
                     return
-                content = bytearray((folder / name).read_bytes())
                 if name in hub.damaged:
-                    content[100] ^= 1
+                    content[20] ^= 1
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(content)))
-                self.send_header("ETag", f'"{name}"')
+                self.send_header("ETag", f'"{name.replace("/", "-")}"')
                 self.send_header("X-Repo-Commit", REVISION)
                 self.end_headers()
                 if body:
@@ -80,6 +108,17 @@ class Hub:
         self._thread.join()
 
 
+def listing(folder: Path, repository: str, names: Sequence[str]) -> bytes:
+    """Return the hub's description of a repository: large files have a SHA-256, small ones the id of a git blob."""
+    siblings = []
+    for name in names:
+        content = (folder / name).read_bytes()
+        blob = hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()
+        large = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        siblings.append({"rfilename": name, "blobId": blob, **({"lfs": large} if len(content) > 10_000 else {})})
+    return json.dumps({"id": repository, "sha": REVISION, "siblings": siblings}).encode()
+
+
 @pytest.fixture
 def hub(official: Model) -> Iterator[Hub]:
     assert official.folder is not None
@@ -88,10 +127,14 @@ def hub(official: Model) -> Iterator[Hub]:
     hub.close()
 
 
-def fetch(endpoint: str, cache: Path) -> dict[str, object]:
+def fetch(endpoint: str, cache: Path, model: str = "minilm") -> dict[str, object]:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(cache / "home")}
     result = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(cache)], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _PROGRAM, str(cache), model],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert result.returncode == 0, result.stderr
     said: dict[str, object] = json.loads(result.stdout.splitlines()[-1])
@@ -120,6 +163,52 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path
     assert not (weights_folder(tmp_path) / WEIGHTS).exists()
     hub.damaged.clear()
     assert fetch(hub.endpoint, tmp_path)["state"] == "ready"
+
+
+@pytest.fixture
+def multilingual_hub(tmp_path: Path) -> Iterator[Hub]:
+    """A hub with a random model that has the form of multilingual E5: a SentencePiece vocabulary."""
+    folder = tmp_path / "model"
+    pieces = [(mark, 0.0) for mark in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces += [(piece, -float(rank)) for rank, piece in enumerate(["▁", "▁Wo", "▁der", "er", "钥匙", *"abcdehilnrsw"])]
+    tokenizer = Tokenizer(Unigram(pieces, 3, False))
+    tokenizer.pre_tokenizer = Metaspace()
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    tokenizer.save(str(tmp_path / TOKENIZER))
+    write_random_model(folder, tmp_path / TOKENIZER, pooling="mean")
+    hub = Hub(folder, f"intfloat/{NAME}", (WEIGHTS, TOKENIZER, CONFIG, POOLING))
+    yield hub
+    hub.close()
+
+
+def test_a_model_is_fetched_by_name_and_then_needs_no_hub(tmp_path: Path, multilingual_hub: Hub) -> None:
+    multilingual_hub.damaged.add(CONFIG)
+    assert fetch(multilingual_hub.endpoint, tmp_path / "cache", NAME)["code"] == "model_checksum"
+    multilingual_hub.damaged.clear()
+    said = fetch(multilingual_hub.endpoint, tmp_path / "cache", NAME)
+    assert (said["state"], said["width"]) == ("ready", 64), said
+    model, *_, prefixes = str(said["stamp"]).split("|")
+    assert (model, len(prefixes)) == (NAME, 8)  # E5's prefixes
+    asked = len(multilingual_hub.asked)
+    chosen = EmbedderSettings(scheme="int8", model=NAME)
+    embedder = open_embedder(chosen, cache=tmp_path / "cache")
+    assert embedder.info.stamp == said["stamp"]
+    embedder.close()
+    assert len(multilingual_hub.asked) == asked
+    weights = tmp_path / "cache" / "hub" / "intfloat" / NAME / WEIGHTS
+    os.truncate(weights, weights.stat().st_size - 1)
+    with pytest.raises(ModelChecksumError, match=re.escape(str(weights))):
+        open_embedder(chosen, cache=tmp_path / "cache")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"bge-small-en-v1\.5, .*multilingual-e5-small"):
+        model_status(EmbedderSettings(model="bge"), cache=tmp_path)
+    missing = model_status(EmbedderSettings(model="e5-small-v2"), cache=tmp_path)
+    assert (missing.state, advise(missing.state, EmbedderSettings(model="e5-small-v2"))) == (
+        "missing",
+        "to get it, run: memory-agent model fetch",
+    )
 
 
 @pytest.mark.slow  # the hub's library retries for 20 s
