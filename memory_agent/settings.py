@@ -375,10 +375,9 @@ def former_of(settings: Settings) -> AnyEmbedder | None:
     """Return the embedder of vectors that `embedder` did not compute: the one that is set, or the bundled model."""
     if settings.former_embedder is not None:
         return settings.former_embedder
-    bundled = EmbedderSettings(allow_download=False)
-    is_bundled = isinstance(settings.embedder, EmbedderSettings) and not (
-        settings.embedder.folder or settings.embedder.model != bundled.model
-    )
+    own, bundled = settings.embedder, EmbedderSettings(allow_download=False)
+    names = ("model", "folder", "query_prefix", "passage_prefix")
+    is_bundled = isinstance(own, EmbedderSettings) and all(getattr(own, one) == getattr(bundled, one) for one in names)
     return None if is_bundled else bundled
 
 

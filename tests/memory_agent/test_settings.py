@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from memory_agent.errors import SettingsError
-from memory_agent.settings import REMOVED, RENAMED, Settings, load_settings
+from memory_agent.settings import (
+    REMOVED,
+    RENAMED,
+    EmbedderSettings,
+    OllamaEmbedder,
+    OpenAIEmbedder,
+    Settings,
+    former_of,
+    load_settings,
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -161,3 +170,43 @@ def test_no_setting_is_both_removed_and_present() -> None:
 def test_an_override_cannot_reach_into_a_value() -> None:
     with pytest.raises(SettingsError, match="not a table"):
         load_settings(None, {"MEMORY_AGENT_LOG_LEVEL": "info"}, {"log_level.deeper": 1})
+
+
+def test_a_settings_file_without_a_type_of_embedder_is_read_as_before(tmp_path: Path) -> None:
+    file = tmp_path / "memory-agent.toml"
+    file.write_text('[embedder]\nfolder = "models/bge"\nquery_prefix = "query: "\n')
+    embedder = load_settings(file).embedder
+    assert embedder == EmbedderSettings(folder="models/bge", query_prefix="query: ")
+
+
+def test_embedders_are_chosen_by_type() -> None:
+    settings = load_settings(
+        environment={"MEMORY_AGENT_EMBEDDER__TYPE": "openai", "MEMORY_AGENT_EMBEDDER__DIMENSIONS": "256"},
+        overrides={"former_embedder.type": "ollama", "former_embedder.model": "all-minilm"},
+    )
+    assert settings.embedder == OpenAIEmbedder(dimensions=256)
+    assert former_of(settings) == OllamaEmbedder(model="all-minilm")
+    assert former_of(Settings()) is None
+    assert former_of(Settings(embedder=OpenAIEmbedder())) == EmbedderSettings(allow_download=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "setting", "said"),
+    [
+        ({"embedder.type": "ollama", "embedder.folder": "x"}, "embedder.folder", "only local has it"),
+        ({"embedder.url": "https://x"}, "embedder.url", "contradicts embedder.type"),
+        ({"embedder.type": "openai", "embedder.api_key": "sk-secret"}, "embedder.api_key", "regex"),
+        ({"embedder.model": "e5-small-v2", "embedder.folder": "x"}, "embedder", "remove one of them"),
+        ({"embedder.type": "word2vec"}, "embedder.type", "word2vec"),
+        ({"embedder.type": "gemini", "embedder.batch": 2048}, "embedder.batch", "<= 100"),
+        ({"embedder.type": "ollama", "embedder.dimension": 3}, "embedder.dimension", "no such setting"),
+    ],
+)
+def test_settings_of_embedders_that_cannot_be_used_are_named(
+    overrides: dict[str, object], setting: str, said: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(environment={}, overrides=overrides)
+    assert caught.value.setting == setting
+    assert said in str(caught.value)
+    assert "sk-secret" not in str(caught.value)

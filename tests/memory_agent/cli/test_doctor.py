@@ -11,11 +11,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from provider_server import embeds, serving
 
 from memory_agent.cli.doctor import Check, examine
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.layout import Layout
-from memory_agent.settings import DaemonSettings, EmbedderSettings, IngestSettings, Settings
+from memory_agent.settings import (
+    DaemonSettings,
+    EmbedderSettings,
+    IngestSettings,
+    OllamaEmbedder,
+    OpenAIEmbedder,
+    Settings,
+)
 from relay import BrokerSettings, EncryptionSettings, RelaySettings, TableTail
 
 NAMES = [
@@ -86,6 +94,18 @@ def test_a_missing_model_fails_with_working_advice(data_dir: Path) -> None:
     assert "embedder.folder" in made["model"].advice
     assert "/nowhere" in made["model"].detail
     assert "degraded" in made["recall"].detail
+
+
+def test_it_says_what_leaves_the_machine(data_dir: Path) -> None:
+    with serving() as server:
+        server.then(embeds(OllamaEmbedder()))
+        local = checks(data_dir, Settings(embedder=OllamaEmbedder(url=server.url)))
+    assert (local["embedding"].state, local["recall"].state, local["processor"].state) == ("ok", "ok", "ok")
+    assert local["model"].state == "ok"
+    assert "stay on this machine" in local["model"].detail
+    away = next(check for check in examine(Settings(embedder=OpenAIEmbedder()), data_dir) if check.name == "model")
+    assert away.state == "warning"
+    assert "https://api.openai.com/v1: the texts of all memories and queries leave this machine" in away.detail
 
 
 def test_an_unknown_scheme_is_named(data_dir: Path) -> None:

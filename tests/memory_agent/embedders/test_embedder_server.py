@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
-from embedder_inputs import FLOAT32, INT8, StartServer
+from embedder_inputs import FLOAT32, INT8, ServerProcess, StartServer
+from provider_server import embeds, serving, vector_of
 from stopped_process import stop
 
 from memory_agent.embedders import wire
@@ -22,6 +23,7 @@ from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import TOKENIZER, WEIGHTS, Model
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError, ProtocolError
+from memory_agent.settings import EmbedderSettings, OllamaEmbedder
 from relay.net import RequestSocket
 
 WAIT_S = 60.0
@@ -261,3 +263,27 @@ def test_it_stays_small_under_load(start_server: StartServer) -> None:
         embedder.embed_query(f"{number} " + "other " * 300)
     assert psutil.Process(server.process.pid).memory_info().rss < 200e6
     embedder.close()
+
+
+def test_it_serves_the_model_of_a_server_and_the_former_one(tmp_path: Path) -> None:
+    kind = OllamaEmbedder(passage_prefix="", query_prefix="")
+    with serving() as provider:
+        provider.then(embeds(kind))
+        own, former = (
+            msgspec.json.encode(one).decode()
+            for one in (msgspec.structs.replace(kind, url=provider.url), EmbedderSettings(allow_download=False))
+        )
+        process = ServerProcess(f"ipc://{tmp_path}/e.sock", "--settings", own, "--former", former)
+        client = RemoteEmbedder(process.endpoint)
+        before = client.former()
+        expected = np.array(vector_of("harbour"), np.float32)
+        np.testing.assert_allclose(client.embed_texts(["harbour"])[0], expected / np.linalg.norm(expected), atol=1e-6)
+        assert client.embed_query("harbour").shape == (len(expected),)
+        calls = client.provider_calls()
+        assert calls is not None
+        assert (calls.provider, calls.failed) == ("ollama", 0)
+        assert before.embed_query("harbour").shape == (384,)
+        assert (client.info.ndim, before.info.ndim) == (len(expected), 384)
+        client.close()
+        before.close()
+        assert process.stop()[0] == 0
