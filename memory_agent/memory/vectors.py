@@ -234,8 +234,8 @@ class MemoryVectors:
         with self._archive.batch() as batch:
             if batch.adopt_next():
                 log.info("vectors.replaced", stamp=batch.state.stamp, memories=batch.counts().memories)
-            elif not batch.counts().waiting:
-                log.warning("vectors.not_replaced", reason="the model rejects more than a tenth of the texts")
+            elif batch.state.next is None:
+                log.warning("vectors.not_replaced", reason="the new model rejects more than a tenth of the texts")
         return filled
 
     def _put_next(self, rows: Sequence[int], vectors: Vectors) -> bool:

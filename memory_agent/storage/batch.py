@@ -297,13 +297,14 @@ class Batch(Snapshot):
     def adopt_next(self) -> bool:
         """Replace all vectors by those of the next embedder, and return True, unless memories lack them.
 
-        A memory that can have none waits for one, but more than a tenth of them must not.
+        A memory that can have none waits for one. If that is more than a tenth of them, the next vectors are dropped.
         """
         of = self.state.next
         if of is None or self.rows_without_next(1):
             return False
         bare = sum(len(value) < _LEAST_NEXT_BYTES for _, value in self._transaction.scan(NEXT))
         if bare > _MOST_BARE * self._transaction.count(NEXT):
+            self.drop_next()
             return False
         self._check_room()
         self._drop_vectors()

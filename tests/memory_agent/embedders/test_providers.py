@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -31,9 +32,11 @@ from provider_server import (
 from memory_agent import Memory
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.providers import ProviderEmbedder, type_of
+from memory_agent.embedders.weights import MODELS
 from memory_agent.errors import ProviderError, ProviderInputError, ProviderUnavailableError
 from memory_agent.settings import GeminiEmbedder, OllamaEmbedder, OpenAIEmbedder, RemoteEmbedder, load_settings
 
+REFERENCE = Path(__file__).parents[3] / "ops" / "REFERENCE.md"
 KEYS = ("OPENAI_API_KEY", "GEMINI_API_KEY")
 KINDS: list[RemoteEmbedder] = [
     OllamaEmbedder(),
@@ -245,8 +248,19 @@ def test_opening_verifies_the_settings(provider: Provider) -> None:
             open_embedder(kind)
 
 
-def test_the_example_of_the_settings_is_read() -> None:
-    settings = load_settings(
-        environment={"MEMORY_AGENT_EMBEDDER__TYPE": "ollama"}, overrides={"embedder.model": "mxbai-embed-large"}
-    )
-    assert settings.embedder == OllamaEmbedder(model="mxbai-embed-large")
+def test_the_examples_of_the_reference_run(provider: Provider, tmp_path: Path) -> None:
+    section = REFERENCE.read_text(encoding="utf-8").partition("\n## Other models\n")[2].partition("\n## ")[0]
+    used = []
+    for number, text in enumerate(re.findall(r"```toml\n(.*?)```", section, re.DOTALL)):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text, encoding="utf-8")
+        settings = load_settings(file, environment={}).embedder
+        if isinstance(settings, RemoteEmbedder):
+            width = settings.dimensions or 8
+            provider.then(embeds(settings, ndim=width))
+            with opened(settings, provider) as embedder:
+                assert embedder.embed_texts(["Staging needs the VPN"]).shape == (1, width)
+            used.append(type_of(settings))
+        else:
+            assert settings.model in MODELS
+    assert used == ["ollama", "openai", "gemini", "openai"]
