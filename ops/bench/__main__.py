@@ -40,6 +40,7 @@ from ops.bench import (
     mcp,
     moves,
     nodes,
+    providers,
     recall,
     resident,
     shared,
@@ -73,7 +74,7 @@ _ON_GROWN = {
     "filters": filters.measure,
     "shared": shared.measure,
 }
-PARTS = ("embedding", "journal", "ingest", "nodes", *_ON_STORE, *_ON_GROWN)
+PARTS = ("embedding", "providers", "journal", "ingest", "nodes", *_ON_STORE, *_ON_GROWN)
 
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
@@ -122,6 +123,7 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
     wanted = options.only or PARTS
     measures: dict[str, Callable[[], Any]] = {
         "embedding": embedding.measure,
+        "providers": providers.measure,
         "journal": journal.measure,
         "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
         "nodes": lambda: nodes.measure(nodes.QUICK_AWAKE) if options.quick else nodes.measure(),

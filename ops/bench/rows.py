@@ -28,6 +28,7 @@ def all_rows(parts: Figures) -> list[Row]:
     """Return the rows of all measured parts, in table order."""
     readers = {
         "embedding": embedding_rows,
+        "providers": providers_rows,
         "journal": journal_rows,
         "ingest": ingest_rows,
         "recall": recall_rows,
@@ -65,6 +66,16 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
             f"{ratio['by_processor_time']} by processor time",
             f"≥ {ratio['target']:g} times",
             ratio["by_throughput"] >= ratio["target"],
+        )
+
+
+def providers_rows(figures: Figures) -> Iterator[Row]:
+    """Yield what our side of a server's model costs: throughput, processor time and the time of a query."""
+    for name, kind in figures.items():
+        yield Row(
+            f"embedding by a server that answers at once, {name}",
+            f"{_spread(kind['texts_per_s'])} texts/s",
+            f"{_spread(kind['processor_ms'])} ms of processor time a text, query {_spread(kind['query_ms'])} ms",
         )
 
 

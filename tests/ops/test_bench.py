@@ -296,6 +296,16 @@ def test_measuring_recall_makes_rows(store: Path, one_daemon: None, monkeypatch:
 
 
 @pytest.mark.slow
+def test_measuring_a_servers_model_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_TURNS", 1)
+    monkeypatch.setattr(providers, "_TEXTS", 64)
+    rows = all_rows({"providers": providers.measure()})
+    assert [row.figure.partition(", ")[2] for row in rows] == [
+        "768 dimensions, batches of 32",
+        "1536 dimensions, batches of 2,048",
+    ]
+
+
 def test_measuring_an_archive_makes_rows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, archiving, turns=1, batches=2)
     rows = {row.figure: row for row in all_rows({"archiving": archiving.measure(store)})}
