@@ -55,21 +55,18 @@ def _answer(path: str, count: int) -> bytes:
 
 def measure() -> dict[str, Any]:
     """Measure both protocols, in about a quarter of a minute."""
-    server = subprocess.Popen([sys.executable, "-m", "ops.bench.providers", "serve"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        kinds: tuple[RemoteEmbedder, ...] = (
-            OllamaEmbedder(url=url, model="any"),
-            OpenAIEmbedder(url=url, model="any", api_key=""),
-        )
-        return {
-            f"{_WIDTHS[path]} dimensions, batches of {kind.batch:,}": _figures(kind)
-            for path, kind in zip(_WIDTHS, kinds, strict=True)
-        }
-    finally:
-        server.terminate()
-        server.wait()
+    command = [sys.executable, "-m", "ops.bench.providers", "serve"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            ollama, openai = OllamaEmbedder(url=url, model="any"), OpenAIEmbedder(url=url, model="any", api_key="")
+            kinds: dict[str, RemoteEmbedder] = {"/api/embed": ollama, "/embeddings": openai}
+            return {
+                f"{_WIDTHS[path]} dimensions, batches of {kind.batch:,}": _figures(kind) for path, kind in kinds.items()
+            }
+        finally:
+            server.terminate()
 
 
 def _figures(settings: RemoteEmbedder) -> dict[str, Any]:

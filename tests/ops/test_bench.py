@@ -31,6 +31,7 @@ from ops.bench import (
     light,
     mcp,
     nodes,
+    providers,
     recall,
     resident,
     storage,
