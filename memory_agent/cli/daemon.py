@@ -15,7 +15,7 @@ from memory_agent.cli.fields import FILTERS, filter_options
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
-from memory_agent.records.memories import MemoryFilter, MemoryStats
+from memory_agent.records.memories import ApiCounts, MemoryFilter, MemoryStats
 from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 
 _MOST_TYPES = 8
@@ -98,6 +98,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "expired": figures.expired,
         "journal cursor": figures.cursor,
         "model": figures.model,
+        "calls of its server": None if figures.provider is None else _of_provider(figures.provider),
         "dimension": figures.ndim,
         "index": figures.index,
         "schema version": figures.schema_version,
@@ -105,6 +106,13 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "rebuilt at": figures.rebuilt_at,
         "on disk": size(figures.disk_bytes),
     }
+
+
+def _of_provider(calls: ApiCounts) -> str:
+    cost = f", {calls.cost_usd:.4f} USD" if calls.cost_usd else ""
+    problem = f"; last problem: {calls.problem}" if calls.problem else ""
+    numbers = f"{calls.calls}, {calls.failed} failed, {calls.refused} not sent, {calls.tokens_read:,} tokens"
+    return f"{numbers}{cost}, since its process started{problem}"
 
 
 def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
