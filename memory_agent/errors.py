@@ -32,6 +32,7 @@ __all__ = [
     "HostDiedError",
     "IndexDamagedError",
     "InvalidInputError",
+    "InvalidSelectionError",
     "MemoryAgentError",
     "ModelChecksumError",
     "ModelError",
@@ -247,6 +248,18 @@ class ModelError(MemoryAgentError):
     """A model is unusable."""
 
     code = "model"
+
+
+@dataclass(eq=False, repr=False)
+class InvalidSelectionError(ModelError):
+    """A reranker selected what was not offered, or replied with something else than a selection."""
+
+    code = "invalid_selection"
+    template = "the judge's selection is not used: it {reason}"
+
+    reason: str
+    tokens_read: int = 0
+    tokens_written: int = 0
 
 
 class ModelMissingError(ModelError):

@@ -175,6 +175,33 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     outcome: Fraction = 0.4
 
 
+class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The judge: a model that selects the memories of an answer from the best `candidates`, at most `most`.
+
+    `server` is the protocol of a language model's server, `openai` (chat completions) or `anthropic` (messages), or
+    MODULE:NAME of a caller's own function (`memory_agent.Reranker`). `api_key` names an environment variable, as in
+    `${OPENAI_API_KEY}`. `parameters` are further fields of a request's body. If the judge fails, is late or replies
+    with nonsense, the answer has the best `fallback` memories by score. It is not asked if less than `least_ms` remain
+    before the deadline, or while `at_once` requests of this process wait for it.
+    """
+
+    server: Annotated[str, msgspec.Meta(pattern=r"^(off|openai|anthropic|[\w.]+:\w+)$")] = "off"
+    url: str = ""  # "": that of OpenAI or Anthropic
+    model: str = ""
+    api_key: str = ""
+    candidates: Annotated[int, msgspec.Meta(ge=2, le=200)] = 50
+    snippet_chars: Annotated[int, msgspec.Meta(ge=20, le=4_000)] = 200
+    most: Count = 10
+    fallback: Count = 8
+    least_ms: Positive = 300.0
+    at_once: Count = 4
+    cache: NonNegative = 256
+    reply_tokens: Count = 1_000
+    parameters: dict[str, Any] = {}
+    usd_per_million_read: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    usd_per_million_written: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+
+
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the memory follows runs and learns from them.
 
@@ -362,6 +389,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     archive: ArchiveSettings = ArchiveSettings()
     ingest: IngestSettings = IngestSettings()
     recall: RecallSettings = RecallSettings()
+    judge: JudgeSettings = JudgeSettings()
     learning: LearningSettings = LearningSettings()
     retention: RetentionSettings = RetentionSettings()
     quota: QuotaSettings = QuotaSettings()

@@ -40,6 +40,7 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
 from memory_agent.records.placement import Placement, Position
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights, SharedStore
+from memory_agent.rerankers import open_reranker
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import AGED_AT_ONCE, Params
@@ -257,6 +258,7 @@ class MemoryHost:
         self._settings = settings
         self._embedder = embedder
         self._shared = shared
+        self._reranker = open_reranker(settings.judge)
         self._memories: dict[str, Memory] = {}
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._guard = threading.Lock()
@@ -417,6 +419,8 @@ class MemoryHost:
 
     def close(self) -> None:
         """Put all users to sleep."""
+        if self._reranker is not None:
+            self._reranker.close()  # first, because running recalls may wait for it
         for user_id in list(self._memories):
             try:
                 self.sleep(user_id)
@@ -492,6 +496,7 @@ class MemoryHost:
             shared=self._shared,
             on_commit=on_commit,
         )
+        memory.judge.share(self._reranker)
         if self._files is not None and user_id != SHARED_USER:
             try:
                 self._files.require_current(user_id, placement)  # now that the folder is owned

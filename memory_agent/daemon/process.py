@@ -37,6 +37,7 @@ from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.learning import own_engine
+from memory_agent.rerankers import check_judge
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.environment import require_keys
@@ -76,6 +77,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host
     own_engine(settings.learning)
     TriggerTable.load(settings.triggers.table)
+    check_judge(settings.judge, settings.recall.deadline_ms)
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     if layout.node_marker.exists():

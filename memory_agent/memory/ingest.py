@@ -49,6 +49,10 @@ class EncodedEvent:
         return read_event(self.data)
 
 
+NumberedEvents = Sequence[tuple[int, bytes]]
+"""Encoded events, with their numbers in the journal."""
+
+
 @dataclass(frozen=True)
 class Arrival:
     """An event of a batch: its position, its journal number or None, and a function that decodes it."""

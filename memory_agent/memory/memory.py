@@ -27,7 +27,7 @@ from memory_agent.erasure.eraser import Erasure
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning import Consolidation, RunRecords, UserLearner
-from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, arrivals_of
+from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, NumberedEvents, arrivals_of
 from memory_agent.memory.listing import list_page
 from memory_agent.memory.namespaces import Care, Sona
 from memory_agent.memory.quota import MemoryQuota
@@ -53,6 +53,7 @@ from memory_agent.records.memories import (
 )
 from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
+from memory_agent.rerankers import Judge
 from memory_agent.settings import EmbedderSettings, Settings, SettingsKeywords, former_of, with_keywords
 from memory_agent.signals import EventReader, SignalTable, truncate
 from memory_agent.storage.archive import Archive, OpenCalls
@@ -63,9 +64,6 @@ from relay import Event, Masker, encode_event, event_from_mapping
 from relay.disk import OnCommit, Role
 from relay.errors import EventTooLargeError
 from relay.log import log
-
-NumberedEvents = Sequence[tuple[int, bytes]]
-"""Encoded events, with their numbers in the journal."""
 
 _STATS_WAIT_S = 0.5
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
@@ -112,7 +110,8 @@ class Memory:
         self._forgetting = self._forgetting_kind(archive, run_records, self._learner)
         quota = MemoryQuota(user_id, archive, settings.quota, self._forgetting)
         self._intake = Intake(archive, self._vectors, reader, run_records, quota)
-        self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
+        self.judge = Judge(settings.judge, settings.recall.deadline_ms)
+        self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner, self.judge)
         self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
             user_id, archive, run_records, self._ingest_one, self._similar_runs, self._stored_text, self._call
@@ -144,7 +143,7 @@ class Memory:
         """Open or create the memory in a folder, and own the folder until `close`.
 
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
-        tables `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`,
+        tables `embedder`, `store`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`, `encryption`,
         `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that no model is
         downloaded. Each of the `keywords` replaces one table; they exist for callers of earlier versions.
 
@@ -276,8 +275,9 @@ class Memory:
         with self._call():
             self._vectors.check_query(asked)
             result = self._pipeline.answer(asked, moment, self.shared.begin_search)
-        self._log(
+        log.info(
             "recall.answered",
+            user_id=self.user_id,
             mode=asked.mode,
             memories=len(result.memories),
             degraded=result.degraded,
@@ -530,6 +530,7 @@ class Memory:
         Traceback (most recent call last):
         memory_agent.errors.StoreError: the memory of alice is closed
         """
+        self.judge.close()  # first, because running recalls may wait for it
         if self._call.shut():
             self._vectors.close(catch_up=not self._is_hosted)  # a host does this during upkeep
             self._consolidation.close()
@@ -545,6 +546,7 @@ class Memory:
         Traceback (most recent call last):
         memory_agent.errors.StoreError: the memory of alice is closed
         """
+        self.judge.close()
         if self._call.shut():
             self._vectors.close()
             self._archive.abandon()
@@ -563,8 +565,9 @@ class Memory:
         with self._call():
             report = self._intake.ingest(arrivals, ahead=ahead, is_awaited=is_awaited)
             self._learner.follow()
-        self._log(
+        log.info(
             "ingest.committed",
+            user_id=self.user_id,
             events=len(arrivals),
             kept=report.kept,
             duplicates=report.duplicates,
@@ -594,6 +597,3 @@ class Memory:
         if size > most:
             raise EventTooLargeError("event", f"must have at most {most} bytes, not {size}")
         return self._masker.event(checked)
-
-    def _log(self, event: str, **fields: Any) -> None:
-        log.info(event, user_id=self.user_id, **fields)

@@ -10,8 +10,8 @@ answers does not lower a score. `quality` is the quality of the memory or its ru
 it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the memory
 comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the memory
 for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests folded into
-this memory. The names are part of the public interface: names may be added, but existing ones never change their
-meaning.
+this memory. `by_score` is the place by score, from 1, of a memory that a judge selected. The names are part of the
+public interface: names may be added, but existing ones never change their meaning.
 
 `note_of` creates a recall's log entry for feedback and attribution. The entry contains ids and vectors,
 never text.
@@ -259,6 +259,7 @@ class _Presented(NamedTuple):
             "likeness": 0.0,
             "like": None,
             "repeats": self._repeats(place),
+            **({"by_score": int(found.by_score[place])} if found.by_score[place] else {}),
             **self.of_all,
         }
 

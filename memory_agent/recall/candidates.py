@@ -70,7 +70,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
     comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it
     (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded` the
-    slots of the folded former requests and their copies.
+    slots of the folded former requests and their copies. `by_score` is the candidate's place by score, from 1, if a
+    judge selected it.
 
     `is_all`: whether no memory outside the candidates can answer.
     """
@@ -101,6 +102,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     shift: Scores
     arms: Slots
     ranks: Slots
+    by_score: Slots
     copies: tuple[Slots, ...] = ()
     folded: tuple[Slots, ...] = ()
     is_all: bool = False
@@ -220,6 +222,7 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         shift=nothing,
         arms=none,
         ranks=none,
+        by_score=none,
     )
 
 

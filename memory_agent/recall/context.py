@@ -326,7 +326,7 @@ def _author(text: str) -> str:
 
 def _name(text: str) -> str:
     """Return another user's words, made safe for a heading."""
-    kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
+    kept = (char if _is_of_a_name(char) else " " for char in visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
         return ""
@@ -404,7 +404,7 @@ def _common_steps(result: RecallResult) -> str:
     lines = []
     for steps, what in common:
         runs = len({run_id for step in steps for run_id in step.run_ids})
-        texts = _joined([_visible(step.text).rstrip(". ") for step in steps[:_MOST_STEPS]])
+        texts = _joined([visible(step.text).rstrip(". ") for step in steps[:_MOST_STEPS]])
         lines += [f"what {runs} runs {what}: {texts}"] if steps else []
     body = "\n".join(lines)
     return f"1. steps of such runs\n{_quoted(body)}" if lines else ""
@@ -439,11 +439,11 @@ def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
     else:
         how = run.end if run.quality is None else f"{_HOW.get(run.reason, run.end)} ({round(run.quality, 2)})"
         line = f"Previously: {done + '; ' if done else ''}{how}" + (f": {why}" if why else "")
-    return f"asked: {_visible(run.request.text)}\n{line}"
+    return f"asked: {visible(run.request.text)}\n{line}"
 
 
 def _clause(line: RunLine) -> str:
-    return _visible(line.text).rstrip(". ")
+    return visible(line.text).rstrip(". ")
 
 
 def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
@@ -478,11 +478,11 @@ def _titled(memory: RetrievedMemory, text: str) -> str:
     named = {"title": memory.record.title or ""}
     named["file"] = "" if shared is None or shared.attachment is None else shared.attachment.name
     heads = [f"{what}: {cut}" for what, name in named.items() if (cut := _one_line(name))]
-    return "\n".join([*heads, *map(_visible, text.splitlines())])
+    return "\n".join([*heads, *map(visible, text.splitlines())])
 
 
 def _one_line(name: str) -> str:
-    line = _visible(" ".join(name.split()))
+    line = visible(" ".join(name.split()))
     return line if len(line) <= _MOST_TITLE_CHARS else line[: _MOST_TITLE_CHARS - 1].rstrip() + _ELLIPSIS
 
 
@@ -509,7 +509,8 @@ def _with_length(part: Excerpt) -> str:
     return f"{part.text} ({part.length})"
 
 
-def _visible(line: str) -> str:
+def visible(line: str) -> str:
+    """Return a line without control and format characters, which could hide text."""
     if line.isprintable():
         return line
     return "".join(char for char in line if char == "\t" or unicodedata.category(char) not in _UNSEEN)

@@ -5,13 +5,15 @@
     evaluated    add gains from neighbours, outcomes of runs, former requests and relevance (`stages`)
     selected     keep relevant memories, one for each text, with the gains by past use and outcomes; ranked by the
                  baseline, the learned ranking, or both (`selection`)
+    judged       keep what a language model selects, if there is one (`judgement`)
     answer       add passages, counts and explanations
     shared       add items of other users, if requested
     runs         add ended runs with a request that resembles the query, if requested
     context      render a block for a prompt, if requested
 
 Recall is advisory, and never fails or hangs because a part is unavailable. A part that is missing, late or damaged is
-omitted and named in `degraded`. The deadline bounds the wait for the embedder, the only part that may be slow.
+omitted and named in `degraded`. The deadline bounds the waits for the embedder and the judge, the only parts that may
+be slow.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from memory_agent.recall.answer import Answer, answer_of, note_of
 from memory_agent.recall.candidates import Candidates, shortlist
 from memory_agent.recall.context import context_block, estimate_tokens
 from memory_agent.recall.dates import understand_dates
+from memory_agent.recall.judgement import judged
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.runs import similar_runs, with_runs, without_requests_of_runs
 from memory_agent.recall.search import Search, Searcher
@@ -46,6 +49,7 @@ from memory_agent.recall.stages import (
 from memory_agent.records.memories import RecallResult, UnderstoodDate, time_of
 from memory_agent.records.shared_requests import PendingItems
 from memory_agent.records.trajectories import SimilarRun
+from memory_agent.rerankers import Judge
 from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
 
@@ -62,11 +66,12 @@ class RecallPipeline:
     """Answers the recalls of one user. Thread-safe."""
 
     def __init__(
-        self, archive: Archive, embedder: LazyEmbedder, settings: RecallSettings, learner: UserLearner
+        self, archive: Archive, embedder: LazyEmbedder, settings: RecallSettings, learner: UserLearner, judge: Judge
     ) -> None:
         self._store = archive.store
         self._embedder = embedder
         self._learner = learner
+        self._judge = judge
         self._searcher = Searcher(archive, embedder, settings)
 
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
@@ -103,10 +108,13 @@ class RecallPipeline:
         shared = None if begin_shared is None else begin_shared(query)
         answer: Answer | None = None
         if is_local:
-            search = self._searcher.search(query, result.dates, pending, deadline)
+            pool = self._judge.settings.candidates if self._judge.is_on and query.text.strip() else 0
+            search = self._searcher.search(replace(query, pool=pool), result.dates, pending, deadline)
             advice = self._advice(search, result.recall_id)
-            answer = answer_of(_selected(search, advice, self._learner.settings), search, advice)
+            found, judgement = judged(_selected(search, advice, self._learner.settings), search, self._judge)
+            answer = answer_of(found, search, advice)
             result = replace(result, memories=answer.memories, excluded=search.own.counts, total=search.total)
+            result = replace(result, judgement=judgement)
         result = with_shared(result, shared, query, deadline)
         if answer is not None:
             answer = answer.showing(result.memories)
@@ -137,17 +145,17 @@ def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Can
         return _by_past_use(found, search, past_use)
     baseline = _by_baseline(found, search)
     if advice.route == "interleave":
-        return interleaved(baseline, _by_past_use(found, search, past_use), search.query.top_k, advice.key)
+        return interleaved(baseline, _by_past_use(found, search, past_use), search.query.ranked, advice.key)
     return baseline if search.deadline.expired() else compared(baseline, _by_past_use(found, search, past_use))
 
 
 def _evaluated(search: Search) -> Candidates:
     """Return evaluated candidates, enough to fill the answer with different memories."""
-    top_k = search.query.top_k
-    limit = max(search.settings.candidates, examined(top_k))
+    wanted = examined(search.query)
+    limit = max(search.settings.candidates, wanted)
     while True:
-        found = evaluated(shortlist(search, limit, examined(top_k)), search)
-        if found.is_all or has_enough(found, top_k) or search.deadline.expired():
+        found = evaluated(shortlist(search, limit, wanted), search)
+        if found.is_all or has_enough(found, search.query.ranked) or search.deadline.expired():
             return found
         limit, search = limit * _FURTHER, search.with_all_cosines()
 
@@ -156,7 +164,7 @@ def _by_baseline(found: Candidates, search: Search) -> Candidates:
     found = without_irrelevant(found, search)
     found = with_outcomes(found, search)
     found = selected(found, search)
-    return without_requests_of_runs(found, search).first(search.query.top_k)
+    return without_requests_of_runs(found, search).first(search.query.ranked)
 
 
 def _by_past_use(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
@@ -166,7 +174,7 @@ def _by_past_use(found: Candidates, search: Search, past_use: PastUse) -> Candid
     found = with_outcomes(found, search)
     found = selected(found, search)
     found = shifted(found, search, past_use)
-    return without_requests_of_runs(found, search).first(search.query.top_k)
+    return without_requests_of_runs(found, search).first(search.query.ranked)
 
 
 def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:

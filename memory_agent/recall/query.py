@@ -46,6 +46,9 @@ Reason = Literal[
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
     "global_unavailable",  # shared items were requested, but their store is unavailable or late
+    "judge_unavailable",  # the judge failed, or too many recalls wait for it: ranked by score
+    "judge_timeout",  # the judge was late, or not asked because little time was left: ranked by score
+    "judge_invalid",  # the judge's reply was not a selection of the offered memories: ranked by score
     "deadline",  # time ran out: some or all parts were skipped
     "waking",  # daemon only: time ran out while the user's memory was being opened
 ]
@@ -98,7 +101,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
     number in an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories
     that match `without` are omitted in addition to the filter. `vector` is the caller's own vector of the query, by the
-    embedder with the stamp `vector_model`; the text may then be empty.
+    embedder with the stamp `vector_model`; the text may then be empty. `pool` is the number of memories to rank for a
+    judge, or 0.
     """
 
     text: str
@@ -129,6 +133,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     without: MemoryFilter | None = None
     vector: tuple[float, ...] | None = None
     vector_model: str = ""
+    pool: int = 0
+
+    @property
+    def ranked(self) -> int:
+        """The number of memories to rank: those of the answer or, if there are more, those for a judge."""
+        return max(self.top_k, self.pool)
 
     @property
     def needs_vector(self) -> bool:

@@ -149,7 +149,7 @@ class Searcher:
         wanted = _reaching_floor(query, vector, view, mask)
         aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
         mask = _without(aside, wanted, view)
-        limit = max(self._settings.candidates, query.top_k)
+        limit = max(self._settings.candidates, query.ranked)
         return Search(
             query=query,
             view=view,

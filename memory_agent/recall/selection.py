@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from memory_agent.recall.candidates import Candidates, Places, best_first
+from memory_agent.recall.query import Query
 from memory_agent.recall.search import Search
 from memory_agent.recall.stages import PastUse, shifts
 from memory_agent.storage.column import Slots
@@ -33,9 +34,9 @@ _SPARE = 25
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 
-def examined(top_k: int) -> int:
-    """Return the number of leaders to examine for `top_k` answers, since some are folded or moved."""
-    return top_k + max(_SPARE, top_k // 2)
+def examined(query: Query) -> int:
+    """Return the number of leaders to examine for a query, since some are folded or moved."""
+    return max(query.top_k + max(_SPARE, query.top_k // 2), query.pool)
 
 
 def has_enough(found: Candidates, wanted: int) -> bool:
@@ -47,7 +48,7 @@ def selected(found: Candidates, search: Search) -> Candidates:
     """Return more leaders than the answer needs, best first. Folds former requests if there are other leaders."""
     top_k = search.query.top_k
     different = _different(found)
-    size = min(int(different.searchsorted(examined(top_k))) + 1, different.size)
+    size = min(int(different.searchsorted(examined(search.query))) + 1, different.size)
     places = found.leaders[:size]
     copies = _copies(found)
     leaders = replace(

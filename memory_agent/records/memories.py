@@ -212,6 +212,21 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     passage_at: int = 0
 
 
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What the judge selected `selected` memories from: the best `offered` by score.
+
+    `left_out` are the ids of memories whose score would have placed them in the answer. `notes` is text that the
+    judge's model wrote, possibly influenced by memories. `is_cached`: the judge had selected from the same memories for
+    the same query before.
+    """
+
+    offered: int
+    selected: int
+    left_out: tuple[str, ...] = ()
+    notes: str = ""
+    is_cached: bool = False
+
+
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
@@ -221,7 +236,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
     several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
     took. `total` is the number of the user's own memories that were searched: those that pass the filter, without the
-    caller's own words.
+    caller's own words. `judgement` is None if no judge selected the user's own memories; with one, they are in the
+    judge's order.
     """
 
     recall_id: str
@@ -235,6 +251,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     shared_steps: tuple[CommonStep, ...] = ()
     failed_steps: tuple[CommonStep, ...] = ()
     total: int = 0
+    judgement: Judgement | None = None
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +306,9 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     then still the former one. `ndim` is the dimension of the vectors. `provider` counts the calls to the server of the
     model, if it runs on one. `schema_version` is the format of the stored records. `created_at` is the time at which
     the store was created, and `rebuilt_at` the time at which recall's search columns were last built from the records
-    (None if a version that did not store this time built them).
+    (None if a version that did not store this time built them). `judge` counts
+    the recalls for which the judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that
+    `failed`, the tokens that its model reported, and their cost.
 
     With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
     memories that pass it. The other fields always cover the whole memory.
@@ -318,6 +337,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt_at: datetime | None = None
     ndim: int | None = None
     provider: ApiCounts | None = None
+    judge: dict[str, float] = {}
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

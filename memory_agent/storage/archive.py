@@ -111,7 +111,7 @@ class Archive:
     def stats(self, user_id: str, filter: MemoryFilter | None = None) -> MemoryStats:
         """Wait for any rebuild, and return the statistics of the memories that pass the filter. Raises `StoreError`."""
         store, view = self.store, self.settled_view()
-        counters, counts = store.state.counters, store.counts()
+        counters, counts = store.counters, store.counts()
         if filter is not None:
             view = view.among(filter, store.excluded_rows(filter))
             counts = self._counts_in(view, counts)
@@ -139,6 +139,7 @@ class Archive:
             created_at=store.state.created_at,
             rebuilt_at=self._columns.built_at,
             ndim=store.state.ndim,
+            judge=_cost(_below("judge.", counters)),
         )
 
     def _counts_in(self, view: View, counts: Counts) -> Counts:
@@ -399,6 +400,12 @@ class OpenCalls:
     def _require_open(self) -> None:
         if self._shut.locked():
             raise StoreError(f"{self._name} is closed")
+
+
+def _cost(judge: dict[str, int]) -> dict[str, float]:
+    """Return the judge's counts, with its cost in dollars."""
+    billionths = judge.pop("billionths_usd", 0)
+    return {**judge, "cost_usd": billionths / 1e9} if judge else {}
 
 
 def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:

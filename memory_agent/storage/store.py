@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,7 @@ class Store:
         self._touching = threading.Lock()
         self._touches: dict[int, tuple[int, datetime]] = {}
         self._notes: dict[str, RecallNote] = {}
+        self._tallies = Counter[str]()
         self._taught: dict[str | None, None] = {}
         self._refusal: StoreError | None = None
         self.state = self._prepare()
@@ -104,11 +106,16 @@ class Store:
                 batch = Batch(transaction, self._require_room)
                 batch.touch(touches)
                 batch.take_notes(notes.values())
+                with self._touching:
+                    tallies = self._tallies.copy()
+                for counter, number in tallies.items():
+                    batch.count(counter, number)
                 yield batch
                 batch.finish()
             with self._touching:  # set before `state`, because a reader of a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
-            self.state = batch.state
+                self._tallies -= tallies
+                self.state = batch.state
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -128,6 +135,17 @@ class Store:
             self._notes[note.recall_id] = note
             if len(self._notes) > _MOST_WAITING:
                 del self._notes[next(iter(self._notes))]
+
+    def tally(self, counts: Mapping[str, int]) -> None:
+        """Increase counters. Does no I/O: they are written with the next batch, or at `close`."""
+        with self._touching:
+            self._tallies.update(counts)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The counters, including what is not written yet."""
+        with self._touching:
+            return dict(Counter(self.state.counters) + self._tallies)
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
         """Return the note of a recall, written or waiting, or None."""
@@ -256,7 +274,7 @@ class Store:
     def close(self) -> None:
         """Write waiting recalls, close, and release the folder. Idempotent."""
         with suppress(StoreError):  # losing recalls is acceptable, and a fenced or full store must still close
-            if (self._touches or self._notes) and self._refusal is None:
+            if (self._touches or self._notes or self._tallies) and self._refusal is None:
                 with self.batch():
                     pass
         self._refusal = StoreError(f"{self.folder} is closed")

@@ -110,6 +110,8 @@ ADDED = {
     "runs",
     "shared_steps",
     "failed_steps",
+    "judge",
+    "judgement",
     "is_cancelled",
     "conclusions",
     "shared",

@@ -34,6 +34,7 @@ from memory_agent.knowledge.store import SearchQuota
 from memory_agent.memory import Care, Runs, Shared, Sona
 from memory_agent.memory.mentions import mentions
 from memory_agent.recall.context import context_block
+from memory_agent.rerankers import Judge
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
 from memory_agent.triggers.reactions import Triggers
 from memory_agent.verbs.table import VERBS
@@ -192,6 +193,7 @@ WORLDS: dict[Any, World] = {
     Erasure: a_memory,
     Triggers: a_memory,
     Shared: a_memory,
+    Judge: a_memory,
     Knowledge: nothing,
     SearchQuota: nothing,
     mentions: nothing,
@@ -220,6 +222,7 @@ WORLDS: dict[Any, World] = {
 INNER: dict[Any, set[str]] = {
     Runs: {"judge"},
     Shared: {"begin_search", "of_caller"},
+    Judge: {"close", "select", "share"},
     Knowledge: {"ask", "begin_search", "expire"},
     Erasure: {
         "age",

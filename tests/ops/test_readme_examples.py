@@ -59,7 +59,7 @@ def daemon() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_there_are_examples_for_each_kind_of_user() -> None:
-    assert len(LIBRARY) == 2
+    assert len(LIBRARY) == 3
     text = "\n".join(OTHERS)
     for name in ("Publisher", "zmq.PUB", "MemoryClient", "AsyncMemoryClient", "ActorMemoryProvider", "context_block"):
         assert name in text

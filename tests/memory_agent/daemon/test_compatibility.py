@@ -34,7 +34,7 @@ from memory_agent.verbs.table import VERBS
 from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
-DIGESTS = {1: "e64bea60592c3d71"}
+DIGESTS = {1: "5192846199bee772"}
 """The digest of all structures, by `HOST_PROTOCOL`. Only the digest of a number that was never released may change."""
 STORED = (
     codec.StoreState,

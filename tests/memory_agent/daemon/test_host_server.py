@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
 import pytest
 from msgspec.structs import replace
+from provider_server import Request, hang, serving
 from served_host import absent_embedder
 from stopped_process import stop
 
@@ -22,9 +24,9 @@ from memory_agent.daemon.place import Place, cluster_identity
 from memory_agent.daemon.supervisor import HostConnection
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
-from memory_agent.records.memories import MemoryStats
-from memory_agent.settings import Settings
-from memory_agent.verbs.params import NoParams, RememberParams
+from memory_agent.records.memories import MemoryStats, RecallResult
+from memory_agent.settings import JudgeSettings, RecallSettings, Settings
+from memory_agent.verbs.params import NoParams, Params, RecallParams, RememberParams
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_reply, encode
 from relay import Identity, curve_pair
 from relay.access import ipc_endpoint
@@ -135,6 +137,44 @@ def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Pat
     client.close()
     server.close()
     host.close()
+
+
+def test_a_judge_that_hangs_does_not_delay_other_users(tmp_path: Path) -> None:
+    """Of four threads, two of one user wait for the judge, so the recalls of others do without it."""
+    arrived = threading.Semaphore(0)
+
+    def never(request: Request) -> None:
+        arrived.release()
+        hang(request)
+
+    with serving() as provider, absent_embedder(tmp_path) as embedder:
+        provider.then(never)
+        judge = JudgeSettings(server="openai", url=provider.url, model="small", at_once=2)
+        recall = RecallSettings(min_relevance=0.0)
+        host = MemoryHost(tmp_path, Settings(judge=judge, recall=recall), embedder)
+        server = HostServer(host, endpoints_in(tmp_path), 4, 2)
+
+        def asked(method: str, user_id: str, params: Params) -> list[bytes]:
+            with closing(RequestSocket(server.endpoints.answer)) as client:
+                request = HostRequest(user_id=user_id, method=method, deadline_ms=60_000.0)
+                return client.request([encode(request), encode(params)], 60.0)
+
+        for user_id in ("alice", "bob"):
+            asked("remember", user_id, RememberParams(text="The deploy hung"))
+        asking = [
+            threading.Thread(target=asked, args=("recall", "alice", RecallParams(query=f"deploy {n}")))
+            for n in range(2)
+        ]
+        for thread in asking:
+            thread.start()
+        for _ in asking:
+            arrived.acquire()
+        result = decode_reply(asked("recall", "bob", RecallParams(query="deploy"))[0], RecallResult)
+        assert (len(result.memories), result.degraded) == (1, ("embedder_timeout", "judge_unavailable"))
+        host.close()  # cancels the calls
+        for thread in asking:
+            thread.join()
+        server.close()
 
 
 def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> None:

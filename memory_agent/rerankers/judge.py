@@ -1,0 +1,189 @@
+"""Asks the reranker of one memory within a time limit, checks what it selects, and remembers it.
+
+A selection depends only on the query and the snippets, so it is remembered under their digest, in memory alone, until
+other selections displace it. Failures are not remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from memory_agent.errors import InvalidSelectionError, ModelError, SettingsError
+from memory_agent.rerankers.chat_model import SERVERS, ChatModel, endpoint_of
+from memory_agent.rerankers.own_function import OwnFunction, imported
+from memory_agent.rerankers.protocol import Reranker, Selection, Snippet
+from memory_agent.settings import JudgeSettings
+from relay.log import log
+
+Fault = Literal["judge_unavailable", "judge_timeout", "judge_invalid"]
+"""Why there is no selection: an error, no time, or nonsense."""
+
+_OF_REQUEST = ("model", "messages", "system", "stream")
+_USD = 1_000_000_000  # counted in billionths
+
+
+class Verdict(NamedTuple):
+    """A selection, or why there is none, and what to add to the memory's counters.
+
+    `problem` describes the fault, and what to change; it contains no text of a query, a memory or a reply.
+    """
+
+    selection: Selection | None
+    fault: Fault | None = None
+    problem: str = ""
+    is_cached: bool = False
+    counts: Mapping[str, int] = MappingProxyType({})
+
+
+class Judge:
+    """The judge of one memory. Thread-safe.
+
+    In the example, `memory` is as in `memory_agent.memory.Memory`.
+    """
+
+    def __init__(self, settings: JudgeSettings, deadline_ms: float) -> None:
+        """Prepare without connecting. `deadline_ms` is the usual deadline of a recall. Raises as `check_judge`."""
+        check_judge(settings, deadline_ms)
+        self.settings = settings
+        self._guard = threading.Lock()
+        self._own = open_reranker(settings)
+        self._reranker: Reranker | None = self._own
+        self._selections: OrderedDict[bytes, Selection] = OrderedDict()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a reranker."""
+        return self._reranker is not None
+
+    def use(self, reranker: Reranker | None) -> None:
+        """Let `reranker` select the memories of answers, instead of the server in the settings; None: the server.
+
+        Calls that last longer than the deadline are abandoned. Forgets earlier selections.
+
+        >>> old, new = memory.remember("Staging needs the VPN"), memory.remember("Staging needs no VPN")
+        >>> memory.judge.use(lambda query, candidates, most, timeout_s: Selection((old.id,)))
+        >>> [found.record.text for found in memory.recall("does staging need the VPN?").memories]
+        ['Staging needs the VPN']
+        """
+        self.share(None if reranker is None else OwnFunction(reranker, self.settings.at_once))
+
+    def share(self, reranker: Reranker | None) -> None:
+        """As `use`, for a reranker that keeps its time limit by itself. The caller closes it."""
+        with self._guard:
+            self._reranker = reranker or self._own
+            self._selections.clear()
+
+    def select(self, query: str, candidates: Sequence[Snippet], timeout_s: float) -> Verdict:
+        """Return what the reranker selects, if it does so within `timeout_s`. Raises nothing."""
+        key = _digest(query, candidates)
+        with self._guard:
+            reranker, known = self._reranker, self._selections.get(key)
+            if known is not None:
+                self._selections.move_to_end(key)
+                return Verdict(known, is_cached=True, counts={"judge.cached": 1})
+        if reranker is None or timeout_s * 1000 < self.settings.least_ms:
+            return Verdict(None, "judge_timeout", "no time was left", counts={"judge.skipped": 1})
+        verdict = self._asked(reranker, query, candidates, timeout_s)
+        if verdict.selection is not None:
+            self._remember(reranker, key, verdict.selection)
+        return verdict
+
+    def close(self) -> None:
+        """Close the connection to the server, if this opened one. Idempotent."""
+        if self._own is not None:
+            self._own.close()
+
+    def _remember(self, reranker: Reranker, key: bytes, selection: Selection) -> None:
+        with self._guard:
+            if reranker is self._reranker:  # otherwise another one replaced it meanwhile
+                self._selections[key] = selection
+                while len(self._selections) > self.settings.cache:
+                    self._selections.popitem(last=False)
+
+    def _asked(self, reranker: Reranker, query: str, candidates: Sequence[Snippet], timeout_s: float) -> Verdict:
+        began_s, most = time.monotonic(), self.settings.most
+        read = written = 0
+        fault: Fault = "judge_unavailable"
+        try:
+            found = reranker(query, candidates, most, timeout_s)
+            read, written = found.tokens_read, found.tokens_written
+            return Verdict(_checked(found, candidates, most), counts=self._counts(read, written))
+        except InvalidSelectionError as error:
+            fault, problem = "judge_invalid", str(error)
+            read, written = max(read, error.tokens_read), max(written, error.tokens_written)
+        except (ModelError, SettingsError) as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a function that a host passed may return anything
+            problem = type(error).__name__
+        if fault == "judge_unavailable" and time.monotonic() - began_s >= timeout_s:
+            fault = "judge_timeout"
+        log.warning("judge.failed", fault=fault, reason=problem)
+        return Verdict(None, fault, problem, counts={**self._counts(read, written), "judge.failed": 1})
+
+    def _counts(self, read: int, written: int) -> dict[str, int]:
+        usd_per_million = read * self.settings.usd_per_million_read + written * self.settings.usd_per_million_written
+        counts = {"asked": 1, "tokens_read": read, "tokens_written": written}
+        counts["billionths_usd"] = round(usd_per_million * _USD / 1_000_000)
+        return {f"judge.{name}": count for name, count in counts.items() if count}
+
+
+def open_reranker(settings: JudgeSettings) -> ChatModel | OwnFunction | None:
+    """Return the reranker of the settings, without connecting or importing anything; the caller closes it."""
+    if settings.server == "off":
+        return None
+    return ChatModel(settings) if settings.server in SERVERS else OwnFunction(settings.server, settings.at_once)
+
+
+def check_judge(settings: JudgeSettings, deadline_ms: float) -> None:
+    """Raise `SettingsError` for a judge that cannot be asked, and for settings that contradict each other.
+
+    `deadline_ms` is `recall.deadline_ms`.
+    """
+    if settings.server == "off":
+        return
+    _check_server(settings) if settings.server in SERVERS else imported(settings.server)
+    for name in ("most", "fallback"):
+        if getattr(settings, name) > settings.candidates:
+            raise SettingsError(f"judge.{name}", f"is more than judge.candidates ({settings.candidates})")
+    if settings.least_ms >= deadline_ms:
+        reason = f"is not below recall.deadline_ms ({deadline_ms:g}), so the judge would never be asked; raise that one"
+        raise SettingsError("judge.least_ms", reason)
+
+
+def _check_server(settings: JudgeSettings) -> None:
+    if not settings.model:
+        raise SettingsError("judge.model", f"is empty; name the model that judge.server = {settings.server} is to run")
+    if not settings.url and not settings.api_key:
+        raise SettingsError("judge.api_key", "is empty; name the variable with the key, or set judge.url to a server")
+    taken = [name for name in _OF_REQUEST if name in settings.parameters]
+    if taken:
+        raise SettingsError("judge.parameters", f"must not set {', '.join(taken)}, which the judge sets itself")
+    endpoint_of(settings).check()
+
+
+def _checked(found: Selection, candidates: Sequence[Snippet], most: int) -> Selection:
+    """Return the selection. Raises `InvalidSelectionError` for anything but at most `most` different candidates."""
+    try:
+        selection = msgspec.convert(msgspec.structs.asdict(found), Selection)
+    except msgspec.ValidationError as error:
+        raise InvalidSelectionError("is not a Selection") from error
+    selected = set(selection.selected)
+    if len(selected) < len(selection.selected) or not selected <= {snippet.id for snippet in candidates}:
+        raise InvalidSelectionError("selects memories that were not offered, or one twice")
+    if len(selected) > most:
+        raise InvalidSelectionError(f"selects {len(selected)} memories, more than {most}")
+    return selection
+
+
+def _digest(query: str, candidates: Sequence[Snippet]) -> bytes:
+    """Return the digest of everything that a selection depends on; the settings are the same for all of a memory."""
+    parts = msgspec.msgpack.encode((query, [(snippet.id, snippet.text, snippet.timestamp) for snippet in candidates]))
+    return hashlib.blake2b(parts, digest_size=16).digest()

@@ -1,0 +1,64 @@
+"""A reranker that calls a function of the caller, which may take too long.
+
+A function cannot be stopped, so it runs in a thread of its own and is abandoned when it is late. It then keeps its
+place among `judge.at_once` until it returns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+
+from memory_agent.errors import ProviderError, ProviderUnavailableError, SettingsError
+from memory_agent.rerankers.protocol import Reranker, Selection, Snippet
+
+
+def imported(name: str) -> Reranker:
+    """Return the function that MODULE:NAME names. Raises `SettingsError`."""
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError("judge.server", f"{name} cannot be imported: {error}") from error
+    if not callable(function):
+        raise SettingsError("judge.server", f"{name} is not a function")
+    found: Reranker = function
+    return found
+
+
+class OwnFunction:
+    """Calls a function, given as it is or as MODULE:NAME, within a time limit. Thread-safe."""
+
+    def __init__(self, function: Reranker | str, at_once: int) -> None:
+        """Import nothing yet. At most `at_once` calls run at a time."""
+        self._function = function
+        self._slots = threading.BoundedSemaphore(at_once)
+
+    def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
+        """As `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `SettingsError`."""
+        function = imported(self._function) if isinstance(self._function, str) else self._function
+        if not self._slots.acquire(blocking=False):
+            raise ProviderUnavailableError("judge", "earlier calls have not returned (judge.at_once)")
+        outcome = SimpleQueue[Selection | Exception]()
+
+        def call() -> None:
+            try:
+                outcome.put(function(query, candidates, most, timeout_s))
+            except Exception as error:  # noqa: BLE001 - raised in the waiting thread
+                outcome.put(error)
+            finally:
+                self._slots.release()
+
+        threading.Thread(target=call, name="reranker", daemon=True).start()
+        try:
+            found = outcome.get(timeout=timeout_s)
+        except Empty:
+            raise ProviderUnavailableError("judge", f"the function did not return within {timeout_s:.3g} s") from None
+        if isinstance(found, Exception):
+            raise ProviderError("judge", type(found).__name__) from found  # its message may contain memories
+        return found
+
+    def close(self) -> None:
+        """There is nothing to close."""

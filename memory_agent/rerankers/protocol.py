@@ -1,0 +1,42 @@
+"""The `Reranker` protocol, and what a reranker receives and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+
+class Snippet(msgspec.Struct, frozen=True):
+    """A memory that is offered to a reranker.
+
+    `text` is one line with the title and the best passage, at most `judge.snippet_chars` characters long. `score` is
+    the score in the ranking so far; higher is better. `timestamp` is when it happened.
+    """
+
+    id: str
+    text: str
+    score: float
+    timestamp: datetime
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The ids of the selected memories, best first, a remark, and the tokens that this took, if known."""
+
+    selected: tuple[str, ...]
+    notes: str = ""
+    tokens_read: int = 0
+    tokens_written: int = 0
+
+
+class Reranker(Protocol):
+    """Selects memories. Called from several threads at a time."""
+
+    def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
+        """Return at most `most` of the candidates, which are ordered by score; none if none is relevant.
+
+        After `timeout_s`, the result is no longer used. May raise any exception; the answer is then ranked by score.
+        """
+        ...
