@@ -104,6 +104,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "schema version": figures.schema_version,
         "created at": figures.created_at,
         "rebuilt at": figures.rebuilt_at,
+        "judge": figures.judge,
         "on disk": size(figures.disk_bytes),
     }
 

@@ -15,6 +15,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.model_apis import is_loopback
+from memory_agent.rerankers import SERVERS, Judge, Snippet, endpoint_of
 from memory_agent.settings import EmbedderSettings, RemoteEmbedder, Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
@@ -178,6 +180,32 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
     return Finding("ok", f"ranked first of {len(_TESTS)} in {result.took_ms:.1f} ms")
 
 
+def check_judge(settings: Settings, _layout: Layout) -> Finding:
+    """Report whether a judge selects memories, and what leaves this machine for it. Sends it test texts."""
+    judge = settings.judge
+    tester = Judge(judge, settings.recall.deadline_ms)
+    if judge.server == "off":
+        unused = [f"judge.{name}" for name in ("url", "model", "api_key") if getattr(judge, name)]
+        if unused:
+            advice = "set judge.server to openai or anthropic, or remove the other settings"
+            return Finding("warning", f"off, although {', '.join(unused)} is set", advice)
+        return Finding("ok", "off: nothing is sent to a language model")
+    sent = f"each query and up to {judge.candidates} snippets of {judge.snippet_chars} characters"
+    receiver = judge.server  # a function
+    if judge.server in SERVERS:
+        url = endpoint_of(judge).url
+        receiver = f"{judge.model} at {url} ({'' if is_loopback(url) else 'not '}on this machine)"
+    detail = f"{receiver} receives {sent}"
+    snippets = [Snippet(id=text, text=text, score=0.0, timestamp=datetime.now(UTC)) for text in _TESTS]
+    with closing(tester):
+        verdict = tester.select(_TEST_QUERY, snippets, settings.recall.deadline_ms / 1000)
+    if verdict.fault is not None:
+        return Finding(
+            "failed", f"{detail}; {verdict.fault}: {verdict.problem}", "answers are ranked by score until then"
+        )
+    return Finding("ok", detail)
+
+
 def check_folders(_settings: Settings, layout: Layout) -> Finding:
     """Check that the folders are writable and private."""
     for folder in (layout.data_dir, cache_folder()):
@@ -292,6 +320,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("model", check_model, "see the check above"),
     ("embedding", check_embedding, "see the check above"),
     ("recall", check_recall, "see the check above"),
+    ("judge", check_judge, "correct the setting in the message"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "check encryption.keys_folder, and run memory-agent encryption status"),
     ("tables", check_tables, "correct the file or the setting that names it"),

@@ -18,7 +18,7 @@ from rich.text import Text
 from memory_agent.cli.render import beside_text, emit, left_out, plain, print_figures, print_table, shown
 from memory_agent.recall.context import age, age_of_memory, endings, repeats, shared_origin, sharing
 from memory_agent.recall.dates import describe
-from memory_agent.records.memories import Dates, MemoryFilter, RecallResult, RetrievedMemory
+from memory_agent.records.memories import Dates, Judgement, MemoryFilter, RecallResult, RetrievedMemory
 
 _PARTS = {
     "fused": "fused",
@@ -81,8 +81,16 @@ def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
     }
     if result.excluded:
         figures["left out"] = left_out(result)
+    if result.judgement is not None:
+        figures |= _judged(result.judgement)
     own = [memory.explanation for memory in result.memories if memory.tier == "local"]
     return figures | (_found(result, own[0]) if own else _nothing_found(result, asked))
+
+
+def _judged(judgement: Judgement) -> dict[str, object]:
+    counts = f"selected {judgement.selected} of {judgement.offered}{' (cached)' * judgement.is_cached}"
+    figures: dict[str, object] = {"judge": counts, "judge left out": judgement.left_out or "none of the first"}
+    return figures | ({"judge's notes": plain(judgement.notes)} if judgement.notes else {})
 
 
 def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, object]:
@@ -154,6 +162,8 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     if memory.relevance is not None:
         yield f"relevance {memory.relevance:.2f}"
     yield from (f"matched: {passage}" for passage in memory.highlights)
+    if "by_score" in parts:
+        yield f"selected by the judge; number {parts['by_score']} by score"
     if parts.get("lent_by"):
         yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"
     if parts.get("like"):

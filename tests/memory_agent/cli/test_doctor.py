@@ -8,11 +8,13 @@ import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from provider_server import embeds, serving
+from provider_server import answer, embeds, serving
 
+from memory_agent.cli import doctor
 from memory_agent.cli.doctor import Check, examine
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.layout import Layout
@@ -20,6 +22,7 @@ from memory_agent.settings import (
     DaemonSettings,
     EmbedderSettings,
     IngestSettings,
+    JudgeSettings,
     OllamaEmbedder,
     OpenAIEmbedder,
     Settings,
@@ -33,6 +36,7 @@ NAMES = [
     "model",
     "embedding",
     "recall",
+    "judge",
     "folders",
     "encryption",
     "tables",
@@ -167,6 +171,31 @@ def test_a_table_that_cannot_be_read_fails_with_its_path(data_dir: Path, tmp_pat
     check = checks(data_dir, Settings(ingest=IngestSettings(signals=str(own))))["tables"]
     assert check.state == "failed"
     assert f"{own}: line 2:" in check.detail
+
+
+def test_it_says_what_a_judge_receives_and_what_is_wrong_with_it(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(**fields: Any) -> Check:
+        (found,) = examine(Settings(judge=JudgeSettings(**fields)), data_dir)
+        return found
+
+    monkeypatch.setattr(doctor, "_CHECKS", tuple(row for row in doctor._CHECKS if row[0] == "judge"))
+    assert judge().detail == "off: nothing is sent to a language model"
+    assert (judge(model="m").state, judge(model="m").detail) == ("warning", "off, although judge.model is set")
+    with serving() as provider:
+        reply = {"choices": [{"message": {"content": '{"selected": ["m1"], "notes": ""}'}}]}
+        provider.then(answer(reply), answer({}, 404), answer({}, 401))
+        here = {"server": "openai", "url": provider.url, "model": "m", "candidates": 40}
+        detail = f"m at {provider.url} (on this machine) receives each query and up to 40 snippets of 200 characters"
+        assert (judge(**here).state, judge(**here).state) == ("ok", "failed")
+        refused = judge(**here)
+    assert refused.detail.startswith(f"{detail}; judge_unavailable: judge: HTTP 401: the key was refused")
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    remote = judge(server="anthropic", model="m", api_key="${NO_SUCH_KEY}")
+    assert "(not on this machine)" in remote.detail
+    assert "NO_SUCH_KEY (judge.api_key) is not set" in remote.detail
+    assert judge(**here, most=60).detail == "setting judge.most: is more than judge.candidates (40)"
 
 
 def test_few_file_handles_fail_with_the_limit_to_set(data_dir: Path, few_file_handles: int) -> None:

@@ -14,7 +14,7 @@ from click.testing import Result
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.render import print_memories
 from memory_agent.memory import Memory
-from memory_agent.records.memories import MemoryFilter, MemoryRecord, Origin, RecallResult, RetrievedMemory
+from memory_agent.records.memories import Judgement, MemoryFilter, MemoryRecord, Origin, RecallResult, RetrievedMemory
 from memory_agent.records.shared import QualityMetrics, SharedOrigin
 from memory_agent.storage.folders import user_folder
 
@@ -200,6 +200,15 @@ def test_what_others_shared_is_marked_in_both_forms(capsys: pytest.CaptureFixtur
         assert lines[:3] == ["1 7 days ago · document · score 0.50 (hybrid, cosine 0.50) · ended: approved (1.0) · s",
                              said, "| The deploy hangs"]  # fmt: skip
         assert (f"also {said}" in lines) is (also in memories)
+
+
+def test_it_shows_what_the_judge_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    judgement = Judgement(offered=50, selected=2, left_out=("b", "c"), notes="one\u202e fits", is_cached=True)
+    result = RecallResult(recall_id="r", memories=(memory("a", 10, explanation={"by_score": 7}),), judgement=judgement)
+    print_explanation(result, datetime(2026, 2, 25, tzinfo=UTC), Asked(MemoryFilter(), None))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"judge selected 2 of 50 (cached)", "judge left out b, c", "judge's notes one\ufffd fits"} <= set(lines)
+    assert "selected by the judge; number 7 by score" in lines
 
 
 def test_no_memory_controls_the_terminal(run: Run, data_dir: Path) -> None:
