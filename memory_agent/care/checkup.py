@@ -55,6 +55,7 @@ from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, open_user_key
 from memory_agent.storage.folders import known_users
+from memory_agent.storage.languages import language_of
 from memory_agent.storage.owners import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.passages import graph_files
 from memory_agent.storage.snapshot import (
@@ -77,7 +78,7 @@ from memory_agent.storage.snapshot import (
     Snapshot,
 )
 from memory_agent.storage.stored_runs import decode_note, decode_trajectory, index_entries, note_entries
-from memory_agent.storage.terms import LONGEST_WORD, stems, text_words
+from memory_agent.storage.terms import LONGEST_WORD, text_terms, text_words
 from memory_agent.storage.view import View
 from relay import SHARED_USER, SYSTEM_USER, JournalSettings, check_journal, journal_folder
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Finding, Findings, Report, Transaction
@@ -534,17 +535,23 @@ def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, li
 def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> int:
     """Return the number of `slots` (m,) whose indexed words differ from the words of their memories."""
     words_of = [text_words("\n".join(texts_of(record))) for record in records]
-    word_of_stem: dict[str, str] = {}
-    stems_of = []
-    for words in words_of:
-        pairs = [(stem, word) for stem, word in zip(stems(words), words, strict=True) if len(stem) <= LONGEST_WORD]
-        word_of_stem |= {stem: word for stem, word in pairs if stem not in word_of_stem}
-        stems_of.append({stem for stem, _ in pairs})
-    numbers = {stem: number for number, stem in enumerate(word_of_stem)}
-    expected = np.zeros((len(numbers), len(records)), dtype=np.bool_)  # (w, m)
-    for place, held in enumerate(stems_of):
-        expected[[numbers[stem] for stem in held], place] = True
-    hits = view.words.hits(list(word_of_stem.values()), slots)
+    languages = [language_of(words) for words in words_of]
+    word_of_term: dict[str, str] = {}
+    terms_of = []
+    for words, language in zip(words_of, languages, strict=True):
+        short = [word for word in words if len(word) <= LONGEST_WORD]
+        terms = dict(zip(text_terms(short, language), short, strict=True))
+        word_of_term = terms | word_of_term
+        terms_of.append(terms.keys())
+    words = list(dict.fromkeys(word_of_term.values()))
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for language in set(languages):
+        for number, term in enumerate(text_terms(words, language)):
+            numbers[term].append(number)
+    expected = np.zeros((len(words), len(records)), dtype=np.bool_)  # (w, m)
+    for place, held in enumerate(terms_of):
+        expected[[number for term in held for number in numbers[term]], place] = True
+    hits = view.words.hits(words, slots)
     return int(np.count_nonzero((hits != expected).any(axis=0)))
 
 

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from memory_agent.embedders.wordpiece import Tokens
 from memory_agent.records.embedded import WORD_DIMENSIONS
-from memory_agent.storage.terms import LONGEST_WORD, STOP_WORDS, pieces, stems, stop_words_of, text_words
+from memory_agent.storage.languages import STOP_WORDS, stop_words_of
+from memory_agent.storage.terms import LONGEST_WORD, pieces, stems, text_words
 
 WORDS_REVISION = "signs-1"
 """Part of the stamps of passages and word bits; change it whenever either changes."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from memory_agent.records.shared import Mention, MentionKind
-from memory_agent.storage.terms import STOP_WORDS
+from memory_agent.storage.languages import STOP_WORDS
 
 _MOST = 200
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")

@@ -11,17 +11,21 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from memory_agent.records.memories import MemoryRecord, RetrievedMemory
+from memory_agent.storage.languages import language_of
 from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, stems, words_of
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
 _FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # for a word's first hit in the passage, and for each further hit
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
+_FIRST_UNSTEMMED = "\u0c00"
+"""The stems of words from here on are the words, and an English stem begins with its word's first letter."""
 _ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of the first followed by one of the second
 
 
@@ -58,12 +62,14 @@ def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[
 
     `query_words` are the result of `terms.query_words`. A word matches in any inflection.
     """
-    wanted = _wanted(tuple(query_words))
+    columns = [pieces(column) if column else [] for column in (title, text, " ".join(tags))]
+    folded = [fold(" ".join(words_of(split))).split(" ") if split else [] for split in columns]
+    language = language_of(chain.from_iterable(folded))
+    wanted = _wanted(tuple(query_words), language)
     best: _Passage | None = None
     is_of_text = False
-    for place, column in enumerate((title, text, " ".join(tags))):
-        split = pieces(column) if column else []
-        if hits := _hits(wanted, words_of(split)) if split else {}:
+    for place, (split, words) in enumerate(zip(columns, folded, strict=True)):
+        if hits := _hits(wanted, words, language) if words else {}:
             found = _best_passage(wanted.counts, _Part(split, len(split) // 2, hits))
             if best is None or found.score > best.score:
                 best, is_of_text = found, place == 1
@@ -92,17 +98,20 @@ def beginning(text: str) -> Highlight | None:
     return Highlight(f"{_ELLIPSIS}{''.join(words)}{end}") if words else None
 
 
-@lru_cache(maxsize=8)
-def _wanted(query_words: tuple[str, ...]) -> _Wanted:
-    """Return the stems of a query's words; cached, since every memory of an answer needs them."""
-    counts = Counter(stems([fold(word) for word in query_words]))
+@lru_cache(maxsize=16)
+def _wanted(query_words: tuple[str, ...], language: str) -> _Wanted:
+    """Return the stems of a query's words in a language; cached, since every memory of an answer needs them."""
+    counts = Counter(stems([fold(word) for word in query_words], language))
     return _Wanted(counts, frozenset(stem[0] for stem in counts))
 
 
-def _hits(wanted: _Wanted, words: Sequence[str]) -> dict[int, str]:
-    folded = fold(" ".join(words)).split(" ")
-    likely = {number: word for number, word in enumerate(folded) if word[:1] in wanted.initials}
-    found = zip(likely, stems(list(likely.values())), strict=True)
+def _hits(wanted: _Wanted, folded: Sequence[str], language: str) -> dict[int, str]:
+    likely = {
+        number: word
+        for number, word in enumerate(folded)
+        if word[:1] in wanted.initials or language or "\x7f" < word < _FIRST_UNSTEMMED
+    }
+    found = zip(likely, stems(list(likely.values()), language), strict=True)
     return {number: stem for number, stem in found if stem in wanted.counts}
 
 

@@ -68,8 +68,9 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import SOURCES, MemoryRecord
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.column import Scores, Slots
+from memory_agent.storage.languages import STOP_WORDS
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.terms import STOP_WORDS, asks, said_words
+from memory_agent.storage.terms import asks, said_words
 from memory_agent.storage.view import View
 from sona import Adaptation
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.column import Arrays, Column, LoadedArrays, Mask, Scores, Slots
-from memory_agent.storage.terms import LONGEST_WORD, fold, stems, text_words
+from memory_agent.storage.languages import language_of
+from memory_agent.storage.terms import LANGUAGE_MARKS, LONGEST_WORD, fold, text_terms, text_words, word_terms
 
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25, as in FTS5
 _LEAST_IDF = 1e-6  # IDF of terms in half of the memories or more
@@ -132,13 +133,15 @@ class PostingsView:
         words = tuple(words)
         asked, found = self._asked
         if asked != words:
-            found = [list(self._of_stem(stem)) for stem in _query_stems(words)]
+            languages = [language for language, mark in LANGUAGE_MARKS.items() if mark in self._terms]
+            terms = word_terms(list(map(fold, words)), languages)
+            found = [[part for term in of_word for part in self._of_term(term)] for of_word in terms]
             self._asked = words, found
         return found
 
-    def _of_stem(self, stem: str) -> Iterator[_Found]:
-        """Yield the postings of a stem, from the base first."""
-        term = self._terms.get(stem)
+    def _of_term(self, name: str) -> Iterator[_Found]:
+        """Yield the postings of a term, from the base first."""
+        term = self._terms.get(name)
         if term is None:
             return
         base = self._base
@@ -217,17 +220,22 @@ class Postings:
         return postings
 
     def append(self, texts: Sequence[Sequence[str]]) -> None:
-        """Add slots, each with its texts (title, text, tags). Words too long for `query_words` are only counted."""
+        """Add slots, each with its texts (title, text, tags). Words too long for `query_words` are only counted.
+
+        A text in another language than English also has the mark of its language as a term.
+        """
         terms, tail = self._terms, self._tail
         lengths = []
         for slot, parts in enumerate(texts, len(self._lengths)):
             words = text_words("\n".join(parts))
             lengths.append(len(words))
-            counts = Counter(stems(words))
-            for stem, count in counts.items():
-                if len(stem) <= LONGEST_WORD:
-                    term = terms.setdefault(stem, len(terms))
-                    tail[term].append(slot << _COUNT_BITS | min(count, _MOST_COUNT))
+            language = language_of(words)
+            counts = Counter(text_terms([word for word in words if len(word) <= LONGEST_WORD], language))
+            if language:
+                counts[LANGUAGE_MARKS[language]] = 1
+            for name, count in counts.items():
+                term = terms.setdefault(name, len(terms))
+                tail[term].append(slot << _COUNT_BITS | min(count, _MOST_COUNT))
             self._tail_size += len(counts)
         self._lengths.append(lengths)
         self._live += len(lengths)
@@ -311,10 +319,6 @@ class Postings:
 
 def _new_tail() -> defaultdict[int, array[int]]:
     return defaultdict(lambda: array("Q"))
-
-
-def _query_stems(words: Sequence[str]) -> list[str]:
-    return stems([fold(word) for word in words])
 
 
 def _fit(base: _Base, lengths: Lengths, terms: int) -> bool:

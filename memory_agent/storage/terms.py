@@ -5,14 +5,14 @@ query is a whole message. Scripts without spaces between words, such as Chinese,
 overlapping pairs of letters; otherwise a whole clause would be one word. Vowel signs belong to their letter; otherwise
 a Hindi word would become as many words as it has consonants.
 
-Words and stems of other texts equal those of FTS5 (`porter unicode61 remove_diacritics 2`), except for characters newer
-than its tables and for 18 of the 20,766 words of the evaluation's texts: Snowball's Porter stemmer keeps "logi", "bli"
-and the doubled letter of "trekked".
+Words and stems of English texts, and of texts whose language is unknown, equal those of FTS5 (`porter unicode61
+remove_diacritics 2`), except for characters newer than its tables and for 18 of the 20,766 words of the evaluation's
+texts: Snowball's Porter stemmer keeps "logi", "bli" and the doubled letter of "trekked".
 
-Stop words say nothing about the topic of a sentence; negations are not stop words. Stop words of Russian, Hindi and
-Arabic are recognised by their letters. A text in Latin letters counts as another language if at least two of its stop
-words belong only to that language, and at least twice as many as belong only to English: English texts contain titles
-and names such as "La Vie en rose".
+Terms are what is indexed. The terms of a text in another language of Latin letters (`languages`) are stems of its
+stemmer, marked with the language, so that they equal no English stem. The terms of a query's word are its stems in
+every language of the store: a word finds itself in texts of any language, and its inflections in each, whatever the
+language of the query. Words in other scripts are stemmed by their script.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from itertools import dropwhile
@@ -27,79 +28,10 @@ from itertools import dropwhile
 import Stemmer
 import xxhash
 
-_ENGLISH = """
-    a about after all also am an and any are as at be because been before being but by can could did do does
-    doing for from had has have having he her here him his how i if in into is it its just me my no nor not now
-    of off on once or our out over own she should so some such than that the their them then there these they
-    this those to too us was we were what when where which while who whom why will with would you your
-"""
-_OF_OWN_SCRIPTS = """
-    и в во на с со к ко у о об от до из за по при для как что кто где когда куда откуда почему зачем какой какая какое
-    какие каков какова каком какую сколько это этот эта эти тот та те я ты он она оно мы вы они мой моя мое моё мои мою
-    моего моей твой наш наша наше ваш его ее её ей ему их им мне меня нас вас свой был была было были есть быть бы же ли
-    а но или так уже все
+from memory_agent.storage.languages import STEMMERS, language_of, stop_words_of
 
-    का की के को में से पर ने है हैं था थी थे हो और या यह वह ये वे मैं हम तुम आप मेरा मेरी मेरे हमारा हमारी हमारे
-    क्या कौन कहाँ कब क्यों कैसे कितना कितनी कितने किस किसने किसे कि जो तो भी ही एक सा सी
-
-    في من إلى على عن مع هذا هذه ذلك التي الذي هو هي هم أنا نحن أنت ما ماذا متى أين كيف لماذا كم أي بأي هل كان كانت
-    يكون أو ثم قد لأن أن إن
-"""
-_LATIN = {
-    "de": """
-        der die das den dem des ein eine einen einem einer eines und oder ist sind war waren wird werden wurde
-        hat habe haben hatte ich du er sie es wir ihr mich dich uns mein meine meinen meiner dein deine sein
-        seine ihre unser unsere was wie wo wer wen wem wann warum wieso welche welcher welches welchen welchem
-        in im an am auf aus bei mit nach von vom zu zum zur fur uber unter um so auch noch schon dass weil wenn
-        als man sich viel
-    """,
-    "es": """
-        el la los las un una unos unas de del al a en con por para que cual cuales quien quienes como cuando
-        donde cuanto cuanta cuantos es son era fue esta estan ser estar hay se lo le les me te nos mi mis tu tus
-        su sus y o este esto ese esa eso ya muy mas si ha han tiene
-    """,
-    "fr": """
-        le la les un une des du de l d au aux en dans sur sous avec pour par que qui quoi quel quelle quels
-        quelles comment quand ou pourquoi combien est sont etait a ont ai avons il elle ils elles je tu nous
-        vous on me te se mon ma mes ton ta tes son sa ses notre nos votre ce cet cette ces c s j m qu et y plus
-    """,
-    "it": """
-        il lo la i gli le un uno una di del della dei delle dello a al alla da dal dalla in nel nella con su per
-        che chi cosa quale quali come quando dove perche quanto e sono era ha ho hanno abbiamo si mi ti ci vi
-        mio mia miei tuo tua suo sua nostro questo questa quello
-    """,
-    "nl": """
-        de het een van en is zijn was waren wordt werden in op aan met voor bij naar uit om te dat die dit deze
-        wie wat waar wanneer waarom hoe welke ik jij je hij zij we wij ze mijn jouw ons onze heeft heb hebben
-        had er ook nog
-    """,
-    "pt": """
-        o a os as um uma de do da dos das em na nos nas com por para que qual quais quem como quando onde quanto
-        porque e sao foi era esta estao ser ha tem se me te meu minha seu sua nosso isso este ao
-    """,
-}
-
-STOP_WORDS = frozenset(_ENGLISH.split())
-_ALWAYS = STOP_WORDS.union(_OF_OWN_SCRIPTS.split())
-_LANGUAGES = tuple(frozenset(words.split()) for words in _LATIN.values())
-_LEAST_FOREIGN = 2
-
-
-def stop_words_of(words: Iterable[str]) -> frozenset[str]:
-    """Return the folded stop words for the language of a text with these folded `words`."""
-    return _ALWAYS | foreign_stop_words(words)
-
-
-def foreign_stop_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the stop words for the language of folded `words`; none for English and non-Latin scripts."""
-    said = set(words)
-    language = max(_LANGUAGES, key=lambda stops: len(stops & said))
-    own, english = len(language & said - STOP_WORDS), len(STOP_WORDS & said - language)
-    return language if own >= max(_LEAST_FOREIGN, 2 * english) else frozenset()
-
-
-TERMS_VERSION = f"2, PyStemmer {version('PyStemmer')}, Unicode {unicodedata.unidata_version}"
-"""The version of `text_words` and `stems`; other versions may return different words."""
+TERMS_VERSION = f"3, PyStemmer {version('PyStemmer')}, Unicode {unicodedata.unidata_version}"
+"""The version of `text_words` and `text_terms`; other versions may return different words."""
 
 _MARKS = (
     "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309\u030a\u030b\u030c\u030f"
@@ -131,6 +63,11 @@ _SPECIAL = re.compile(rf"[{_POINTS}{_VOWELS}{_UNSPACED}]")
 _SIGNS = f"[{_MARKS}{_POINTS}{_VOWELS}]"
 _LETTER = re.compile(rf"(?=[^\W_])[{_UNSPACED}]{_SIGNS}*")
 _RUNS = re.compile(rf"((?:{_LETTER.pattern})+)|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]+|{_SIGNS}+)*")
+_STEMMED_SCRIPTS = re.compile(
+    "(?P<russian>[а-яё]+)|(?P<greek>[\u0370-\u03ff]+)|(?P<arabic>[\u0620-\u064a]+)|(?P<hindi>[\u0900-\u0963]+)"
+    "|(?P<armenian>[\u0561-\u0587]+)|(?P<tamil>[\u0b82-\u0bcd]+)"
+)
+"""Words of scripts that have a stemmer. The Russian one is used for all languages with no other letters."""
 _SHORTEST_INFLECTED = 3  # characters; shorter words, and words longer than `LONGEST_WORD`, are not stemmed
 _FOLDED_CHARS = 1 << 15  # maximum number of characters in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are usually digests or base64
@@ -146,6 +83,8 @@ _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure th
 
 
 _DROPPED = frozenset(_MARKS + _POINTS)
+LANGUAGE_MARKS = {language: f"{language}:" for language in STEMMERS}
+"""The beginning of the terms of texts in each language of Latin letters other than English; no word has a colon."""
 
 
 class _Folds(dict[int, str]):
@@ -172,12 +111,22 @@ _FOLDS = _Folds()
 
 
 class _Stemmers(threading.local):
-    """One stemmer per thread, without its cache: 0.22 us per word instead of 0.12, but no erased word stays in
+    """The stemmers of one thread, without their cache: 0.22 us per word instead of 0.12, but no erased word stays in
     memory.
     """
 
     def __init__(self) -> None:
-        self.porter = Stemmer.Stemmer("porter", 0)
+        self._stemmers: dict[str, Stemmer.Stemmer] = {}
+
+    def stems(self, algorithm: str, words: Sequence[str]) -> list[str]:
+        """Return the stems of folded words; those of words that are too short or too long are the words."""
+        stemmer = self._stemmers.get(algorithm)
+        if stemmer is None:
+            stemmer = self._stemmers[algorithm] = Stemmer.Stemmer(algorithm, 0)
+        return [
+            stem if _SHORTEST_INFLECTED <= len(word) <= LONGEST_WORD else word
+            for word, stem in zip(words, stemmer.stemWords(words), strict=True)
+        ]
 
 
 _STEMMERS = _Stemmers()
@@ -246,12 +195,36 @@ def first_letter(piece: str) -> str:
     return found[0] if found else ""
 
 
-def stems(folded: Sequence[str]) -> list[str]:
-    """Return the Porter stems of folded words; each begins with the first character of its word. Thread-safe."""
-    return [
-        stem if _SHORTEST_INFLECTED <= len(word) <= LONGEST_WORD else word
-        for word, stem in zip(folded, _STEMMERS.porter.stemWords(folded), strict=True)
-    ]
+def stems(folded: Sequence[str], language: str = "") -> list[str]:
+    """Return the stems of folded words: of a `language` in Latin letters (by default English), or of their script.
+
+    Thread-safe.
+    """
+    found = _STEMMERS.stems(STEMMERS.get(language, "porter"), folded)
+    if "".join(folded).isascii():
+        return found
+    of_script: defaultdict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(folded):
+        if (script := _STEMMED_SCRIPTS.fullmatch(word)) is not None:
+            of_script[script.lastgroup or ""].append(place)
+    for algorithm, places in of_script.items():
+        for place, stem in zip(places, _STEMMERS.stems(algorithm, [folded[place] for place in places]), strict=True):
+            found[place] = stem
+    return found
+
+
+def text_terms(words: Sequence[str], language: str) -> list[str]:
+    """Return the term of each of a text's folded words, given its `language_of` them."""
+    if not language:
+        return stems(words)
+    mark = LANGUAGE_MARKS[language]
+    return [mark + stem for stem in stems(words, language)]
+
+
+def word_terms(folded: Sequence[str], languages: Iterable[str]) -> list[list[str]]:
+    """Return the terms of each folded word of a query in texts of these languages, and of English."""
+    found = [text_terms(folded, language) for language in ("", *languages)]
+    return list(map(list, zip(*found, strict=True)))
 
 
 def query_words(text: str) -> list[str]:
@@ -267,7 +240,7 @@ def query_words(text: str) -> list[str]:
 
 def is_foreign(text: str) -> bool:
     """Whether the first words of a text are in a language other than English that uses Latin letters."""
-    return bool(foreign_stop_words(text_words(text[:_LANGUAGE_CHARS])))
+    return bool(language_of(text_words(text[:_LANGUAGE_CHARS])))
 
 
 def said_words(text: str) -> list[str]:

@@ -18,7 +18,8 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import UnderstoodDate
-from memory_agent.storage.terms import STOP_WORDS, query_words, stems
+from memory_agent.storage.languages import STOP_WORDS
+from memory_agent.storage.terms import query_words, stems
 
 MOST_CHARS = 4_000
 """Maximum number of characters of a query that are searched for dates, to bound the time."""

@@ -106,7 +106,7 @@ def test_without_shared_words_there_is_no_passage() -> None:
     ("query", "text", "passage"),
     [
         ("猫叫什么", "我的猫叫小白", "我的**猫叫**小白"),
-        ("我的猫叫小白", "我的猫叫小白", "**我的猫叫小白**"),
+        ("我的猫叫小白", "我的猫叫小白", "我的**猫叫小白**"),
         ("小白在家", "猫叫小白,小白不在", "猫叫**小白**,**小白**不在"),
         ("東京タワーはどこ?", "昨日は東京タワーへ行った", "昨日は**東京タワー**へ行った"),
         (
@@ -120,3 +120,19 @@ def test_without_shared_words_there_is_no_passage() -> None:
 def test_pairs_of_letters_are_marked_as_one(query: str, text: str, passage: str) -> None:
     (found,) = highlights(query_words(query), "", text, ())
     assert found == passage
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "passage"),
+    [
+        ("таблетка врача", "Врачи выписали таблетки", "**Врачи** выписали **таблетки**"),
+        (
+            "Was kosten die Häuser in Köln?",
+            "Das Haus ist in Köln und war teuer",
+            "Das **Haus** ist in **Köln** und war teuer",
+        ),
+        ("houses in Köln", "Das Haus ist in Köln und war teuer", "Das Haus ist in **Köln** und war teuer"),
+    ],
+)
+def test_other_forms_of_a_word_are_marked_in_the_language_of_the_text(query: str, text: str, passage: str) -> None:
+    assert highlights(query_words(query), "", text, ()) == (passage,)

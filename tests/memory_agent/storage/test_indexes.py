@@ -19,8 +19,9 @@ from samples import unit_vectors
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.languages import language_of
 from memory_agent.storage.postings import Postings, PostingsView
-from memory_agent.storage.terms import fold, stems, text_words
+from memory_agent.storage.terms import fold, text_terms, text_words, word_terms
 from memory_agent.storage.vector_table import TableView, VectorTable
 
 D = 24
@@ -221,16 +222,40 @@ TEXTS = (
     ("Café", "the CAFÉ in İstanbul, the cafe\u0301 in Orléans", ""),
     ("", "東京 で 会議 ☀️ 🤖", "会議"),
     ("", "Привет, мир: σίσυφος ΣΊΣΥΦΟΣ", ""),
+    ("", "Die Häuser und der Server sind in Köln", "running"),
     ("", "nothing; but\0signs -- and_under_scores 3.14", "run auth"),
     ("Long", "mutex " * 300 + "x" * 5_000, ""),
 )
-WORDS = ("race", "running", "cafe", "café", "i̇stanbul", "東京", "会議", "мир", "σίσυφος", "mutexes", "14", "absent")
+WORDS = (
+    "race",
+    "running",
+    "haus",
+    "köln",
+    "cafe",
+    "café",
+    "i̇stanbul",
+    "東京",
+    "会議",
+    "мир",
+    "σίσυφος",
+    "mutexes",
+    "14",
+    "absent",
+)
 WordModel = list[tuple[str, ...] | None]
 """The texts of each slot, or None for a removed slot."""
 
 
 def counted(model: WordModel) -> list[Counter[str] | None]:
-    return [None if texts is None else Counter(stems(text_words(" ".join(texts)))) for texts in model]
+    found: list[Counter[str] | None] = []
+    for texts in model:
+        words = text_words(" ".join(texts or ()))
+        found.append(None if texts is None else Counter(text_terms(words, language_of(words))))
+    return found
+
+
+def terms_of(words: tuple[str, ...]) -> list[list[str]]:
+    return word_terms([fold(word) for word in words], ["de"])
 
 
 def bm25(documents: list[Counter[str] | None], words: tuple[str, ...]) -> list[float]:
@@ -238,11 +263,11 @@ def bm25(documents: list[Counter[str] | None], words: tuple[str, ...]) -> list[f
     live = [document for document in documents if document is not None]
     mean = sum(document.total() for document in live) / max(len(live), 1)
     scores = [0.0] * len(documents)
-    for stem in stems([fold(word) for word in words]):
-        having = sum(stem in document for document in live)
+    for terms in terms_of(words):
+        having = sum(not document.keys().isdisjoint(terms) for document in live)
         weight = max(log((len(live) - having + 0.5) / (having + 0.5)), 0) or 1e-6
         for slot, document in enumerate(documents):
-            if document is not None and (count := document[stem]):
+            if document is not None and (count := sum(document[term] for term in terms)):
                 scores[slot] += weight * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * document.total() / mean))
     return scores
 
@@ -256,8 +281,8 @@ def assert_words(view: PostingsView, model: WordModel) -> None:
         assert scores.dtype == np.float64
         assert np.allclose(scores, bm25(documents, words), rtol=1e-5, atol=0)
         has = [
-            [document is not None and stem in document for document in documents]
-            for stem in stems([fold(word) for word in words])
+            [document is not None and not document.keys().isdisjoint(terms) for document in documents]
+            for terms in terms_of(words)
         ]
         assert view.hits(words, slots).tolist() == has
         assert view.hits(words, slots[::-2]).tolist() == [row[::-2] for row in has]

@@ -13,6 +13,7 @@ from hammering import hammered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from memory_agent.storage.languages import language_of
 from memory_agent.storage.terms import (
     first_letter,
     first_said_word,
@@ -23,7 +24,9 @@ from memory_agent.storage.terms import (
     query_words,
     said_words,
     stems,
+    text_terms,
     text_words,
+    word_terms,
     words_of,
 )
 
@@ -73,8 +76,8 @@ def test_pieces_and_folding_keep_every_word_apart(text: str) -> None:
 @settings(deadline=None)
 @given(text=st.text(characters | st.characters() | st.sampled_from("aeioyinglsd")))
 @example("ies aed oing ys yes ayed sses sky")
-def test_a_stem_begins_with_the_first_character_of_its_word(text: str) -> None:
-    words = text_words(text)
+def test_an_english_stem_begins_with_the_first_character_of_its_word(text: str) -> None:
+    words = list(filter(str.isascii, text_words(text)))
     assert [stem[0] for stem in stems(words)] == [word[0] for word in words]
 
 
@@ -134,20 +137,19 @@ def test_scripts_without_spaces_are_pairs_of_letters_and_signs_belong_to_theirs(
         ("मेरी बिल्ली का नाम क्या है?", ["बिल्ली", "नाम"]),
         ("did Die Hard play in Los Angeles?", ["die", "hard", "play", "los", "angeles"]),
         ("cuando", ["cuando"]),
+        (
+            "サーバーの証明書はいつ失効しますか?",
+            ["サー", "ーバ", "バー", "の証", "証明", "明書", "書は", "つ失", "失効", "効し"],
+        ),
+        ("测试服务器的证书", ["测试", "试服", "服务", "务器", "证书"]),
     ],
 )
 def test_stop_words_are_those_of_the_language(text: str, telling: list[str]) -> None:
     assert query_words(text) == telling
 
 
-def test_a_language_is_recognised_by_its_stop_words() -> None:
-    foreign = (
-        "Wie heißt die Katze?",
-        "¿Cómo se llama mi gata?",
-        "Où est le mot de passe ?",
-        "Como se chama o meu gato?",
-    )
-    assert all(map(is_foreign, foreign))
+def test_a_query_is_foreign_only_if_its_stop_words_are() -> None:
+    assert is_foreign("Wie heißt die Katze?")
     english = (
         "",
         "What is Ann's plan A?",
@@ -157,6 +159,34 @@ def test_a_language_is_recognised_by_its_stop_words() -> None:
         "x" * 9,
     )
     assert [text for text in english if is_foreign(text)] == ["de la"]  # the only text detected as foreign
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "said"),
+    [
+        ("de", "Die Ärztin hat mir neue Tabletten verschrieben", "Tablette"),
+        ("fr", "Les clients en Norvège paient leurs factures", "facture"),
+        ("it", "Le nostre clienti hanno pagato le fatture", "cliente fattura"),
+        ("pl", "Klienci w tym kraju płacą za swoje faktury, które im przysłano", "faktura"),
+        ("fi", "Minulla on kissa joka on mustavalkoinen, ja se on sairas", "kissat"),
+        ("hu", "A szerver jelszava nem volt jó, és azt ki kell cserélni", "szerverek"),
+        ("", "Врачи выписали новые таблетки", "врач таблетка"),
+        ("", "Η γιατρός έγραψε νέα χάπια", "χάπι"),
+        ("", "The nightly backups are copied", "copying backup"),
+    ],
+)
+def test_other_forms_of_a_word_share_a_term_in_the_language_of_the_text(language: str, text: str, said: str) -> None:
+    words = text_words(text)
+    assert language_of(words) == language
+    indexed = set(text_terms(words, language))
+    for terms in word_terms(text_words(said)[:1], ["de", "es", *([language] if language else [])]):
+        assert indexed.intersection(terms)
+    for word, terms in zip(words, word_terms(words, [language] if language else []), strict=True):
+        assert indexed.intersection(terms), word
+
+
+def test_terms_of_a_language_equal_no_english_term() -> None:
+    assert set(word_terms(["gift"], ["de"])[0]) == {"gift", "de:gift"}
 
 
 def test_short_and_long_words_are_their_own_stem() -> None:
