@@ -2,8 +2,8 @@
 
 Languages in Latin letters are told apart by their stop words: at least two that English lacks, and at least twice as
 many as belong only to English, since English texts contain titles and names such as "La Vie en rose". Languages with a
-script of their own need no detection. Rejected: `fasttext` with lid.176 (.94 to .99 of texts of 8 words instead of .89
-to .97, but 6 MB and up to .7 ms a text), `pycld2` (.84 to .99) and `lingua` (58 MB, .6 ms); decision 0015.
+script of their own need no detection. Rejected: lid.176 of fastText, CLD2 and `lingua`, which recognise more short
+texts but take hundreds of English programs for another language (decision 0015).
 
 Stop words say nothing about the topic of a sentence; negations are not stop words. The lists are the most frequent
 words of Debian's translated handbooks that are in the list of `stopwordsiso`, with pronouns and question words.

