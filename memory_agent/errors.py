@@ -31,6 +31,8 @@ __all__ = [
     "FencedError",
     "HostDiedError",
     "IndexDamagedError",
+    "IndexUnavailableError",
+    "IndexUnusableError",
     "InvalidInputError",
     "InvalidSelectionError",
     "MemoryAgentError",
@@ -219,6 +221,29 @@ class IndexDamagedError(MemoryAgentError):
 
     code = "index_damaged"
     retryable = True
+
+
+@dataclass(eq=False, repr=False)
+class IndexUnavailableError(UnavailableError):
+    """The index of a user's vectors does not answer. Nothing is lost: the index is brought up to date later."""
+
+    code = "index_unavailable"
+    template = "the index in {engine} does not answer: {reason}"
+
+    engine: str
+    reason: str
+
+
+@dataclass(eq=False, repr=False)
+class IndexUnusableError(MemoryAgentError):
+    """The index of a user's vectors refuses to work until something is changed. Nothing is lost."""
+
+    code = "index_unusable"
+    template = "the index in {engine} cannot be used: {reason}; {advice}"
+
+    engine: str
+    reason: str
+    advice: str
 
 
 class BackupDamagedError(MemoryAgentError):

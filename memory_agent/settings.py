@@ -121,6 +121,23 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     takeover_after_s: Positive = 5.0
 
 
+class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the vectors of a new user are searched; `memory-agent migrate` moves existing users.
+
+    `url` is the PostgreSQL database of pgvector, where a `${VARIABLE}` stands for a variable of the environment.
+    `database_schema` must belong to one data folder. A statement may take `timeout_s`. From `hnsw_from` passages on, a
+    user's vectors in pgvector get an HNSW graph. `allow_plain` permits engines that store vectors unencrypted although
+    encryption is on.
+    """
+
+    engine: Literal["builtin", "sqlite-vec", "pgvector", "lancedb"] = "builtin"
+    url: str = ""
+    database_schema: Annotated[str, msgspec.Meta(pattern=r"^[a-z_][a-z0-9_]{0,39}$")] = "memory_agent"
+    timeout_s: Positive = 5.0
+    hnsw_from: Count = 20_000
+    allow_plain: bool = False
+
+
 class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The archive, to which changes of each user's store are uploaded. Without a `url` nothing is archived.
 
@@ -386,6 +403,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     embedder: AnyEmbedder = EmbedderSettings()
     former_embedder: AnyEmbedder | None = None
     store: StoreSettings = StoreSettings()
+    index: IndexSettings = IndexSettings()
     archive: ArchiveSettings = ArchiveSettings()
     ingest: IngestSettings = IngestSettings()
     recall: RecallSettings = RecallSettings()
@@ -447,6 +465,7 @@ REMOVED = {
 }
 """Maps settings without effect to the reason. They are ignored, with a warning."""
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _EMBEDDER_TABLES = ("embedder", "former_embedder")
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(
@@ -565,6 +584,21 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
             raise SettingsError(".".join(path), f"{name} is a setting, not a table")
         tree = branch
     tree[path[-1]] = value
+
+
+def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the value of a setting with each `${VARIABLE}` replaced. Raises `SettingsError` for an unknown variable.
+
+    >>> with_variables("index.url", "postgresql://app:${PASSWORD}@db/app", {"PASSWORD": "1234"})
+    'postgresql://app:1234@db/app'
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise SettingsError(setting, f"names the environment variable {match[1]}, which is not set")
+        return environment[match[1]]
+
+    return _VARIABLE.sub(value_of, text)
 
 
 def read_value(text: str) -> Any:

@@ -27,14 +27,16 @@ import numpy.typing as npt
 
 from memory_agent.archiving import current_files
 from memory_agent.errors import EncryptionKeyMissingError, IndexDamagedError, InvalidInputError, StoreDamagedError
+from memory_agent.indexes import Hits, Where
 from memory_agent.knowledge import faults_of_knowledge
 from memory_agent.layout import Layout
 from memory_agent.learning import LEARNER_FILE, look_at_learner
+from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.array_file import read_arrays
-from memory_agent.storage.changes import texts_of
+from memory_agent.storage.changes import Rows, texts_of
 from memory_agent.storage.codec import (
     StoreState,
     Usage,
@@ -55,6 +57,7 @@ from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, open_user_key
 from memory_agent.storage.folders import known_users
+from memory_agent.storage.index_follower import ENGINE_BLOB
 from memory_agent.storage.languages import language_of
 from memory_agent.storage.owners import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.passages import graph_files
@@ -218,17 +221,41 @@ def _check_columns(
     saved newer columns and deleted the changes in between from the log.
     """
     for attempt in range(_ATTEMPTS):
-        columns = _columns(folder, key, findings)
+        with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
+            source = None if Snapshot(transaction).blob(ENGINE_BLOB) is None else _RecordedVectors()
+        columns = _columns(folder, key, findings, source)
         if columns is None or not is_sound:
             return
         with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
             snapshot = Snapshot(transaction)
+            if source is not None:
+                source.snapshot = snapshot
             if columns[0].applied >= snapshot.state.forgotten_through or attempt == _ATTEMPTS - 1:
                 check_columns(snapshot, *columns, findings, report)
                 return
 
 
-def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[ColumnsHeader, View] | None:
+class _RecordedVectors:
+    """The records' vectors, for columns without vectors, because another engine has them (`Source`)."""
+
+    is_approximate = False
+    snapshot: Snapshot
+
+    def nearest(self, query: Embedding, limit: int, where: Where) -> Hits:
+        raise NotImplementedError
+
+    def vectors(self, rows: Rows) -> Embedding:
+        return self.snapshot.vectors(rows)
+
+    def further(self, rows: Rows) -> list[Embedding]:
+        none = self.snapshot.vectors([])
+        found = map(self.snapshot.passages, rows.tolist())
+        return [none if one is None else one[1] for one in found]
+
+
+def _columns(
+    folder: Path, key: UserKey | None, findings: Findings, source: _RecordedVectors | None
+) -> tuple[ColumnsHeader, View] | None:
     """Return the saved columns without their graph, whose file is only checked against its checksums."""
     cipher = columns_cipher(key)
     try:
@@ -238,7 +265,7 @@ def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[Col
     except IndexDamagedError as error:
         findings.add(GRAPH_FILE, str(error))
     try:
-        header, columns = read_columns(folder, StoreSettings(exact_search_limit=sys.maxsize), cipher)
+        header, columns = read_columns(folder, StoreSettings(exact_search_limit=sys.maxsize), cipher, source)
     except IndexDamagedError as error:
         findings.add(COLUMNS_FILE, str(error))
         return None

@@ -26,6 +26,7 @@ from memory_agent.embedders import Embedder, LazyEmbedder
 from memory_agent.erasure.eraser import Erasure
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
+from memory_agent.indexes import IndexOf
 from memory_agent.learning import Consolidation, RunRecords, UserLearner
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, NumberedEvents, arrivals_of
 from memory_agent.memory.listing import list_page
@@ -143,9 +144,9 @@ class Memory:
         """Open or create the memory in a folder, and own the folder until `close`.
 
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
-        tables `embedder`, `store`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`, `encryption`,
-        `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that no model is
-        downloaded. Each of the `keywords` replaces one table; they exist for callers of earlier versions.
+        tables `embedder`, `store`, `index`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`,
+        `encryption`, `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that
+        no model is downloaded. Each of the `keywords` replaces one table; they exist for callers of earlier versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
@@ -172,7 +173,9 @@ class Memory:
             raise InvalidInputError("path", "is a daemon's data folder; use MemoryClient, or open a folder in users/")
         user_id = user_id or folder.absolute().name
         key = open_key_of(settings.encryption, folder, user_id)
-        archive = Archive.open(folder, settings.store, role, key, on_commit)
+        secret = None if key is None else key.cipher("index", create=True).file_key
+        index = IndexOf(settings.index, user_id, folder, secret)
+        archive = Archive.open(folder, settings.store, role, key, on_commit, index)
         try:
             model = LazyEmbedder(embedder, settings.embedder, former_of(settings))
             memory = cls(user_id, archive, model, settings, is_hosted=role == "host", shared=shared)

@@ -157,7 +157,8 @@ def _evaluated(search: Search) -> Candidates:
         found = evaluated(shortlist(search, limit, wanted), search)
         if found.is_all or has_enough(found, search.query.ranked) or search.deadline.expired():
             return found
-        limit, search = limit * _FURTHER, search.with_all_cosines()
+        limit *= _FURTHER
+        search = search.with_more_cosines(limit)
 
 
 def _by_baseline(found: Candidates, search: Search) -> Candidates:

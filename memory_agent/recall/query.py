@@ -45,6 +45,7 @@ Reason = Literal[
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
+    "index_unavailable",  # the engine of the vectors does not answer or is incomplete: found by words only
     "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "judge_unavailable",  # the judge failed, or too many recalls wait for it: ranked by score
     "judge_timeout",  # the judge was late, or not asked because little time was left: ranked by score

@@ -23,7 +23,7 @@ from memory_agent.recall.answer import number
 from memory_agent.recall.candidates import Candidates, highest, scored
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.evidence import credit, relevance
-from memory_agent.recall.search import IS_REQUEST, Search
+from memory_agent.recall.search import IS_REQUEST, Search, scanned
 from memory_agent.recall.stages import is_bare_begin
 from memory_agent.records.memories import SOURCES, RecallResult
 from memory_agent.records.trajectories import CommonStep, SimilarRun
@@ -32,6 +32,7 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import StoredTrajectory
 
 _FIRST, _FURTHER = 32, 8  # requests examined first; growth factor while there are too few runs
+_MOST_REQUESTS = 1_000  # nearest requests asked of an index in another engine; the built-in one returns all
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
 _REACH = 3  # maximum memories from a message to the start of the run that it caused, in one session
 _CHOSEN_FROM = 3  # runs examined, as a multiple of the runs in the answer
@@ -157,7 +158,7 @@ def _among_requests(search: Search) -> Search:
     bm25 = search.bm25 if not search.own.slots.size else view.words.scores(search.words)
     cosines = None
     if search.vector is not None and search.cosines is not None:
-        cosines = view.vectors.scan(search.vector.raw, view.count, mask)
+        cosines = scanned(search.vector, view, mask, _MOST_REQUESTS, search.query.filter, search.deadline)
     return msgspec.structs.replace(search, mask=mask, bm25=np.where(mask, bm25, 0.0), cosines=cosines)
 
 

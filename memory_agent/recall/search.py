@@ -36,9 +36,11 @@ import msgspec
 import numpy as np
 
 from memory_agent.embedders import LazyEmbedder, comparable
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError
+from memory_agent.indexes import COLUMNS, EVERYTHING, Where
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.query_vector import AskedVector, QueryVector, QueryVectors
-from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate
+from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate, microseconds
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.column import Cosines, Mask, Scores, Slots
@@ -49,6 +51,8 @@ from memory_agent.storage.view import View
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
+
+_FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor that are requested at once from an index; growth factor
 
 
 class OwnWords(NamedTuple):
@@ -97,14 +101,13 @@ class Search(msgspec.Struct, frozen=True):
         """Return the slots that pass the filter."""
         return slots if self.mask is None else slots[self.mask[slots]]
 
-    def with_all_cosines(self) -> Search:
-        """Return the search with the cosines of all memories, even if an approximate index computed only some."""
+    def with_more_cosines(self, limit: int) -> Search:
+        """Return the search with the cosines of all memories, or of the best `limit` if an index has the vectors."""
         if self.vector is None or self.cosines is None or self.cosines.unseen == -np.inf:
             return self
         everything = self.view.alive if self.mask is None else self.mask
-        return msgspec.structs.replace(
-            self, cosines=self.view.vectors.scan(self.vector.raw, self.view.count, everything)
-        )
+        found = scanned(self.vector, self.view, everything, limit, self.query.filter, self.deadline)
+        return self if found is None else msgspec.structs.replace(self, cosines=found)
 
 
 class Searcher:
@@ -142,14 +145,18 @@ class Searcher:
         if query.vector is not None:
             vector = _own_vector(query.vector, query.vector_model, view, deadline)
         _note_pending(vector, view, deadline)
-        if vector is None and query.mode == "vector":  # search by words instead of returning nothing
+        wanted = _reaching_floor(query, vector, view, mask, deadline)
+        aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
+        limit = max(self._settings.candidates, query.ranked)
+        cosines = None
+        if query.mode != "lexical" and vector is not None and view.vectors.count:
+            cosines = _by_vector(vector, view, wanted, aside, limit, query.filter, deadline)
+        is_searched = vector is not None and "index_unavailable" not in deadline.degraded
+        if query.mode == "vector" and not is_searched:  # search by words instead of returning nothing
             bm25 = view.words.scores(words)
         if bm25 is None:
             bm25 = np.zeros(view.count)
-        wanted = _reaching_floor(query, vector, view, mask)
-        aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
         mask = _without(aside, wanted, view)
-        limit = max(self._settings.candidates, query.ranked)
         return Search(
             query=query,
             view=view,
@@ -164,7 +171,7 @@ class Searcher:
             is_filtered=wanted is not None,
             mask=mask,
             bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
-            cosines=None if query.mode == "lexical" else _by_vector(vector, view, wanted, aside, limit),
+            cosines=cosines,
         )
 
 
@@ -202,19 +209,67 @@ def _without(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
     return others
 
 
-def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside: Slots, limit: int) -> Cosines | None:
+def scanned(
+    vector: QueryVector,
+    view: View,
+    mask: Mask | None,
+    limit: int,
+    filter: MemoryFilter | None,
+    deadline: Deadline,
+) -> Cosines | None:
+    """Return the cosines of at least the best `limit` memories in `mask` (n,), all of which pass `filter`.
+
+    If the index is in another engine that does not answer, return None, and record that in `deadline`.
+    """
+    try:
+        return view.vectors.scan(vector.raw, limit, mask, _where(filter))
+    except (IndexUnavailableError, IndexUnusableError):
+        deadline.degrade("index_unavailable")
+        return None
+
+
+def _where(filter: MemoryFilter | None) -> Where:
+    """Return the conditions of a filter that an index can evaluate."""
+    if filter is None:
+        return EVERYTHING
+    named = (filter.session_id, filter.run_id, filter.channel_id, filter.agent_id)
+    names: tuple[tuple[str, ...], ...] = (
+        filter.kinds,
+        filter.sources,
+        *(() if name is None else (name,) for name in named),
+    )
+    since, until = (
+        None if time is None else microseconds(time, field)
+        for time, field in ((filter.since, "since"), (filter.until, "until"))
+    )
+    among = {column: chosen for column, chosen in zip(COLUMNS, names, strict=True) if chosen}
+    return Where(among=among, since_us=since, until_us=until)
+
+
+def _by_vector(
+    vector: QueryVector,
+    view: View,
+    mask: Mask | None,
+    aside: Slots,
+    limit: int,
+    filter: MemoryFilter | None,
+    deadline: Deadline,
+) -> Cosines | None:
     """Return the cosines of memories that pass `mask` (n,), except those in the slots `aside`.
 
-    The mask does not exclude `aside`, because a search with a mask cannot use the approximate index.
+    The mask does not exclude `aside`, because a search with a mask cannot use the approximate index. Without an answer
+    of the index no cosine is known, and those of the memories found by words are computed later.
     """
-    if vector is None or not view.vectors.count:
-        return None
-    found = view.vectors.scan(vector.raw, limit + aside.size, mask)
+    found = scanned(vector, view, mask, limit + aside.size, filter, deadline)
+    if found is None:
+        return Cosines(np.full(view.count, np.nan, dtype=np.float32), 0.0, -np.inf)
     found.values[aside] = np.nan
     return found if (mask is None and not aside.size) or np.isfinite(found.values).any() else None
 
 
-def _reaching_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
+def _reaching_floor(
+    query: Query, vector: QueryVector | None, view: View, mask: Mask | None, deadline: Deadline
+) -> Mask | None:
     """Restrict the mask to memories whose raw cosine reaches the floor.
 
     Without cosines, no memory passes a floor set by the caller, and every memory passes one from the settings.
@@ -224,7 +279,12 @@ def _reaching_floor(query: Query, vector: QueryVector | None, view: View, mask: 
     if vector is None or not view.vectors.count:
         return np.zeros(view.count, dtype=np.bool_) if query.insists else mask
     everything = view.alive if mask is None else mask & view.alive
-    found = view.vectors.scan(vector.raw, view.count, everything)
+    limit = _FIRST_REACHING
+    while True:
+        found = scanned(vector, view, everything, limit, query.filter, deadline)
+        if found is not None and found.unseen + found.error < query.floor:
+            break
+        limit = view.count if found is None else limit * _FURTHER  # as many as there are need no index
     reaching = found.values >= query.floor + found.error
     unsure = np.flatnonzero((found.values >= query.floor - found.error) & ~reaching)
     reaching[unsure] = view.vectors.cosines(vector.raw, unsure) >= query.floor

@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from memory_agent.errors import MemoryAgentError, StoreError
+from memory_agent.indexes import IndexOf
 from memory_agent.records.memories import MemoryFilter, MemoryStats
 from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
@@ -23,6 +24,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.environment import UserKey
+from memory_agent.storage.index_follower import IndexFollower, open_follower
 from memory_agent.storage.snapshot import Counts, Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import View
@@ -40,8 +42,12 @@ _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the tim
 class Archive:
     """One user's records, and the columns that searches use. Thread-safe; batches are serialized."""
 
-    def __init__(self, store: Store, settings: StoreSettings, columns: Columns) -> None:
+    def __init__(
+        self, store: Store, settings: StoreSettings, columns: Columns, follower: IndexFollower | None = None
+    ) -> None:
         self.store = store
+        self.follower = follower
+        """The index of the vectors in another engine, or None for the built-in one."""
         self._settings = settings
         self._columns = columns
         self._saved = columns.applied  # the last change that the saved file includes
@@ -65,22 +71,28 @@ class Archive:
         role: Role,
         key: UserKey | None = None,
         on_commit: OnCommit | None = None,
+        index: IndexOf | None = None,
     ) -> Self:
         """Open or create the archive in `folder`; large columns that need a rebuild are rebuilt in the background.
 
-        Raises the same errors as `Store.open`.
+        `index` is required to search the vectors of a user whose index is in another engine. Raises the same errors as
+        `Store.open` and `open_index`.
         """
         store = Store.open(folder, settings, role, key, on_commit)
         with ExitStack() as undo:
             undo.callback(store.close)
             with suppress(OSError):
                 derived.remove_obsolete(folder)
-            archive = cls(store, settings, derived.load_columns(store, settings))
+            follower = None if index is None else open_follower(store, index)
+            archive = cls(store, settings, derived.load_columns(store, settings, follower), follower)
             undo.callback(lambda: archive._columns.close())
             with store.snapshot() as snapshot:
                 is_short = derived.is_short(snapshot, archive._columns)
                 if is_short:
                     archive._bring_up(snapshot, from_records=False)
+            if follower is not None:
+                undo.callback(follower.close)
+                follower.start()
             undo.pop_all()
         if not is_short:
             archive._start_rebuild(from_records=False)
@@ -129,7 +141,7 @@ class Archive:
             oldest=oldest,
             newest=newest,
             model=store.state.stamp,
-            index="approximate" if view.vectors.is_approximate else "exact",
+            index=_described(view, self.follower),
             disk_bytes=store.disk_bytes,
             masked=_below("masked.", counters),
             expired=_below("expired.", counters),
@@ -160,6 +172,8 @@ class Archive:
                 yield batch
             if not self._is_behind:
                 self._apply(batch.changes)
+            if self.follower is not None:
+                self.follower.follow()
 
     def rebuild(self) -> None:
         """Rebuild the columns from the records and save them. Batches and searches continue during the rebuild.
@@ -171,6 +185,8 @@ class Archive:
         self.settled_view()
         with self._writing, suppress(OSError):
             self._save()
+        if self.follower is not None:
+            self.follower.refill()
 
     def purge(self) -> None:
         """Remove every trace of deleted memories from the columns, change log, derived files and free pages.
@@ -183,6 +199,8 @@ class Archive:
             derived.remove_obsolete(self.store.folder)
             derived.remove_set_aside(self.store.folder)
             self.store.compact()
+            if self.follower is not None:
+                self.follower.purge()
 
     def compact(self) -> tuple[int, int]:
         """Free the space of deleted memories in the store and columns; return the store's bytes before and after.
@@ -192,7 +210,10 @@ class Archive:
         with self._writing:
             if not self._is_behind:
                 self._columns.compact()
-            return self.store.compact()
+            sizes = self.store.compact()
+            if self.follower is not None:
+                self.follower.purge()
+            return sizes
 
     def close(self) -> None:
         """Wait for any rebuild, save the columns and close. Idempotent."""
@@ -212,6 +233,8 @@ class Archive:
         self._wait()
         with self._writing:
             self._columns.close()
+            if self.follower is not None:
+                self.follower.close()
             self.store.close()
 
     def _apply(self, changes: Changes) -> None:
@@ -330,7 +353,7 @@ class Archive:
         Raises `StoreDamagedError`.
         """
         if from_records or not derived.follow(snapshot, self._columns):
-            former, built = self._columns, derived.empty_columns(self._settings)
+            former, built = self._columns, derived.empty_columns(self._settings, self.follower)
             if not former.view.live:
                 self._columns = built  # so that memories are found as soon as they are read
             try:
@@ -406,6 +429,13 @@ def _cost(judge: dict[str, int]) -> dict[str, float]:
     """Return the judge's counts, with its cost in dollars."""
     billionths = judge.pop("billionths_usd", 0)
     return {**judge, "cost_usd": billionths / 1e9} if judge else {}
+
+
+def _described(view: View, follower: IndexFollower | None) -> str:
+    kind = "approximate" if view.vectors.is_approximate else "exact"
+    if follower is None:
+        return kind
+    return f"{follower.index.name}, {'behind' if follower.is_behind else kind}"
 
 
 def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:

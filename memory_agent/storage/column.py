@@ -43,6 +43,24 @@ class Cosines(NamedTuple):
     unseen: float
 
 
+class RowSlots(NamedTuple):
+    """The row of each slot (n,), and the slot of each row from `first_row` on (-1 for none). Immutable."""
+
+    rows: npt.NDArray[np.int64]
+    first_row: int
+    slot_of: npt.NDArray[np.int32]
+
+    def slots(self, rows: npt.ArrayLike) -> Slots:
+        """Return the slot (m,) of each row, or -1 for a row without a memory."""
+        positions = np.asarray(rows, dtype=np.int64) - self.first_row
+        is_known = (positions >= 0) & (positions < len(self.slot_of))
+        if is_known.all():
+            return self.slot_of[positions].astype(np.int64)
+        found: Slots = np.full(positions.shape, -1, dtype=np.int64)
+        found[is_known] = self.slot_of[positions[is_known]]
+        return found
+
+
 def section(arrays: LoadedArrays, part: str) -> LoadedArrays:
     """Return the arrays whose names begin with `part` and a dot, without that prefix."""
     return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}

@@ -26,7 +26,8 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, SOURCES, STATED_PROVENANCES, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
-from memory_agent.storage.column import Arrays, Column, LoadedArrays, Slots, Sorted, are_any
+from memory_agent.storage.column import Arrays, Column, LoadedArrays, RowSlots, Slots, Sorted, are_any
+from memory_agent.storage.indexed_vectors import IndexedVectors
 from memory_agent.storage.passages import PassageVectors, WordBits
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.terms import asks, fingerprint, fingerprint_of_said, said
@@ -73,7 +74,7 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 class Columns:
     """The columns of one store. One thread changes them; any thread may use `view`."""
 
-    def __init__(self, vectors: PassageVectors, words: Postings) -> None:
+    def __init__(self, vectors: PassageVectors | IndexedVectors, words: Postings) -> None:
         """Start without memories; both indexes must be empty."""
         self.applied = 0
         self.built_at: datetime | None = None
@@ -94,7 +95,7 @@ class Columns:
 
     @classmethod
     def from_arrays(
-        cls, arrays: LoadedArrays, vectors: PassageVectors, words: Postings, applied: int, stamp: str
+        cls, arrays: LoadedArrays, vectors: PassageVectors | IndexedVectors, words: Postings, applied: int, stamp: str
     ) -> Columns:
         """Restore columns from saved `arrays`, as of change `applied`; the indexes were loaded from their sections.
 
@@ -429,12 +430,13 @@ class Columns:
         arrays = {name: column.view() for name, column in self._named_columns()}
         if len(self._alive) - len(self._equal.values) > _MOST_UNSORTED:
             self._equal = self._equal.with_all(arrays["fingerprints"])
+        rows = RowSlots(arrays["rows"], self._first_row, self._slot_of.view())
         self.view = View(
             arrays,
             self._names,
-            (self._first_row, self._slot_of.view()),
+            rows,
             self._equal,
-            (self.vectors.view(), self._words.view(), self._word_bits.view()),
+            (self.vectors.view(rows), self._words.view(), self._word_bits.view()),
             (len(self._alive) - self._dead, self.applied),
             (self.stamp, self.words_stamp),
         )

@@ -21,6 +21,7 @@ from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.column import Arrays, GraphWriter, section
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.environment import UserKey
+from memory_agent.storage.indexed_vectors import IndexedVectors, Source
 from memory_agent.storage.passages import PassageVectors, graph_files
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import Snapshot
@@ -61,16 +62,19 @@ def columns_cipher(key: UserKey | None) -> Cipher | None:
     return None if key is None else key.cipher("columns")
 
 
-def empty_columns(settings: StoreSettings) -> Columns:
-    """Return empty columns."""
+def empty_columns(settings: StoreSettings, source: Source | None = None) -> Columns:
+    """Return empty columns. With a `source`, the vectors are in another engine."""
     first, further = (VectorTable(settings.exact_search_limit, settings.expansion_search) for _ in range(2))
-    columns = Columns(PassageVectors(first, further), Postings())
+    vectors = PassageVectors(first, further) if source is None else IndexedVectors(source)
+    columns = Columns(vectors, Postings())
     columns.built_at = datetime.now(UTC)
     return columns
 
 
-def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
-    """Return the columns in a user's folder, with the header that names their store.
+def read_columns(
+    folder: Path, settings: StoreSettings, cipher: Cipher | None, source: Source | None = None
+) -> tuple[ColumnsHeader, Columns]:
+    """Return the columns in a user's folder, with the header that names their store. `source` as in `empty_columns`.
 
     Planes that every scan reads in full are copied: recall from 100,000 memories then takes a fifth less CPU time than
     with mapped 4 KB pages. Raises `IndexDamagedError` if the file is missing, damaged, or from a different version.
@@ -80,29 +84,33 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
         return name.endswith(".coarse") and array.ndim == 2 and len(array) <= settings.exact_search_limit
 
     header, arrays = read_arrays(folder / COLUMNS_FILE, ColumnsHeader, cipher, is_scanned)
-    if header.version != _VERSION:
-        raise IndexDamagedError(f"{COLUMNS_FILE}: has version {header.version}, expected {_VERSION}")
+    if header.version != _version(source):
+        raise IndexDamagedError(f"{COLUMNS_FILE}: has version {header.version}, expected {_version(source)}")
     saved = section(arrays, "vectors")
-    first, further = (
-        VectorTable.from_arrays(section(saved, part), settings.exact_search_limit, settings.expansion_search)
-        for part in ("first", "further")
-    )
-    vectors = PassageVectors.from_arrays(saved, first, further)
-    vectors.load_graph(folder / GRAPH_FILE, cipher)
+    vectors: PassageVectors | IndexedVectors
+    if source is None:
+        first, further = (
+            VectorTable.from_arrays(section(saved, part), settings.exact_search_limit, settings.expansion_search)
+            for part in ("first", "further")
+        )
+        vectors = PassageVectors.from_arrays(saved, first, further)
+        vectors.load_graph(folder / GRAPH_FILE, cipher)
+    else:
+        vectors = IndexedVectors.from_arrays(saved, source)
     words = Postings.from_arrays(section(arrays, "words"))
     columns = Columns.from_arrays(arrays, vectors, words, header.applied, header.stamp)
     columns.built_at = header.built_at
     return header, columns
 
 
-def load_columns(store: Store, settings: StoreSettings) -> Columns:
+def load_columns(store: Store, settings: StoreSettings, source: Source | None = None) -> Columns:
     """Return the saved columns of a store, or empty columns if the saved ones cannot be used."""
     with suppress(IndexDamagedError):
-        header, columns = read_columns(store.folder, settings, columns_cipher(store.key))
+        header, columns = read_columns(store.folder, settings, columns_cipher(store.key), source)
         if header.lineage == store.state.lineage and _is_of_embedder(store, header, columns):
             return columns
         columns.close()
-    return empty_columns(settings)
+    return empty_columns(settings, source)
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
@@ -127,7 +135,7 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
 def capture(store: Store, columns: Columns) -> Saving:
     """Return the current content of the columns, which can be written while they change."""
     header = ColumnsHeader(
-        version=_VERSION,
+        version=_version(columns.vectors.source),
         lineage=store.state.lineage,
         stamp=columns.stamp,
         applied=columns.applied,
@@ -167,6 +175,10 @@ def remove_set_aside(folder: Path) -> None:
     """Remove files that were set aside as damaged. Raises `OSError`."""
     for path in folder.glob("*.damaged"):
         path.unlink(missing_ok=True)
+
+
+def _version(source: Source | None) -> str:
+    return _VERSION if source is None else f"{_VERSION}, index"
 
 
 def _is_of_embedder(store: Store, header: ColumnsHeader, columns: Columns) -> bool:

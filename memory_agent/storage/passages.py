@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError
+from memory_agent.indexes import EVERYTHING, Where
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.changes import Words
 from memory_agent.storage.column import (
@@ -31,6 +32,7 @@ from memory_agent.storage.column import (
     GraphWriter,
     LoadedArrays,
     Mask,
+    RowSlots,
     Scores,
     Slots,
 )
@@ -155,11 +157,12 @@ class PassageView:
         """Whether `scan` without a mask follows a graph, and may miss a vector."""
         return self._first.is_approximate or (self._further.count > 0 and self._further.is_approximate)
 
-    def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
+    def scan(self, query: Embedding, limit: int, mask: Mask | None = None, where: Where = EVERYTHING) -> Cosines:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
-        With a `mask` (n,), exactly the slots in it are scanned. A slot that only one of the two graphs found is scanned
-        again with all its passages. Raises the same errors as `TableView.scan`.
+        With a `mask` (n,), exactly the slots in it are scanned, and `where` is not needed (`IndexedView.scan`). A slot
+        that only one of the two graphs found is scanned again with all its passages. Raises the same errors as
+        `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -227,6 +230,9 @@ class PassageView:
 class PassageVectors:
     """The vectors of passages by slot. One thread changes them; any thread may use `view`."""
 
+    source = None
+    """No other engine has the vectors (`IndexedVectors`)."""
+
     def __init__(self, first: VectorTable, further: VectorTable) -> None:
         """Start with two empty tables, one of first passages and one of further passages."""
         self._first, self._further = first, further
@@ -280,8 +286,8 @@ class PassageVectors:
         kept._owners = Column(np.searchsorted(slots, self._owners.view()[items]).astype(np.int32))
         return kept
 
-    def view(self) -> PassageView:
-        """Return the current vectors."""
+    def view(self, rows: RowSlots | None = None) -> PassageView:
+        """Return the current vectors; the `rows` of the slots are not needed (`IndexedVectors.view`)."""
         return PassageView(self._first.view(), self._further.view(), self._ranges.view(), self._owners.view())
 
     def arrays(self) -> Arrays:

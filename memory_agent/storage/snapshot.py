@@ -314,9 +314,11 @@ class Snapshot:
         entries = (decode_entry(row_number(k), v) for k, v in self._transaction.scan(CHANGES, row_key(seq + 1)))
         return self.changes_of(seq, self.resolve(entries))
 
-    def contents(self) -> Changes:
-        """Return all memories as changes that add them, to fill empty columns. Lazy, like `changes_after`."""
-        rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan())
+    def contents(self, after_row: int = 0) -> Changes:
+        """Return all memories after a row as changes that add them, to fill empty columns or an index. Lazy, like
+        `changes_after`.
+        """
+        rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan(after_row))
         return self.changes_of(0, rows)
 
     def changes_of(self, after: int, rows: Iterable[Change]) -> Changes:

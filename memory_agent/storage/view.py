@@ -28,7 +28,8 @@ from memory_agent.records.memories import (
 )
 from memory_agent.records.metadata import wanted_numbers
 from memory_agent.storage.changes import Rows
-from memory_agent.storage.column import Mask, Slots, Sorted, are_any
+from memory_agent.storage.column import Mask, RowSlots, Slots, Sorted, are_any
+from memory_agent.storage.indexed_vectors import IndexedView
 from memory_agent.storage.passages import PassageView, WordBitsView
 from memory_agent.storage.postings import PostingsView
 
@@ -62,13 +63,13 @@ class View:
         self,
         arrays: Mapping[str, npt.NDArray[Any]],
         names: Mapping[str, int],
-        slot_of: tuple[int, npt.NDArray[np.int32]],
+        rows: RowSlots,
         equal: Sorted,
-        indexes: tuple[PassageView, PostingsView, WordBitsView],
+        indexes: tuple[PassageView | IndexedView, PostingsView, WordBitsView],
         counts: tuple[int, int],
         stamps: tuple[str, str],
     ) -> None:
-        self.rows: Rows = arrays["rows"]
+        self.rows: Rows = rows.rows
         self.alive: Mask = arrays["alive"]
         self.times_us: npt.NDArray[np.int64] = arrays["times_us"]
         self.updated_us: npt.NDArray[np.int64] = arrays["updated_us"]
@@ -84,7 +85,7 @@ class View:
         self.stamp, self.words_stamp = stamps
         self._arrays = arrays
         self._names = names
-        self._first_row, self._slot_of = slot_of
+        self._row_slots = rows
         self._equal = equal
         self._is_part = False
         self._parts: dict[bytes, tuple[Self | None]] = {}
@@ -97,13 +98,7 @@ class View:
 
     def slots(self, rows: Sequence[int] | Rows) -> Slots:
         """Return the slot (m,) of each row, or -1 for a row without a memory."""
-        positions = np.asarray(rows, dtype=np.int64) - self._first_row
-        is_known = (positions >= 0) & (positions < len(self._slot_of))
-        if is_known.all():
-            return self._slot_of[positions].astype(np.int64)
-        found: Slots = np.full(positions.shape, -1, dtype=np.int64)
-        found[is_known] = self._slot_of[positions[is_known]]
-        return found
+        return self._row_slots.slots(rows)
 
     def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
         """Return which slots (n,) are alive and pass the filter, or None if the filter excludes nothing.

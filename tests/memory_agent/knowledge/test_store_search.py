@@ -11,6 +11,7 @@ from sharing_world import UNLIMITED, World
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import RateLimitedError
+from memory_agent.indexes import Where
 from memory_agent.knowledge.store import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
@@ -49,9 +50,9 @@ def test_a_graph_search_excludes_own_items_without_a_mask(
     masks: list[Mask | None] = []
     scan = PassageView.scan
 
-    def heard(view: PassageView, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
+    def heard(view: PassageView, query: Embedding, limit: int, mask: Mask | None, where: Where) -> Cosines:
         masks.append(mask)
-        return scan(view, query, limit, mask)
+        return scan(view, query, limit, mask, where)
 
     settings = Settings(shared=UNLIMITED, store=StoreSettings(exact_search_limit=200))
     folder = user_folder(tmp_path, SHARED_USER)

@@ -351,7 +351,8 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
         "script_unknown",
     }
     by_judge = {"judge_unavailable", "judge_timeout", "judge_invalid"}
-    assert by_model | by_judge | {"index_rebuilding", "global_unavailable", "deadline", "waking"} == set(REASONS)
+    of_indexes = {"index_rebuilding", "index_unavailable"}
+    assert by_model | by_judge | of_indexes | {"global_unavailable", "deadline", "waking"} == set(REASONS)
 
 
 @pytest.mark.parametrize("field", ["session_id", "run_id", "channel_id", "in_channel", "agent_id", "tags"])

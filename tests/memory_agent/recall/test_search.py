@@ -314,7 +314,7 @@ def test_a_shortlist_is_marked_complete_exactly_when_it_has_everything_that_can_
 ) -> None:
     """Otherwise a recall would omit memories that belong in its answer, or search until the deadline."""
     given = searched(world, text=text, mode=mode)
-    found = given.with_all_cosines()
+    found = given.with_more_cosines(1_000_000)
     view = found.view
     can_answer = view.alive & (found.bm25 > 0)
     if mode != "lexical":

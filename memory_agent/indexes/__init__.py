@@ -1,0 +1,34 @@
+"""Indexes of vectors outside the process's memory: sqlite-vec, pgvector and LanceDB, behind one contract.
+
+Read `contract` first. Each engine is imported by one file, and only when a user's vectors are in it: the package runs
+without any of them. The records in LMDB remain the truth. An index is derived from them, may be lost, and is filled
+again (`storage/index_follower`). The built-in index (`storage/vector_table`) needs nothing of this.
+"""
+
+from __future__ import annotations
+
+from memory_agent.indexes.contract import (
+    COLUMNS,
+    EVERYTHING,
+    Entry,
+    Hits,
+    IndexOf,
+    Position,
+    VectorIndex,
+    Where,
+)
+from memory_agent.indexes.engines import forget_user, open_index, users_in_database
+
+__all__ = [
+    "COLUMNS",
+    "EVERYTHING",
+    "Entry",
+    "Hits",
+    "IndexOf",
+    "Position",
+    "VectorIndex",
+    "Where",
+    "forget_user",
+    "open_index",
+    "users_in_database",
+]

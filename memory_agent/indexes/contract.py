@@ -1,0 +1,160 @@
+"""What an index of one user's vectors must do, whichever engine stores them.
+
+An index contains *entries*: the vectors of a memory's passages, with the names and the time that filters use. It also
+stores its *position*, the change of the store up to which it is complete, so that a crash between the store's commit
+and the index's is made up for at the next opening. Applying the same changes twice has no effect.
+
+d = dimensions, p = passages of a memory, k = number of hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import IndexUnusableError, InvalidInputError
+from memory_agent.records.embedded import Embedding
+from memory_agent.settings import IndexSettings
+
+COLUMNS = ("kind", "source", "session", "run", "channel", "agent")
+"""The names that each entry has, and that a filter or a count may name."""
+
+SCHEMA_VERSION = 1
+"""The version of the tables in every engine. A different version is refused, because its filters may differ."""
+
+
+class Entry(NamedTuple):
+    """One memory: its row, the vectors (p, d) of its passages, its names in the order of `COLUMNS`, and its time."""
+
+    row: int
+    vectors: Embedding
+    names: tuple[str | None, ...]
+    time_us: int
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Which state of which store an index contains.
+
+    `applied` is the last change that the index includes. While it is being filled, `filled` is the last row that was
+    copied, and `applied` is the change at which the filling began; otherwise `filled` is None.
+    """
+
+    lineage: str
+    stamp: str
+    ndim: int
+    applied: int
+    filled: int | None = None
+
+    def is_of(self, other: Position) -> bool:
+        """Whether both are of the same store, model and width."""
+        return (self.lineage, self.stamp, self.ndim) == (other.lineage, other.stamp, other.ndim)
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter: for each of the `COLUMNS` in `among`, one of the names; a time from `since_us` to before `until_us`."""
+
+    among: Mapping[str, tuple[str, ...]] = {}
+    since_us: int | None = None
+    until_us: int | None = None
+
+
+EVERYTHING = Where()
+
+
+class Hits(NamedTuple):
+    """The rows (k,) of the nearest passages and their approximate cosines (k,), best first. A row may be repeated."""
+
+    rows: npt.NDArray[np.int64]
+    cosines: npt.NDArray[np.float32]
+
+
+class IndexOf(NamedTuple):
+    """The settings of one user's index, and where its files are.
+
+    `secret` is a key of 32 bytes if the user's store is encrypted.
+    """
+
+    settings: IndexSettings
+    user_id: str
+    folder: Path
+    secret: bytes | None = None
+
+
+class VectorIndex(Protocol):
+    """One user's vectors in one engine. Calls of several threads are serialised by the implementation.
+
+    Every method raises `IndexUnavailableError` if the engine does not answer, and `IndexUnusableError` if it refuses:
+    another schema version, a read-only database, a missing permission.
+    """
+
+    name: str
+    is_approximate: bool
+    """Whether a search may miss some of the nearest passages."""
+
+    @property
+    def position(self) -> Position | None:
+        """The stored position, or None for an empty index."""
+        ...
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `compact` would make searches faster."""
+        ...
+
+    def begin(self, position: Position) -> None:
+        """Remove all entries of the user, and set the position. Durable on return."""
+        ...
+
+    def index(self, entries: Sequence[Entry], position: Position) -> None:
+        """Add entries, or replace those with the same rows, and set the position. Durable on return.
+
+        Raises `InvalidInputError` for vectors of another width than `begin` set, and changes nothing.
+        """
+        ...
+
+    def delete(self, rows: Sequence[int]) -> None:
+        """Remove the entries of these rows; rows without an entry are skipped. Durable on return."""
+        ...
+
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+        """Return the `limit` passages nearest to `vector` (d,) that pass the filter; fewer only if no others pass.
+
+        Raises `InvalidInputError` for a vector of another width.
+        """
+        ...
+
+    def count(self, scope: str | None = None, id: str = "") -> int:
+        """Return the number of memories: all, or those whose column `scope` (one of `COLUMNS`) has the name `id`."""
+        ...
+
+    def compact(self) -> None:
+        """Remove the bytes of deleted entries, and build what makes searching many entries fast. May take minutes."""
+        ...
+
+    def clear(self) -> None:
+        """Remove everything that the engine stores of the user, including the position. Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Release files and connections. Idempotent."""
+        ...
+
+
+def check_width(vector: Embedding, ndim: int) -> None:
+    """Raise `InvalidInputError` unless the last axis of `vector` has `ndim` finite components."""
+    if vector.shape[-1] != ndim:
+        raise InvalidInputError("vector", f"has {vector.shape[-1]} dimensions, expected {ndim}")
+    if not np.isfinite(vector).all():
+        raise InvalidInputError("vector", "is not finite")
+
+
+def check_version(name: str, found: object) -> None:
+    """Raise `IndexUnusableError` unless `found` is the schema version of this program."""
+    if found != SCHEMA_VERSION:
+        reason = f"its tables have version {found}, and this program needs {SCHEMA_VERSION}"
+        raise IndexUnusableError(name, reason, "upgrade the older of the two, or remove the tables and fill them again")

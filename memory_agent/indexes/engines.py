@@ -1,0 +1,68 @@
+"""Open an index by the name of its engine. The module of an engine is imported with the first index in it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from memory_agent.errors import IndexUnusableError, SettingsError
+from memory_agent.indexes.contract import IndexOf, VectorIndex
+from memory_agent.settings import IndexSettings
+
+_MODULES: Final = {
+    "sqlite-vec": ("memory_agent.indexes.sqlite_vec", "SqliteVecIndex"),
+    "pgvector": ("memory_agent.indexes.pgvector", "PgvectorIndex"),
+    "lancedb": ("memory_agent.indexes.lancedb", "LanceIndex"),
+}
+_ENCRYPTING: Final = frozenset({"sqlite-vec"})
+"""The engines that encrypt their files with the user's key."""
+
+
+def open_index(engine: str, of: IndexOf) -> VectorIndex:
+    """Open a user's index, without connecting yet: a database that is away is reported by the first call.
+
+    Raises `SettingsError` if the settings contradict each other, and `IndexUnusableError` if the engine is not
+    installed.
+    """
+    if engine not in _MODULES:
+        raise SettingsError("index.engine", f"{engine} is not an index; choose builtin, {', '.join(_MODULES)}")
+    if engine == "pgvector" and not of.settings.url:
+        advice = "set it, or run: memory-agent migrate --to builtin"
+        raise SettingsError("index.url", f"is empty, but the vectors of {of.user_id} are in pgvector; {advice}")
+    if of.secret is not None and engine not in _ENCRYPTING and not of.settings.allow_plain:
+        reason = (
+            f"{engine} would store vectors unencrypted, but encryption.keys_folder is set; texts can be guessed from"
+        )
+        advice = "vectors. Choose sqlite-vec or builtin, or set index.allow_plain"
+        raise SettingsError("index.engine", f"{reason} {advice}")
+    opened: VectorIndex = _engine(engine)(of)
+    return opened
+
+
+def forget_user(settings: IndexSettings, user_id: str) -> None:
+    """Remove a user's vectors from the database that several users share, if the settings name one.
+
+    The other engines store vectors in the user's folder. Raises `IndexUnavailableError` and `IndexUnusableError`.
+    """
+    if settings.url:
+        _module("pgvector").forget_user(settings, user_id)
+
+
+def users_in_database(settings: IndexSettings) -> list[str]:
+    """Return the users whose vectors are in the shared database. Raises the same errors as `forget_user`."""
+    found: list[str] = _module("pgvector").users(settings) if settings.url else []
+    return found
+
+
+def _engine(engine: str) -> Callable[[IndexOf], Any]:
+    found: Callable[[IndexOf], Any] = getattr(_module(engine), _MODULES[engine][1])
+    return found
+
+
+def _module(engine: str) -> Any:
+    try:
+        return importlib.import_module(_MODULES[engine][0])
+    except ImportError as error:
+        reason = f"a package is not installed ({error.name})"
+        raise IndexUnusableError(engine, reason, f"pip install 'memory-agent[{engine}]'") from error

@@ -1,0 +1,391 @@
+"""An index in PostgreSQL with the extension pgvector. Each user has a table, named by a digest of the user's id.
+
+A table for each user, rather than one for all: a forgotten condition cannot show another user's memories, the graph
+(HNSW) of a user contains only that user's vectors, users may have different models, and erasing a user drops the table.
+The table `users` has each user's id, position and table. Vectors are `halfvec`, the float16 of the records.
+
+Filters are SQL conditions. A graph that finds too few passages for a filter (`hnsw.iterative_scan` gives up after
+`hnsw.max_scan_tuples`) is searched again without the graph, exactly.
+
+d = dimensions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from struct import pack
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import psycopg
+from psycopg import sql
+
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError
+from memory_agent.indexes.contract import (
+    COLUMNS,
+    EVERYTHING,
+    SCHEMA_VERSION,
+    Entry,
+    Hits,
+    IndexOf,
+    Position,
+    Where,
+    check_version,
+    check_width,
+)
+from memory_agent.records.embedded import Embedding
+from memory_agent.settings import IndexSettings, with_variables
+
+_NAME = "pgvector"
+_MOST_DIMENSIONS = 4_000  # of a halfvec that HNSW can index
+_EXPANSION_SEARCH = 100
+_GRAPH_TIMEOUT_S = 3_600
+_ENTRY_S = 0.1  # more time for each entry of a write, which a graph may make slow: 16 ms a vector
+_COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
+_TABLE = (
+    "CREATE TABLE {table} (memory bigint NOT NULL, kind text, source text, session text, run text, channel text, "
+    "agent text, time_us bigint NOT NULL, embedding halfvec({ndim}) NOT NULL)"
+)
+_USERS = (
+    "CREATE TABLE IF NOT EXISTS {users} (user_id text PRIMARY KEY, vectors text NOT NULL, position bytea NOT NULL, "
+    "version int NOT NULL)"
+)
+_AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
+
+_positions = msgspec.msgpack.Decoder(Position)
+
+
+class PgvectorIndex:
+    """One user's vectors in PostgreSQL. Thread-safe."""
+
+    name = _NAME
+
+    def __init__(self, of: IndexOf) -> None:
+        self.is_approximate = False
+        self._settings = of.settings
+        self._user_id = of.user_id
+        self._database: _Database | None = None
+        self._position: Position | None = None
+        self._is_loaded = False
+        self._passages = 0  # at least as many as there are; the table is counted again when it matters
+        self._table = _identifier(of.settings, _table_of(of.user_id))
+
+    @property
+    def position(self) -> Position | None:
+        with self._transaction():
+            return self._position
+
+    @property
+    def is_due(self) -> bool:
+        return self._passages >= self._settings.hnsw_from and not self.is_approximate
+
+    def begin(self, position: Position) -> None:
+        if position.ndim > _MOST_DIMENSIONS:
+            reason = f"it supports {_MOST_DIMENSIONS} dimensions, and the model has {position.ndim}"
+            raise IndexUnusableError(_NAME, reason, "choose another index, or a model with fewer dimensions")
+        with self._transaction() as connection:
+            connection.execute(self._sql("DROP TABLE IF EXISTS {table}"))
+            if position.ndim:
+                connection.execute(self._sql(_TABLE.replace("{ndim}", str(position.ndim))))
+                # halfvec is stored out of line by default; reading it in line makes an exact search 1.5 times as fast
+                connection.execute(self._sql("ALTER TABLE {table} ALTER embedding SET STORAGE PLAIN"))
+                for column in ("memory", "session", "run", "channel"):
+                    connection.execute(self._sql(f"CREATE INDEX ON {{table}} ({column})"))
+            self._move_to(connection, position)
+            self.is_approximate, self._passages = False, 0
+
+    def index(self, entries: Sequence[Entry], position: Position) -> None:
+        for entry in entries:
+            check_width(entry.vectors, position.ndim)
+        with self._transaction() as connection:
+            if entries:
+                rows = [entry.row for entry in entries]
+                limit_s = self._settings.timeout_s + _ENTRY_S * len(entries)
+                connection.execute(f"SET LOCAL statement_timeout = {round(limit_s * 1000)}")
+                connection.execute(self._sql("DELETE FROM {table} WHERE memory = ANY(%s)"), (rows,))
+                copy = self._sql(f"COPY {{table}} ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)")
+                with connection.cursor() as cursor, cursor.copy(copy) as rows_in:
+                    rows_in.write(_binary(entries))
+                self._passages += sum(len(entry.vectors) for entry in entries)
+            self._move_to(connection, position)
+
+    def delete(self, rows: Sequence[int]) -> None:
+        with self._transaction() as connection:
+            if rows and self._has_table:
+                connection.execute(self._sql("DELETE FROM {table} WHERE memory = ANY(%s)"), (list(rows),))
+
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+        condition, values = _condition(where)
+        query = self._sql(
+            f"SELECT memory, embedding <=> %s::halfvec AS distance FROM {{table}} WHERE {condition} "
+            "ORDER BY distance LIMIT %s"
+        )
+        with self._transaction() as connection:
+            if self._position is None or not self._has_table:
+                return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+            check_width(vector, self._position.ndim)
+            parameters = (_text(vector), *values, limit)
+            found = connection.execute(query, parameters).fetchall()
+            if len(found) < limit and self.is_approximate:
+                connection.execute("SET LOCAL enable_indexscan = off")
+                found = connection.execute(query, parameters).fetchall()
+        rows = np.array([row for row, _ in found], dtype=np.int64)
+        return Hits(rows, 1 - np.array([distance for _, distance in found], dtype=np.float32))
+
+    def count(self, scope: str | None = None, id: str = "") -> int:
+        if scope is not None and scope not in COLUMNS:
+            raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
+        condition, values = _condition(EVERYTHING if scope is None else Where(among={scope: (id,)}))
+        with self._transaction() as connection:
+            if not self._has_table:
+                return 0
+            query = self._sql(f"SELECT count(DISTINCT memory) FROM {{table}} WHERE {condition}")
+            found = connection.execute(query, values).fetchone()
+            return 0 if found is None else int(found[0])
+
+    def compact(self) -> None:
+        """Vacuum the user's table and, if it is large enough, build its graph, while searches continue."""
+        with self._transaction() as connection:
+            if not self._has_table:
+                return
+            self._count_passages(connection)
+        with _translated(), _connected(self._settings, _GRAPH_TIMEOUT_S) as other:
+            if self.is_due:
+                graph = _identifier(self._settings, f"{_table_of(self._user_id)}_graph")
+                other.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(graph))  # a build that was interrupted
+                other.execute("SET maintenance_work_mem = '256MB'")
+                other.execute(
+                    self._sql(
+                        "CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw (embedding halfvec_cosine_ops)",
+                        name=sql.Identifier(f"{_table_of(self._user_id)}_graph"),
+                    )
+                )
+            other.execute(self._sql("VACUUM (ANALYZE) {table}"))
+        with self._transaction() as connection:
+            self.is_approximate = self._has_graph(connection)
+
+    def clear(self) -> None:
+        forget_user(self._settings, self._user_id)
+        self._is_loaded = False
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.release()
+        self._database, self._is_loaded = None, False
+
+    @property
+    def _has_table(self) -> bool:
+        return self._position is not None and self._position.ndim > 0
+
+    def _has_graph(self, connection: psycopg.Connection[Any]) -> bool:
+        name = f"{self._settings.database_schema}.{_table_of(self._user_id)}_graph"
+        query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
+        return connection.execute(query, (name,)).fetchone() == (True,)
+
+    def _count_passages(self, connection: psycopg.Connection[Any]) -> None:
+        found = connection.execute(self._sql("SELECT count(*) FROM {table}")).fetchone()
+        self._passages = 0 if found is None else int(found[0])
+
+    def _sql(self, text: str, **names: sql.Composable) -> sql.Composed:
+        users = _identifier(self._settings, "users")
+        return sql.SQL(text).format(table=self._table, users=users, **names)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Hold the process's connection for one transaction. After an error, the position is read again."""
+        if self._database is None:
+            self._database = _Database.of(self._settings)
+        try:
+            with self._database.transaction() as connection:
+                if not self._is_loaded:
+                    self._load(connection)
+                yield connection
+        except BaseException:
+            self._is_loaded = False
+            raise
+
+    def _load(self, connection: psycopg.Connection[Any]) -> None:
+        query = self._sql("SELECT position, version FROM {users} WHERE user_id = %s")
+        found = connection.execute(query, (self._user_id,)).fetchone()
+        self._position = None
+        if found is not None:
+            check_version(_NAME, found[1])
+            self._position = _positions.decode(found[0])
+        self.is_approximate = self._has_graph(connection)
+        if self._has_table and not self.is_approximate:
+            self._count_passages(connection)
+        self._is_loaded = True
+
+    def _move_to(self, connection: psycopg.Connection[Any], position: Position) -> None:
+        connection.execute(
+            self._sql(
+                "INSERT INTO {users} VALUES (%s, %s, %s, %s) ON CONFLICT (user_id) DO UPDATE SET "
+                "vectors = EXCLUDED.vectors, position = EXCLUDED.position, version = EXCLUDED.version"
+            ),
+            (self._user_id, _table_of(self._user_id), msgspec.msgpack.encode(position), SCHEMA_VERSION),
+        )
+        self._position = position  # read again from the database if the transaction fails
+
+
+class _Database:
+    """The connection of this process to a database, which all indexes with the same settings share, one at a time."""
+
+    _opened: ClassVar[dict[IndexSettings, _Database]] = {}
+    _opening = threading.Lock()
+
+    def __init__(self, settings: IndexSettings) -> None:
+        self._settings = settings
+        self._using = threading.RLock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._indexes = 0
+
+    @classmethod
+    def of(cls, settings: IndexSettings) -> _Database:
+        """Return the shared connection; `release` it when it is no longer needed."""
+        with cls._opening:
+            shared = cls._opened.setdefault(settings, cls(settings))
+            shared._indexes += 1
+            return shared
+
+    def release(self) -> None:
+        """Close the connection if no other index needs it."""
+        with self._opening:
+            self._indexes -= 1
+            if not self._indexes:
+                del self._opened[self._settings]
+                self._close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Hold the connection for one transaction. After an error, the next call connects again."""
+        with self._using, _translated():
+            try:
+                if self._connection is None:
+                    self._connection = self._prepared()
+                with self._connection.transaction():
+                    yield self._connection
+            except BaseException:
+                self._close()
+                raise
+
+    def _prepared(self) -> psycopg.Connection[Any]:
+        connection = _connected(self._settings, self._settings.timeout_s)
+        try:
+            if not _has_users(connection, self._settings):
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                schema = sql.Identifier(self._settings.database_schema)
+                connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+                connection.execute(sql.SQL(_USERS).format(users=_identifier(self._settings, "users")))
+            connection.execute("SELECT NULL::vector")  # loads the library that defines the settings
+            connection.execute(f"SET hnsw.ef_search = {_EXPANSION_SEARCH}")
+            connection.execute("SET hnsw.iterative_scan = strict_order")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def forget_user(settings: IndexSettings, user_id: str) -> None:
+    """Remove a user's table and position, if they exist."""
+    users = _identifier(settings, "users")
+    with _translated(), _connected(settings, settings.timeout_s) as connection, connection.transaction():
+        if _has_users(connection, settings):
+            table = _identifier(settings, _table_of(user_id))
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
+            connection.execute(sql.SQL("DELETE FROM {} WHERE user_id = %s").format(users), (user_id,))
+
+
+def users(settings: IndexSettings) -> list[str]:
+    """Return the users who have a table."""
+    with _translated(), _connected(settings, settings.timeout_s) as connection:
+        if not _has_users(connection, settings):
+            return []
+        query = sql.SQL("SELECT user_id FROM {} ORDER BY user_id").format(_identifier(settings, "users"))
+        return [user_id for (user_id,) in connection.execute(query)]
+
+
+def _has_users(connection: psycopg.Connection[Any], settings: IndexSettings) -> bool:
+    name = f"{settings.database_schema}.users"
+    return connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
+
+
+def _connected(settings: IndexSettings, timeout_s: float) -> psycopg.Connection[Any]:
+    """Connect without starting transactions by itself."""
+    url = with_variables("index.url", settings.url)
+    connection = psycopg.connect(url, autocommit=True, connect_timeout=max(2, round(settings.timeout_s)))
+    connection.execute(f"SET statement_timeout = {round(timeout_s * 1000)}")
+    connection.execute("SET client_min_messages = error")
+    return connection
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Translate the driver's errors. Their messages may name values, so only the first line of the server's is kept."""
+    try:
+        yield
+    except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
+        advice = "connect to the primary with a role that may write, or grant it CREATE on the database"
+        raise IndexUnusableError(_NAME, _reason(error), advice) from error
+    except psycopg.errors.DiskFull as error:
+        raise IndexUnavailableError(_NAME, _reason(error)) from error
+    except _AWAY as error:
+        raise IndexUnavailableError(_NAME, _reason(error)) from error
+    except psycopg.Error as error:
+        advice = "correct index.url, or install pgvector 0.8 or later in the database"
+        raise IndexUnusableError(_NAME, _reason(error), advice) from error
+
+
+def _reason(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).partition("\n")[0] or type(error).__name__
+
+
+def _identifier(settings: IndexSettings, name: str) -> sql.Identifier:
+    return sql.Identifier(settings.database_schema, name)
+
+
+def _table_of(user_id: str) -> str:
+    return f"vectors_{blake2b(user_id.encode(), digest_size=16).hexdigest()}"
+
+
+def _condition(where: Where) -> tuple[str, list[Any]]:
+    """Return the SQL condition of a filter and its values."""
+    parts, values = ["TRUE"], list[Any]()
+    for column, names in where.among.items():
+        parts.append(f"{column} = ANY(%s)")
+        values.append([_storable(name) for name in names])
+    for operator, time_us in ((">=", where.since_us), ("<", where.until_us)):
+        if time_us is not None:
+            parts.append(f"time_us {operator} %s")
+            values.append(time_us)
+    return " AND ".join(parts), values
+
+
+def _storable(name: str) -> str:
+    """Return a name without NUL, which PostgreSQL cannot store."""
+    return name.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _text(vector: Embedding) -> str:
+    return f"[{','.join(map(str, vector.tolist()))}]"
+
+
+def _binary(entries: Sequence[Entry]) -> bytes:
+    """Return entries in PostgreSQL's binary format of COPY: 10 times as fast as statements with values."""
+    parts = [b"PGCOPY\n\xff\r\n\0", pack(">ii", 0, 0)]
+    for entry in entries:
+        names = [None if name is None else _storable(name).encode() for name in entry.names]
+        for vector in entry.vectors.astype(">f2"):
+            fields = (pack(">q", entry.row), *names, pack(">q", entry.time_us))
+            parts.append(pack(">h", len(_COLUMNS)))
+            parts += [pack(">i", -1) if one is None else pack(">i", len(one)) + one for one in fields]
+            parts += [pack(">iHH", 4 + vector.nbytes, len(vector), 0), vector.tobytes()]
+    return b"".join([*parts, pack(">h", -1)])

@@ -1,0 +1,216 @@
+"""An index in one SQLite file in the user's folder, searched exactly by the distance functions of sqlite-vec.
+
+The driver is sqlcipher3, because the `sqlite3` of many Python builds cannot load extensions, and because it encrypts
+the file with the user's key. Vectors are stored as int8, each scaled to its largest component: a search reads a quarter
+of the bytes of float32, and recall computes exact cosines from the records anyway. An ordinary table is used instead of
+the virtual table `vec0`, which keeps the bytes of deleted rows, limits k to 4,096 and cannot use an index for filters.
+
+d = dimensions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+import sqlite_vec
+from sqlcipher3 import dbapi2 as sqlite
+
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError
+from memory_agent.indexes.contract import (
+    COLUMNS,
+    EVERYTHING,
+    SCHEMA_VERSION,
+    Entry,
+    Hits,
+    IndexOf,
+    Position,
+    Where,
+    check_version,
+    check_width,
+)
+from memory_agent.records.embedded import Embedding
+
+FILE = "index.sqlite"
+
+_NAME = "sqlite-vec"
+_STEPS = 127  # quantisation steps per largest component
+_INDEXED = ("session", "run", "channel")
+_NAMES = ", ".join(f"{column} TEXT" for column in COLUMNS)
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS position (content BLOB NOT NULL)",
+    f"CREATE TABLE IF NOT EXISTS vectors (memory INTEGER NOT NULL, {_NAMES}, time_us INTEGER NOT NULL, "
+    "embedding BLOB NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS vectors_memory ON vectors (memory)",
+    *(f"CREATE INDEX IF NOT EXISTS vectors_{one} ON vectors ({one}) WHERE {one} IS NOT NULL" for one in _INDEXED),
+)
+_INSERT = f"INSERT INTO vectors VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
+
+_positions = msgspec.msgpack.Decoder(Position)
+
+
+class SqliteVecIndex:
+    """One user's vectors in an SQLite file. Thread-safe."""
+
+    name = _NAME
+    is_approximate = False
+    is_due = False
+
+    def __init__(self, of: IndexOf) -> None:
+        self._path = of.folder / FILE
+        self._secret = of.secret
+        self._timeout_s = of.settings.timeout_s
+        self._using = threading.RLock()
+        self._connection: Any = None
+        self._position: Position | None = None
+
+    @property
+    def position(self) -> Position | None:
+        with self._transaction():
+            return self._position
+
+    def begin(self, position: Position) -> None:
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM vectors")
+            self._move_to(connection, position)
+
+    def index(self, entries: Sequence[Entry], position: Position) -> None:
+        for entry in entries:
+            check_width(entry.vectors, position.ndim)
+        lines = [
+            (entry.row, *entry.names, entry.time_us, vector.tobytes())
+            for entry in entries
+            for vector in _quantized(entry.vectors)
+        ]
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM vectors WHERE memory = ?", [(entry.row,) for entry in entries])
+            connection.executemany(_INSERT, lines)
+            self._move_to(connection, position)
+
+    def delete(self, rows: Sequence[int]) -> None:
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM vectors WHERE memory = ?", [(row,) for row in rows])
+
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+        condition, values = _condition(where)
+        with self._transaction() as connection:
+            if self._position is None or not self._position.ndim:
+                return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+            check_width(vector, self._position.ndim)
+            found = connection.execute(
+                f"SELECT memory, vec_distance_cosine(vec_int8(embedding), vec_int8(?)) AS distance FROM vectors "
+                f"WHERE {condition} ORDER BY distance LIMIT ?",
+                (_quantized(vector[None])[0].tobytes(), *values, limit),
+            ).fetchall()
+        rows = np.array([row for row, _ in found], dtype=np.int64)
+        return Hits(rows, 1 - np.array([distance for _, distance in found], dtype=np.float32))
+
+    def count(self, scope: str | None = None, id: str = "") -> int:
+        if scope is not None and scope not in COLUMNS:
+            raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
+        condition, values = _condition(EVERYTHING if scope is None else Where(among={scope: (id,)}))
+        with self._transaction() as connection:
+            query = f"SELECT count(DISTINCT memory) FROM vectors WHERE {condition}"
+            return int(connection.execute(query, values).fetchone()[0])
+
+    def compact(self) -> None:
+        with self._using, self._translated():
+            connection = self._connected()
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def clear(self) -> None:
+        with self._using:
+            self.close()
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                self._path.with_name(FILE + suffix).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        with self._using:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = self._position = None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Hold the connection for one transaction. If the block raises, the transaction is undone by closing."""
+        with self._using, self._translated():
+            try:
+                connection = self._connected()
+                connection.execute("BEGIN")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                self.close()
+                raise
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            connection = sqlite.connect(
+                str(self._path), timeout=self._timeout_s, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _prepare(self, connection: Any) -> None:
+        if self._secret is not None:
+            connection.execute(f"PRAGMA key = \"x'{self._secret.hex()}'\"")
+        connection.enable_load_extension(True)
+        sqlite_vec.load(connection)
+        connection.enable_load_extension(False)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        check_version(_NAME, version or SCHEMA_VERSION)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA secure_delete = ON")
+        if not version:
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        stored = connection.execute("SELECT content FROM position").fetchone()
+        self._position = None if stored is None else _positions.decode(stored[0])
+
+    def _move_to(self, connection: Any, position: Position) -> None:
+        connection.execute("DELETE FROM position")
+        connection.execute("INSERT INTO position VALUES (?)", (msgspec.msgpack.encode(position),))
+        self._position = position  # read again from the file if the transaction fails
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite.Error as error:
+            reason = str(error)
+            if "locked" in reason or "busy" in reason:
+                raise IndexUnavailableError(_NAME, reason) from error
+            if "readonly" in reason:
+                raise IndexUnusableError(_NAME, f"{FILE} is read-only", f"make {self._path} writable") from error
+            advice = f"remove {self._path}, and it is filled again from the records"
+            raise IndexUnusableError(_NAME, reason, advice) from error
+
+
+def _condition(where: Where) -> tuple[str, list[Any]]:
+    """Return the SQL condition of a filter and its values."""
+    parts, values = ["TRUE"], list[Any]()
+    for column, names in where.among.items():
+        parts.append(f"{column} IN ({', '.join('?' * len(names))})")
+        values += names
+    for operator, time_us in ((">=", where.since_us), ("<", where.until_us)):
+        if time_us is not None:
+            parts.append(f"time_us {operator} ?")
+            values.append(time_us)
+    return " AND ".join(parts), values
+
+
+def _quantized(vectors: Embedding) -> Any:
+    """Return int8 vectors in the same directions."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    return np.rint(vectors * (_STEPS / np.where(largest > 0, largest, 1))).astype(np.int8)

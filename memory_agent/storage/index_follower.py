@@ -1,0 +1,248 @@
+"""Keeps a user's index in another engine up to date with the store, through crashes and outages of the engine.
+
+The index stores the last change that it includes. After each batch the missing changes are read from the change log and
+applied. If the log does not reach back far enough, or the index belongs to another store or model, the index is filled
+from the records, in steps that continue after a crash. If the engine fails, batches go on without it; a thread tries
+again until the index is complete, and until then `nearest` raises and recall answers by words.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+import numpy as np
+
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError, MemoryAgentError
+from memory_agent.indexes import EVERYTHING, Entry, Hits, IndexOf, Position, VectorIndex, Where, open_index
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord, microseconds
+from memory_agent.storage.changes import Change, Rows
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.store import Store
+from relay.log import log
+
+ENGINE_BLOB = "index.engine"
+"""The blob that names the engine of a user's index; without it, the index is the built-in one."""
+
+_STEP = 500  # memories written at once: 1 MB
+_OPENING_S = 1.0  # how long opening a store waits for the index
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+
+Report = Callable[[int, int], None]
+"""Called with the number of memories written and the total."""
+
+
+class IndexFollower:
+    """An index and the store that it is derived from. Thread-safe."""
+
+    def __init__(self, store: Store, index: VectorIndex) -> None:
+        """Does not use the engine yet. Call `start`."""
+        self.index = index
+        self.is_behind = True
+        """Whether the index lacks changes of the store."""
+        self.failure: MemoryAgentError | None = None
+        """The engine's last error, while it fails."""
+        self._store = store
+        self._writing = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._tried = threading.Event()  # set once the index was brought up to date, or failed
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether the engine may miss a vector."""
+        return self.index.is_approximate
+
+    def start(self) -> None:
+        """Bring the index up to date in a thread, and wait a moment for it."""
+        self._try_again()
+        self._tried.wait(_OPENING_S)
+
+    def follow(self) -> None:
+        """Apply the changes that the index lacks, or leave them to the thread if it works.
+
+        After an error of the engine, the thread continues.
+        """
+        if self.is_behind:
+            return
+        try:
+            self._bring_up()
+        except MemoryAgentError as error:
+            self._fail(error)
+        if self.is_behind or self.index.is_due:
+            self._try_again()
+
+    def fill(self, report: Report | None = None) -> None:
+        """Fill the index from the records, or continue to, and compact it. Raises the engine's errors."""
+        self._bring_up(report)
+        self.index.compact()
+
+    def refill(self) -> None:
+        """Fill the index again from the records. Raises the engine's errors."""
+        self.is_behind = True
+        with self._writing, self._store.snapshot() as snapshot:
+            self.index.begin(msgspec.structs.replace(_position_of(snapshot), filled=0))
+        self._bring_up()
+
+    def nearest(self, query: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+        """Return the nearest passages. Raises `IndexUnavailableError` and `IndexUnusableError`."""
+        if self.is_behind:
+            reason = "it is being filled" if self.failure is None else str(self.failure)
+            raise IndexUnavailableError(self.index.name, reason)
+        try:
+            return self.index.search(query, limit, where)
+        except MemoryAgentError as error:
+            if isinstance(error, IndexUnavailableError | IndexUnusableError):
+                self._fail(error)
+                self._try_again()
+            raise
+
+    def vectors(self, rows: Rows) -> Embedding:
+        """Return the stored vectors (m, d) of the first passages, or zeros for a row without a vector."""
+        with self._store.snapshot() as snapshot:
+            return snapshot.vectors(rows)
+
+    def further(self, rows: Rows) -> list[Embedding]:
+        """Return the stored vectors of each row's further passages."""
+        if not len(rows):
+            return []
+        with self._store.snapshot() as snapshot:
+            found = [snapshot.passages(row) for row in rows.tolist()]
+            none = snapshot.vectors([])
+        return [none if one is None else one[1] for one in found]
+
+    def purge(self) -> None:
+        """Remove the bytes of deleted entries. Raises the engine's errors, also if the index is behind."""
+        self._bring_up()
+        self.index.compact()
+
+    def close(self) -> None:
+        """Stop the thread, and release the engine. Idempotent."""
+        self._closing.set()
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        with suppress(MemoryAgentError):
+            self.index.close()
+
+    def _bring_up(self, report: Report | None = None) -> None:
+        with self._writing:
+            while not self._closing.is_set():
+                if not self._apply():
+                    self._fill(report)
+                    continue
+                self.is_behind, self.failure = False, None
+                self._tried.set()
+                position = self.index.position  # a batch that saw `is_behind` did not wait
+                if position is not None and position.applied >= self._store.state.last_change:
+                    return
+
+    def _apply(self) -> bool:
+        """Apply the missing changes; return False if the index must be filled instead."""
+        position = self.index.position
+        with self._store.snapshot() as snapshot:
+            target = _position_of(snapshot)
+            if position is None or position.filled is not None or not position.is_of(target):
+                return False
+            changes = snapshot.changes_after(position.applied)
+            if changes is None:
+                return False
+            rows = iter(changes.rows)
+            while part := list(islice(rows, _STEP)):
+                self.index.delete([change.row for change in part if change.record is None or change.vector is None])
+                self.index.index(list(_entries(part)), position)
+        if target.applied > position.applied:
+            self.index.index([], target)
+        return True
+
+    def _fill(self, report: Report | None) -> None:
+        """Copy all records, or continue after a crash. The changes since the copy began are then applied."""
+        position = self.index.position
+        with self._store.snapshot() as snapshot:
+            target, total = msgspec.structs.replace(_position_of(snapshot), filled=0), snapshot.counts().memories
+            can_continue = position is not None and position.filled is not None and position.is_of(target)
+            if position is None or not can_continue or snapshot.changes_after(position.applied) is None:
+                position = target
+                self.index.begin(position)
+        done = self.index.count()
+        while not self._closing.is_set():
+            with self._store.snapshot() as snapshot:
+                part = list(islice(snapshot.contents(position.filled or 0).rows, _STEP))
+            filled = part[-1].row if part else None
+            position = msgspec.structs.replace(position, filled=filled)
+            self.index.index(list(_entries(part)), position)
+            if filled is None:
+                return
+            done += len(part)
+            if report is not None:
+                report(min(done, total), total)
+
+    def _fail(self, error: MemoryAgentError) -> None:
+        if not self.is_behind or self.failure is None:
+            log.warning("index.failed", engine=self.index.name, error=type(error).__name__)
+        self.is_behind, self.failure = True, error
+        self._tried.set()
+
+    def _try_again(self) -> None:
+        with self._starting:
+            if not self._closing.is_set() and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._keep_trying, name="index-follow")
+                self._thread.start()
+
+    def _keep_trying(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while self.is_behind and not self._closing.is_set():
+            try:
+                self._bring_up()
+            except MemoryAgentError as error:
+                self._fail(error)
+                self._closing.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if self.index.is_due and not self._closing.is_set():
+            try:
+                self.index.compact()
+            except MemoryAgentError as error:  # searches still work, and the next batch tries again
+                log.warning("index.not_compacted", engine=self.index.name, error=type(error).__name__)
+
+
+def _position_of(snapshot: Snapshot) -> Position:
+    state = snapshot.state
+    return Position(lineage=state.lineage, stamp=state.stamp or "", ndim=state.ndim or 0, applied=state.last_change)
+
+
+def _entries(changes: list[Change]) -> Iterator[Entry]:
+    for change in changes:
+        if change.record is not None and change.vector is not None:
+            yield _entry(change.row, change.record, change.vector, change.passages)
+
+
+def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding | None) -> Entry:
+    names = (record.kind, record.source, record.session_id, record.run_id, record.channel_id, record.agent_id)
+    vectors = vector[None] if further is None else np.concatenate([vector[None], further])
+    return Entry(row, vectors, names, microseconds(record.timestamp, "timestamp"))
+
+
+def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
+    """Open the index that a store names, or None for the built-in one. A store without memories takes the settings'.
+
+    Raises the same errors as `open_index`.
+    """
+    named = store.blob(ENGINE_BLOB)
+    engine = "builtin" if named is None else named.decode()
+    if named is None and of.settings.engine != engine and not store.counts().memories:
+        engine = of.settings.engine
+        open_index(engine, of).close()  # raises if the settings contradict each other
+        name_engine(store, engine)
+    return None if engine == "builtin" else IndexFollower(store, open_index(engine, of))
+
+
+def name_engine(store: Store, engine: str) -> None:
+    """Record the engine of a store's index. Durable on return."""
+    with store.batch() as batch:
+        batch.set_blob(ENGINE_BLOB, None if engine == "builtin" else engine.encode())

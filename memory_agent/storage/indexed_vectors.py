@@ -1,0 +1,243 @@
+"""The vectors of a user whose index is in another engine: which slots have one, and the cosines of the nearest.
+
+Takes the place of `passages.PassageVectors`, whose int8 planes take 768 bytes of memory for each vector of 384
+dimensions; this takes one byte. The engine finds candidates; their exact cosines are computed from the vectors in the
+store, which remain the truth, so an answer depends on the engine only through which candidates it finds. Few vectors
+are read from the store at once, without the engine: a filter that leaves three memories is exact, whatever the engine.
+
+n = number of slots, k and m = number of slots passed, d = dimensions, p = passages of a memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, nan
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import IndexDamagedError, InvalidInputError
+from memory_agent.indexes import EVERYTHING, Hits, Where
+from memory_agent.records.embedded import Embedding
+from memory_agent.storage.changes import Rows
+from memory_agent.storage.column import (
+    Arrays,
+    Column,
+    Cosines,
+    GraphWriter,
+    LoadedArrays,
+    Mask,
+    RowSlots,
+    Scores,
+    Slots,
+)
+
+_NONE, _ONE, _SEVERAL = 0, 1, 2  # passages with a vector
+_READ_AT_MOST = 1_000  # vectors read from the store instead of asking the engine: 5 ms
+_SPARE = 16  # extra candidates, because an engine may round vectors
+_FURTHER = 4  # factor by which a search grows that found too few slots
+_ERROR = 1e-6  # rounding error of a cosine in float32
+_KEPT = 4  # queries whose cosines a view keeps
+
+Places = npt.NDArray[np.int64]
+
+
+class Source(Protocol):
+    """Where the vectors are: the engine for candidates, and the store for the vectors themselves."""
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether the engine may miss a vector."""
+        ...
+
+    def nearest(self, query: Embedding, limit: int, where: Where) -> Hits:
+        """Return the nearest passages. Raises `IndexUnavailableError` and `IndexUnusableError`."""
+        ...
+
+    def vectors(self, rows: Rows) -> Embedding:
+        """Return the stored vectors (m, d) of the first passages, or zeros for a row without a vector."""
+        ...
+
+    def further(self, rows: Rows) -> list[Embedding]:
+        """Return the stored vectors (p - 1, d) of each row's further passages."""
+        ...
+
+
+class IndexedView:
+    """The vectors at one moment. Rows that changed since then are read as they are now."""
+
+    def __init__(self, source: Source, held: npt.NDArray[np.uint8], rows: RowSlots, ndim: int, count: int) -> None:
+        self.ndim = ndim
+        self.count = count
+        self._source, self._held, self._rows = source, held, rows
+        self._known: dict[bytes, dict[int, tuple[float, int]]] = {}
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether `scan` may miss a vector."""
+        return self._source.is_approximate
+
+    def scan(self, query: Embedding, limit: int, mask: Mask | None = None, where: Where = EVERYTHING) -> Cosines:
+        """Return cosines of the best passages for the best `limit` slots, among those in `mask` (n,).
+
+        `where` is a filter that all slots in `mask` pass; the engine applies it. Raises `InvalidInputError` like
+        `TableView.scan`, and `IndexUnavailableError` or `IndexUnusableError` if the engine is needed and fails.
+        """
+        self._check(query)
+        asked = self._held > _NONE if mask is None else mask & (self._held > _NONE)
+        total = int(np.count_nonzero(asked))
+        is_all = total <= max(_READ_AT_MOST, limit)
+        slots, is_all = (np.flatnonzero(asked), True) if is_all else self._nearest(query, limit, asked, where)
+        values = np.full(len(self._held), nan, dtype=np.float32)
+        values[slots] = self.cosines(query, slots)
+        return Cosines(values, _ERROR, -inf if is_all else float(np.fmin.reduce(values[slots], initial=1.0)))
+
+    def cosines(self, query: Embedding, slots: Slots) -> Scores:
+        """Return the exact cosines (m,) of the best passages, or NaN where a slot has no vector."""
+        return self.best_passages(query, slots)[0]
+
+    def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, Places]:
+        """Return the cosines (m,) and numbers (m,) of the best passages, from 0; on a tie, the first passage."""
+        self._check(query)
+        known = self._known_of(query)
+        missing = np.array([slot for slot in slots.tolist() if slot not in known], dtype=np.int64)
+        if len(missing):
+            known |= zip(missing.tolist(), self._read(query, missing), strict=True)
+        found = [known[slot] for slot in slots.tolist()]
+        return np.array([cosine for cosine, _ in found]), np.array([place for _, place in found], dtype=np.int64)
+
+    def vectors(self, slots: Slots) -> Embedding:
+        """Return the vectors (m, d) of the first passages, or zeros where a slot has no vector."""
+        if not self.ndim:
+            return np.zeros((len(slots), 0), dtype=np.float32)
+        found = self._source.vectors(self._rows.rows[slots])
+        if found.shape[1] != self.ndim:  # the model has changed since this view
+            return np.zeros((len(slots), self.ndim), dtype=np.float32)
+        found[self._held[slots] == _NONE] = 0
+        return found
+
+    def further(self, slot: int) -> Embedding:
+        """Return the vectors of one slot's further passages, one row each."""
+        if self._held[slot] != _SEVERAL:
+            return np.zeros((0, self.ndim), dtype=np.float32)
+        return self._source.further(self._rows.rows[[slot]])[0]
+
+    def _check(self, query: Embedding) -> None:
+        if query.ndim != 1 or (self.ndim and query.size != self.ndim):
+            raise InvalidInputError("vector", f"has shape {query.shape}, expected ({self.ndim or 'd'},)")
+        if not np.isfinite(query).all():
+            raise InvalidInputError("vector", "is not finite")
+        if not query.any():
+            raise InvalidInputError("vector", "has length zero")
+
+    def _known_of(self, query: Embedding) -> dict[int, tuple[float, int]]:
+        """Return the cosines read so far with this query; a recall asks for those of the same slots repeatedly."""
+        key = query.tobytes()
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[key] = {}
+        return known
+
+    def _read(self, query: Embedding, slots: Slots) -> list[tuple[float, int]]:
+        """Return the cosine and the number of the best passage of each slot, from the stored vectors."""
+        unit = query.astype(np.float64) / np.linalg.norm(query)
+        best = _cosines(self.vectors(slots), unit).tolist()
+        places = [0] * len(slots)
+        several = np.flatnonzero(self._held[slots] == _SEVERAL)
+        for place, vectors in zip(several.tolist(), self._source.further(self._rows.rows[slots[several]]), strict=True):
+            further = _cosines(vectors, unit)
+            if len(further) and further.max() > best[place]:
+                best[place], places[place] = float(further.max()), 1 + int(further.argmax())
+        return list(zip(best, places, strict=True))
+
+    def _nearest(self, query: Embedding, limit: int, asked: Mask, where: Where) -> tuple[Slots, bool]:
+        """Return at least `limit` of the nearest slots in `asked`, and whether they are all.
+
+        The engine may return rows that are no longer in this view, or that a condition excludes which only this view
+        can evaluate; then more are requested.
+        """
+        wanted = limit + _SPARE
+        while True:
+            hits = self._source.nearest(query, wanted, where)
+            slots = np.unique(self._rows.slots(hits.rows))
+            slots = slots[slots >= 0]
+            slots = slots[asked[slots]]
+            is_all = len(hits.rows) < wanted
+            if is_all or len(slots) >= limit:
+                return slots, is_all
+            wanted *= _FURTHER
+
+
+class IndexedVectors:
+    """Which slots have vectors in an index. One thread changes them; any thread may use `view`."""
+
+    def __init__(self, source: Source) -> None:
+        """Start without slots."""
+        self.source = source
+        self._held = Column(np.empty(0, dtype=np.uint8))
+        self._ndim = 0
+
+    @classmethod
+    def from_arrays(cls, arrays: LoadedArrays, source: Source) -> Self:
+        """Restore from saved `arrays`. Raises `IndexDamagedError` if they are inconsistent."""
+        held, ndim = arrays.get("held"), arrays.get("ndim")
+        if held is None or ndim is None or held.dtype != np.uint8 or held.ndim != 1 or ndim.size != 1:
+            raise IndexDamagedError("the vectors are not those of an index")
+        restored = cls(source)
+        restored._held, restored._ndim = Column(held), int(ndim[0])
+        return restored
+
+    def append(self, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> None:
+        """Add slots, like `PassageVectors.append`."""
+        self._held.append(self._kinds(vectors, further))
+
+    def set(self, slots: Slots, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> bool:
+        """Set the vectors of `slots`. Always succeeds, because the engine replaces entries."""
+        self._held.set(slots, self._kinds(vectors, further))
+        return True
+
+    def remove(self, slots: Slots) -> None:
+        """Drop the vectors of `slots`. Idempotent."""
+        self._held.set(slots, _NONE)
+
+    def keep(self, slots: Slots) -> Self:
+        """Return the vectors of only these slots (ascending), renumbered from 0."""
+        kept = type(self)(self.source)
+        kept._held, kept._ndim = Column(self._held.view()[slots]), self._ndim
+        return kept
+
+    def view(self, rows: RowSlots) -> IndexedView:
+        """Return the current vectors; `rows` are the rows of the slots."""
+        held = self._held.view()
+        return IndexedView(self.source, held, rows, self._ndim, int(np.count_nonzero(held)))
+
+    def arrays(self) -> Arrays:
+        """Return the content as arrays to be saved."""
+        return {"held": self._held.view(), "ndim": np.array([self._ndim])}
+
+    def graph_writer(self) -> GraphWriter:
+        """Return a function that removes the file of the built-in index's graph."""
+        return lambda path, _: path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Do nothing: the engine is closed with the store."""
+
+    def _kinds(self, vectors: Embedding, further: Sequence[Embedding | None] | None) -> npt.NDArray[np.uint8]:
+        has = vectors.any(axis=1)
+        if has.any():
+            self._ndim = self._ndim or vectors.shape[1]
+            if vectors.shape[1] != self._ndim:
+                raise InvalidInputError("vector", f"has shape {vectors.shape[1:]}, expected ({self._ndim},)")
+        several = np.array([one is not None and len(one) > 0 for one in further or [None] * len(vectors)], dtype=bool)
+        return (has.astype(np.uint8) + (has & several)).astype(np.uint8)
+
+
+def _cosines(vectors: Embedding, unit: npt.NDArray[np.float64]) -> Scores:
+    """Return the cosines (m,) of vectors (m, d) with a unit vector (d,), or NaN for a vector of length zero."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    with np.errstate(invalid="ignore"):
+        found: Scores = np.clip((vectors @ unit) / lengths, -1.0, 1.0)
+    return found

@@ -1,0 +1,450 @@
+"""One contract for all indexes of vectors: the built-in one, sqlite-vec, pgvector and LanceDB.
+
+The model is a dictionary; the index is used as recall uses it, through the store and its columns.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+import psycopg
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlcipher3 import dbapi2 as sqlite
+
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError, SettingsError
+from memory_agent.indexes import (
+    COLUMNS,
+    Entry,
+    IndexOf,
+    Position,
+    VectorIndex,
+    Where,
+    forget_user,
+    open_index,
+    users_in_database,
+)
+from memory_agent.records.embedded import Embedded, Embedding
+from memory_agent.records.memories import MemoryFilter, MemoryRecord
+from memory_agent.settings import IndexSettings, StoreSettings
+from memory_agent.storage import indexed_vectors
+from memory_agent.storage.archive import Archive
+
+NDIM = 8
+SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
+ENGINES = ("sqlite-vec", "pgvector", "lancedb")
+PARTS = {"sqlite-vec": "sqlite_vec", "pgvector": "psycopg", "lancedb": "lancedb"}
+SESSIONS = (None, "a", "it's b")
+ANGLE = 0.02  # error of a cosine of int8 vectors
+
+_numbers = count(1)
+
+
+NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
+
+
+def embedded_of(seeds: list[int]) -> Embedded:
+    """The output of a model for a text of as many passages as seeds."""
+    vectors = np.stack([vector_of(seed) for seed in seeds])
+    spans = np.stack([np.arange(len(seeds)), 1 + np.arange(len(seeds))], axis=1).astype(np.int32)
+    return Embedded(vectors=vectors, spans=spans, word_bits=np.zeros((1, 2), dtype=np.uint8), length=5)
+
+
+def vector_of(seed: int) -> Embedding:
+    vector = np.random.default_rng(seed).normal(size=NDIM)
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+@pytest.fixture(params=("builtin", *ENGINES))
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name in PARTS and importlib.util.find_spec(PARTS[name]) is None:
+        pytest.skip(f"{name} is not installed: pip install 'memory-agent[{name}]'")
+    return name
+
+
+@pytest.fixture
+def chosen(engine: str, request: pytest.FixtureRequest) -> IndexSettings:
+    """The settings of one engine."""
+    url = request.getfixturevalue("database") if engine == "pgvector" else ""
+    return IndexSettings(engine=engine, url=url)  # type: ignore[arg-type]
+
+
+outside = pytest.mark.parametrize("engine", ENGINES, indirect=True)
+
+
+@contextmanager
+def opened(
+    chosen: IndexSettings, folder: Path, user_id: str = "alice", secret: bytes | None = None
+) -> Iterator[VectorIndex]:
+    folder.mkdir(exist_ok=True)
+    index = open_index(chosen.engine, IndexOf(chosen, user_id, folder, secret))
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+def entry(row: int, *vectors: Embedding, session: str | None = None) -> Entry:
+    names = {"kind": "finding", "source": "user_input", "session": session}
+    return Entry(row, np.stack(vectors), tuple(names.get(column) for column in COLUMNS), 1_000 * row)
+
+
+def position(**fields: Any) -> Position:
+    return Position(**({"lineage": "store", "stamp": "model", "ndim": NDIM, "applied": 1} | fields))
+
+
+class World:
+    """A store with an index, and what it should contain: for each id the session and the seeds of the vectors."""
+
+    def __init__(self, folder: Path, chosen: IndexSettings) -> None:
+        self.user_id = f"user-{next(_numbers)}"
+        self.folder = folder / self.user_id
+        self.chosen = chosen
+        self.known: dict[str, tuple[str | None, list[int]]] = {}
+        self.archive = self._open()
+
+    def _open(self) -> Archive:
+        of = IndexOf(self.chosen, self.user_id, self.folder)
+        archive = Archive.open(self.folder, SMALL, "library", index=of)
+        archive.settled_view()
+        return archive
+
+    def put(self, number: int, session: str | None, seeds: list[int], *, unseen: bool = False) -> None:
+        """Add or replace a memory; `unseen`: as if the process had died between the store's commit and the index's."""
+        self.known[f"m{number}"] = session, seeds
+        record = MemoryRecord(
+            id=f"m{number}", text=f"text {number} {seeds}", source="user_input", kind="finding",
+            timestamp=NOW, session_id=session,
+        )  # fmt: skip
+        with self.archive.store.batch() if unseen else self.archive.batch() as batch:
+            batch.set_stamp("model")
+            batch.set_words_stamp("words")
+            record = batch.upsert(record, None)
+            row = batch.row_of_id(record.id)
+            assert row is not None
+            batch.set_vector(row, embedded_of(seeds))
+        if unseen:
+            self.reopen()
+
+    def delete(self, number: int) -> None:
+        self.known.pop(f"m{number}", None)
+        with self.archive.batch() as batch:
+            row = batch.row_of_id(f"m{number}")
+            if row is not None:
+                batch.delete(row)
+
+    def reopen(self) -> None:
+        self.archive.close()
+        self.archive = self._open()
+
+    def compact(self) -> None:
+        self.archive.purge()
+
+    def check(self, seed: int) -> None:
+        """Compare the answers for one query, with and without a filter."""
+        view, query = self.archive.view, vector_of(seed)
+        expected = {
+            name: max(float(vector_of(one) @ query) for one in seeds) for name, (_, seeds) in self.known.items()
+        }
+        for session in SESSIONS[1:]:
+            inside = {name for name, (of, _) in self.known.items() if of == session}
+            mask = view.mask(MemoryFilter(session_id=session))
+            found = self.found(
+                view.vectors.scan(query, view.count or 1, mask, Where(among={"session": (session or "",)}))
+            )
+            assert found.keys() == inside
+            if self.archive.follower is not None:
+                assert self.archive.follower.index.count("session", session or "") == len(inside)
+        for limit in (1, 3, 20):
+            found = self.found(view.vectors.scan(query, limit))
+            best = sorted(expected, key=lambda name: -expected[name])[:limit]
+            assert len(found) >= len(best)
+            least = min((expected[name] for name in best), default=0.0)
+            assert all(expected[name] <= least + ANGLE for name in best if name not in found)
+            for name, cosine in found.items():
+                assert cosine == pytest.approx(expected[name], abs=ANGLE)
+
+    def found(self, cosines: Any) -> dict[str, float]:
+        view = self.archive.view
+        slots = np.flatnonzero(~np.isnan(cosines.values))
+        records = self.archive.store.records(view.rows[slots].tolist())
+        return {
+            one.id: float(cosines.values[slot]) for one, slot in zip(records, slots, strict=True) if one is not None
+        }
+
+    def close(self) -> None:
+        self.archive.close()
+        forget_user(self.chosen, self.user_id)
+        shutil.rmtree(self.folder)
+
+
+numbers, seeds = st.integers(0, 5), st.lists(st.integers(0, 30), min_size=1, max_size=3)
+steps = st.one_of(
+    st.tuples(st.just("put"), numbers, st.sampled_from(SESSIONS), seeds),
+    st.tuples(st.just("unseen"), numbers, st.sampled_from(SESSIONS), seeds),
+    st.tuples(st.just("delete"), numbers),
+    st.tuples(st.sampled_from(("reopen", "compact"))),
+)
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(steps, min_size=3, max_size=9), seed=st.integers(0, 30))
+@example(steps=[("put", 1, "a", [1]), ("unseen", 1, "it's b", [2, 3]), ("delete", 1), ("compact",)], seed=2)
+def test_an_index_answers_as_a_dictionary_would(
+    steps: list[tuple[Any, ...]], seed: int, chosen: IndexSettings, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)  # ask the index even for few vectors
+        world = World(tmp_path, chosen)
+        try:
+            for name, *rest in steps:
+                match name:
+                    case "put" | "unseen":
+                        world.put(*rest, unseen=name == "unseen")
+                    case "delete":
+                        world.delete(*rest)
+                    case "reopen":
+                        world.reopen()
+                    case "compact":
+                        world.compact()
+                world.check(seed)
+        finally:
+            world.close()
+
+
+@outside
+def test_a_filter_that_leaves_three_of_many_is_exact(chosen: IndexSettings, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).normal(size=(1_000, 100, NDIM)).astype(np.float32)
+    with opened(chosen, tmp_path / "alice") as index:
+        index.begin(position())
+        index.index(
+            [Entry(row, vectors[row], entry(row, vectors[row][0]).names, 1_000 * row) for row in range(1_000)],
+            position(),
+        )
+        index.index([entry(row, vector_of(row), session="rare") for row in (2_007, 2_107, 2_207)], position())
+        hits = index.search(vectors[5][1], 10, Where(among={"session": ("rare",)}))
+        assert sorted(hits.rows.tolist()) == [2_007, 2_107, 2_207]
+        assert (index.count("session", "rare"), index.count()) == (3, 1_003)
+        assert index.search(vectors[9][70], 1).rows.tolist() == [9]
+        later = Where(among={"session": ("rare", "none")}, since_us=2_007_001, until_us=2_207_000)
+        assert index.search(vectors[5][1], 10, later).rows.tolist() == [2_107]
+
+
+@outside
+def test_vectors_of_another_width_are_refused_and_change_nothing(chosen: IndexSettings, tmp_path: Path) -> None:
+    with opened(chosen, tmp_path / "alice") as index:
+        index.begin(position())
+        index.index([entry(1, vector_of(1))], position())
+        with pytest.raises(InvalidInputError, match="9 dimensions, expected 8"):
+            index.index([entry(2, vector_of(2)), entry(1, np.ones(9, dtype=np.float32))], position(applied=2))
+        with pytest.raises(InvalidInputError, match="9 dimensions"):
+            index.search(np.ones(9, dtype=np.float32), 1)
+        with pytest.raises(InvalidInputError, match="not finite"):
+            index.index([entry(2, np.full(NDIM, np.nan, dtype=np.float32))], position())
+        assert (index.count(), index.search(vector_of(1), 5).rows.tolist()) == (1, [1])
+        assert index.position == position()
+
+
+def test_another_model_empties_the_index_and_fills_it_again(chosen: IndexSettings, tmp_path: Path) -> None:
+    world = World(tmp_path, chosen)
+    for number in range(3):
+        world.put(number, None, [number])
+    with world.archive.batch() as batch:
+        batch.set_stamp("other")
+    assert world.archive.view.vectors.count == 0
+    with world.archive.batch() as batch:
+        batch.set_vector(1, np.ones(5, dtype=np.float32))
+    found = world.found(world.archive.view.vectors.scan(np.ones(5, dtype=np.float32), 3))
+    assert found == {"m0": pytest.approx(1.0, abs=1e-3)}
+    if world.archive.follower is not None:
+        assert world.archive.follower.index.count() == 1
+    world.close()
+
+
+def test_a_graph_that_finds_too_few_for_a_filter_is_searched_without_it(database: str, tmp_path: Path) -> None:
+    chosen = IndexSettings(engine="pgvector", url=f"{database}&options=-chnsw.max_scan_tuples%3D1", hnsw_from=1_000)
+    vectors = np.random.default_rng(1).normal(size=(2_000, NDIM)).astype(np.float32)
+    with opened(chosen, tmp_path / "alice") as index:
+        index.begin(position())
+        lines = [entry(row, vectors[row], session="rare" if row % 700 == 1 else "a") for row in range(2_000)]
+        index.index(lines, position())
+        assert index.is_due
+        index.compact()
+        assert (index.is_due, index.is_approximate) == (False, True)
+        near = [index.search(one, 10).rows.tolist() for one in vectors[:50]]
+        exact = np.argsort(-(vectors[:50] @ vectors.T) / np.linalg.norm(vectors, axis=1), axis=1)[:, :10]
+        assert np.mean([len({*some} & {*best}) for some, best in zip(near, exact.tolist(), strict=True)]) > 9
+        assert sorted(index.search(vectors[5], 10, Where(among={"session": ("rare",)})).rows.tolist()) == [
+            1,
+            701,
+            1_401,
+        ]
+
+
+@outside
+def test_users_see_only_their_own_vectors(chosen: IndexSettings, tmp_path: Path) -> None:
+    with opened(chosen, tmp_path / "alice", "alice") as hers, opened(chosen, tmp_path / "bob", "bob") as his:
+        for index, row in ((hers, 1), (his, 2)):
+            index.begin(position())
+            index.index([entry(row, vector_of(1))], position())
+        assert (hers.search(vector_of(1), 5).rows.tolist(), his.search(vector_of(1), 5).rows.tolist()) == ([1], [2])
+        if chosen.engine == "pgvector":
+            assert users_in_database(chosen) == ["alice", "bob"]
+        hers.clear()
+        assert (hers.position, hers.count(), his.count()) == (None, 0, 1)
+        if chosen.engine == "pgvector":
+            assert users_in_database(chosen) == ["bob"]
+
+
+@outside
+def test_tables_of_another_version_are_refused(chosen: IndexSettings, tmp_path: Path) -> None:
+    folder = tmp_path / "alice"
+    with opened(chosen, folder) as index:
+        index.begin(position())
+    make_newer(chosen, folder)
+    with (
+        opened(chosen, folder) as index,
+        pytest.raises(IndexUnusableError, match="version 9, and this program needs 1"),
+    ):
+        index.count()
+
+
+def make_newer(chosen: IndexSettings, folder: Path) -> None:
+    """Change the version of an index's tables."""
+    match chosen.engine:
+        case "pgvector":
+            with psycopg.connect(chosen.url, autocommit=True) as connection:
+                connection.execute("UPDATE memory_agent.users SET version = 9")
+        case "sqlite-vec":
+            connection = sqlite.connect(str(folder / "index.sqlite"))
+            connection.execute("PRAGMA user_version = 9")
+            connection.close()
+        case "lancedb":
+            newer = msgspec.msgpack.encode({"version": 9, "position": position()})
+            (folder / "index.lance" / "position").write_bytes(newer)
+
+
+def test_a_read_only_database_is_refused_and_the_store_goes_on(database: str, tmp_path: Path) -> None:
+    chosen = IndexSettings(engine="pgvector", url=database)
+    world = World(tmp_path, chosen)
+    world.put(1, None, [1])
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = on")
+        disconnect_others(connection)
+    world.put(2, None, [2])  # the first error of a lost connection
+    follower = world.archive.follower
+    assert follower is not None
+    wait_until(lambda: isinstance(follower.failure, IndexUnusableError))
+    assert "connect to the primary" in str(follower.failure)
+    assert world.archive.store.counts().memories == 2
+    with psycopg.connect(database, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} RESET default_transaction_read_only")
+        disconnect_others(connection)
+    wait_until(lambda: not follower.is_behind)
+    world.check(2)
+    world.close()
+
+
+def test_a_database_that_goes_away_is_caught_up_with_when_it_is_back(
+    database: str, postgres: str, tmp_path: Path
+) -> None:
+    chosen = IndexSettings(engine="pgvector", url=database)
+    world = World(tmp_path, chosen)
+    world.put(1, "a", [1])
+    with psycopg.connect(postgres, autocommit=True) as connection, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
+        name = urlsplit(database).path[1:]
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        world.put(2, "a", [2])
+        world.put(3, None, [3])
+        world.delete(1)
+        follower = world.archive.follower
+        assert follower is not None
+        assert follower.is_behind
+        with pytest.raises(IndexUnavailableError, match="does not answer"):
+            world.archive.view.vectors.scan(vector_of(1), 1)
+        assert world.archive.stats("alice").index == "pgvector, behind"
+        with pytest.raises(IndexUnavailableError):
+            forget_user(chosen, world.user_id)
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        wait_until(lambda: not follower.is_behind)
+        world.check(2)
+    world.close()
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    secret = bytes(32)
+    with pytest.raises(SettingsError, match=r"index.url: is empty, but the vectors of alice are in pgvector"):
+        open_index("pgvector", IndexOf(IndexSettings(engine="pgvector"), "alice", tmp_path))
+    for engine in ("pgvector", "lancedb"):
+        with pytest.raises(SettingsError, match=r"would store vectors unencrypted.* set index.allow_plain"):
+            open_index(engine, IndexOf(IndexSettings(url="postgresql:///x"), "alice", tmp_path, secret))
+    with pytest.raises(SettingsError, match="names the environment variable NOT_SET"):
+        forget_user(IndexSettings(url="postgresql://app:${NOT_SET}@db/app"), "alice")
+
+
+def test_an_encrypted_file_cannot_be_read_without_its_key(tmp_path: Path) -> None:
+    chosen = IndexSettings(engine="sqlite-vec")
+    with opened(chosen, tmp_path / "alice", secret=b"k" * 32) as index:
+        index.begin(position())
+        index.index([entry(1, vector_of(1), session="secret session")], position())
+    content = b"".join(file.read_bytes() for file in (tmp_path / "alice").iterdir())
+    assert b"secret session" not in content
+    assert b"SQLite format" not in content
+    for secret in (None, b"x" * 32):
+        with opened(chosen, tmp_path / "alice", secret=secret) as index, pytest.raises(IndexUnusableError):
+            index.count()
+
+
+def test_no_engine_is_imported_until_it_is_asked_for(tmp_path: Path) -> None:
+    program = """
+import sys
+from memory_agent import Memory
+import memory_agent.cli.group, memory_agent.care, memory_agent.daemon.process
+with Memory.open(sys.argv[1]) as memory:
+    memory.remember("Staging needs the VPN")
+    memory.recall("VPN")
+print(sorted({"psycopg", "sqlite_vec", "sqlcipher3", "lancedb", "pyarrow"} & sys.modules.keys()))
+sys.modules.update(dict.fromkeys(("psycopg", "sqlcipher3", "sqlite_vec", "lancedb")))  # as if not installed
+from memory_agent.indexes import IndexOf, open_index
+from memory_agent.settings import IndexSettings
+for engine in ("sqlite-vec", "pgvector", "lancedb"):
+    try:
+        open_index(engine, IndexOf(IndexSettings(url="postgresql:///x"), "alice", None))
+    except Exception as error:
+        print(type(error).__name__, str(error).rpartition("; ")[2])
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "alice")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "[]",
+        *(f"IndexUnusableError pip install 'memory-agent[{engine}]'" for engine in ENGINES),
+    ]
+
+
+def disconnect_others(connection: psycopg.Connection[Any]) -> None:
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    connection.execute(query, (connection.info.dbname,))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
