@@ -1,4 +1,4 @@
-"""Maintenance of a data folder: verify, back up, restore, encrypt, export, and erase while no daemon runs.
+"""Maintenance of a data folder: verify, back up, restore, encrypt, migrate, export, and erase while no daemon runs.
 
 Read `checkup` first. Read-only work uses LMDB snapshots, which any process may take while another owns the store, so it
 needs no daemon. Importing this package also imports usearch, so the command line does so only inside functions.
@@ -24,6 +24,7 @@ from memory_agent.care.encryption import (
     store_encryptions,
 )
 from memory_agent.care.export import Imported, export_lines, export_user, import_lines, import_user, write_file
+from memory_agent.care.migration import Migrated, migrate_folder
 from memory_agent.care.offline import (
     compact_journal,
     erase,
@@ -48,6 +49,7 @@ __all__ = [
     "NOT_IN_JOURNAL",
     "DestroyedKey",
     "Imported",
+    "Migrated",
     "OnMissingKey",
     "Part",
     "PartReport",
@@ -68,6 +70,7 @@ __all__ = [
     "import_lines",
     "import_user",
     "make_backup",
+    "migrate_folder",
     "open_for_reading",
     "open_memory",
     "read_manifest",

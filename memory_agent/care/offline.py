@@ -223,7 +223,7 @@ def erase_user(
     wanted = Erasable(user_id=user_id, everything=True)
     erased = erase_events(data_dir, settings, wanted, now, dry_run=dry_run, forget_owner=True)
     if not dry_run:
-        erase_user_files(data_dir, user_id, now)
+        erase_user_files(data_dir, user_id, now, settings.index)
     reason = None if dry_run else left or moved_aside_reason(folder, whole_user=True)
     receipt = ErasureReceipt.of(user_id, ids, now, dry_run=dry_run, reason=reason)
     return with_journal(with_shared(receipt, shared), erased, is_compact=True)

@@ -52,6 +52,7 @@ VERBS = {
     "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
     "encryption": Verb("encryption", "encryption", "Encryption at rest: status, destroy a key."),
     "encrypt": Verb("encryption", "encrypt", "Encrypt an unencrypted data folder."),
+    "migrate": Verb("migration", "migrate", "Move vectors to another index, such as pgvector."),
     "verify": Verb("care", "verify", "Check every checksum and index (read-only)."),
     "rebuild": Verb("care", "rebuild", "Rebuild recall's search columns from the records."),
     "compact": Verb("care", "compact", "Reclaim the disk space of deleted memories."),

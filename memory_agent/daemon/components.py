@@ -137,9 +137,7 @@ async def opened_components(
         shared_endpoint = ipc_endpoint(shared_socket(layout.run))
         shared = stack.enter_context(closing(RemoteKnowledge(shared_endpoint, user_folder(data_dir, SHARED_USER))))
         announcer = Announcer(shared, journal, relay_endpoints(data_dir).ingest, settings.relay.events)
-        eraser = DaemonEraser(
-            hosts, dispatcher, reactor, journal, data_dir, settings.encryption, announcer.publish_changes
-        )
+        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, data_dir, settings, announcer.publish_changes)
         absent = AbsentUsers(data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         stack.enter_context(closing(absent))
         service = Service(hosts, dispatcher, journal, eraser, absent, announcer.wake, deployment)

@@ -50,7 +50,7 @@ from memory_agent.errors import (
 )
 from memory_agent.records.placement import HOME
 from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
-from memory_agent.settings import RetentionSettings
+from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
@@ -58,7 +58,7 @@ from memory_agent.storage.owners import keys_of
 from memory_agent.verbs.params import EraseParams, NoParams
 from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, decode_reply, encode, encode_fields
 from memory_agent.verbs.shared_params import AskSharedParams
-from relay import SHARED_USER, AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
+from relay import SHARED_USER, AsyncSubscriber, Erasable, Erased, RelayError
 from relay.log import log
 
 _LANE_PATIENCE_S = 60.0
@@ -80,7 +80,7 @@ class DaemonEraser:
         reactor: Reactor,
         journal: AsyncSubscriber,
         data_dir: Path,
-        encryption: EncryptionSettings,
+        settings: Settings,
         publish_changes: Callable[[], Awaitable[None]],
     ) -> None:
         """`publish_changes` erases the journal's events of withdrawn items (`Announcer.publish_changes`)."""
@@ -90,7 +90,7 @@ class DaemonEraser:
         self._reactor = reactor
         self._journal = journal
         self._data_dir = data_dir
-        self._encryption = encryption
+        self._settings = settings
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
@@ -122,7 +122,7 @@ class DaemonEraser:
         for user_id in user_ids:
             try:
                 async with self._lock_of(user_id):
-                    key = open_user_key(self._encryption, self._data_dir, user_id)
+                    key = open_user_key(self._settings.encryption, self._data_dir, user_id)
                     intent = await asyncio.to_thread(read_intent, user_folder(self._data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
                         async with self._reactor.paused(user_id), self._hosts.kept_home(user_id):
@@ -178,7 +178,7 @@ class DaemonEraser:
             await stack.enter_async_context(self._hosts.kept_asleep(user_id))
             shared, left = await self._forgotten_shared(user_id)  # while the user cannot publish
             await self._hosts.erase_archive(user_id)
-            await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
+            await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now(), self._settings.index)
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
         reason = left or moved_aside_reason(folder, whole_user=True)
         receipt = with_shared(ErasureReceipt.of(user_id, ids, _now(), reason=reason), shared)

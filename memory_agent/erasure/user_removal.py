@@ -16,7 +16,8 @@ from ulid import ULID
 from memory_agent.erasure.logs import note_erasure, note_user_erased
 from memory_agent.erasure.request import Intent
 from memory_agent.errors import StoreError
-from memory_agent.settings import StoreSettings
+from memory_agent.indexes import forget_user
+from memory_agent.settings import IndexSettings, StoreSettings
 from memory_agent.storage.environment import own
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import SHARED_USER, Erased, journal_folder
@@ -25,11 +26,13 @@ from relay.disk import flush
 _DOOMED = ".erased-"
 
 
-def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
-    """Add a user's erasure to the history, and remove the user's folders. Durable on return. Idempotent.
+def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:
+    """Erase a user's vectors from a shared database, add the erasure to the history, and remove the user's folders.
 
-    Raises the same errors as `remove_user`.
+    Durable on return. Idempotent. Raises the same errors as `forget_user`, which leave the folders, and as
+    `remove_user`.
     """
+    forget_user(index, user_id)
     note_user_erased(user_folder(data_dir, user_id), user_id, now)
     remove_user(data_dir, user_id)
 

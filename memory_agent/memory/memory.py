@@ -165,17 +165,15 @@ class Memory:
         ...     memory.stats().memories
         1
         """
-        if not os.fspath(path):
-            raise InvalidInputError("path", "is empty")  # because Path("") is the current folder
+        if not os.fspath(path):  # Path("") would be the current folder
+            raise InvalidInputError("path", "is empty")
         settings = with_keywords(settings or _LIBRARY_SETTINGS, keywords)
         folder = Path(path)
         if is_data_dir(folder):
             raise InvalidInputError("path", "is a daemon's data folder; use MemoryClient, or open a folder in users/")
         user_id = user_id or folder.absolute().name
         key = open_key_of(settings.encryption, folder, user_id)
-        secret = None if key is None else key.cipher("index", create=True).file_key
-        index = IndexOf(settings.index, user_id, folder, secret)
-        archive = Archive.open(folder, settings.store, role, key, on_commit, index)
+        archive = Archive.open(folder, settings.store, role, key, on_commit, IndexOf(settings.index, user_id, folder))
         try:
             model = LazyEmbedder(embedder, settings.embedder, former_of(settings))
             memory = cls(user_id, archive, model, settings, is_hosted=role == "host", shared=shared)

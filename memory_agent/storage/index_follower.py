@@ -233,13 +233,23 @@ def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
 
     Raises the same errors as `open_index`.
     """
-    named = store.blob(ENGINE_BLOB)
-    engine = "builtin" if named is None else named.decode()
-    if named is None and of.settings.engine != engine and not store.counts().memories:
+    of, engine = of_store(of, store), engine_of(store)
+    if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine
         open_index(engine, of).close()  # raises if the settings contradict each other
         name_engine(store, engine)
     return None if engine == "builtin" else IndexFollower(store, open_index(engine, of))
+
+
+def engine_of(store: Store) -> str:
+    """Return the engine of a store's index."""
+    named = store.blob(ENGINE_BLOB)
+    return "builtin" if named is None else named.decode()
+
+
+def of_store(of: IndexOf, store: Store) -> IndexOf:
+    """Return `of` with the key of the store, if it is encrypted. Raises `EncryptionKeyMissingError`."""
+    return of._replace(secret=None if store.key is None else store.key.cipher("index").file_key)
 
 
 def name_engine(store: Store, engine: str) -> None:

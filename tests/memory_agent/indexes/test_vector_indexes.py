@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -24,8 +24,10 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from made_vectors import MadeVectors
 from sqlcipher3 import dbapi2 as sqlite
 
+from memory_agent.care import erase_user, migrate_folder
 from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError, SettingsError
 from memory_agent.indexes import (
     COLUMNS,
@@ -38,17 +40,21 @@ from memory_agent.indexes import (
     open_index,
     users_in_database,
 )
+from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, Embedding
-from memory_agent.records.memories import MemoryFilter, MemoryRecord
-from memory_agent.settings import IndexSettings, StoreSettings
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode
+from memory_agent.settings import IndexSettings, Settings, StoreSettings
 from memory_agent.storage import indexed_vectors
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.folders import user_folder
+from memory_agent.storage.index_follower import engine_of
 
 NDIM = 8
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
 ENGINES = ("sqlite-vec", "pgvector", "lancedb")
 PARTS = {"sqlite-vec": "sqlite_vec", "pgvector": "psycopg", "lancedb": "lancedb"}
 SESSIONS = (None, "a", "it's b")
+MODES: tuple[Mode, ...] = ("hybrid", "vector", "lexical")
 ANGLE = 0.02  # error of a cosine of int8 vectors
 
 _numbers = count(1)
@@ -366,26 +372,107 @@ def test_a_database_that_goes_away_is_caught_up_with_when_it_is_back(
     chosen = IndexSettings(engine="pgvector", url=database)
     world = World(tmp_path, chosen)
     world.put(1, "a", [1])
-    with psycopg.connect(postgres, autocommit=True) as connection, pytest.MonkeyPatch.context() as patch:
+    follower = world.archive.follower
+    assert follower is not None
+    with pytest.MonkeyPatch.context() as patch, away(database, postgres):
         patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
-        name = urlsplit(database).path[1:]
-        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
         world.put(2, "a", [2])
         world.put(3, None, [3])
         world.delete(1)
-        follower = world.archive.follower
-        assert follower is not None
         assert follower.is_behind
         with pytest.raises(IndexUnavailableError, match="does not answer"):
             world.archive.view.vectors.scan(vector_of(1), 1)
         assert world.archive.stats("alice").index == "pgvector, behind"
         with pytest.raises(IndexUnavailableError):
             forget_user(chosen, world.user_id)
-        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-        wait_until(lambda: not follower.is_behind)
-        world.check(2)
+    wait_until(lambda: not follower.is_behind)
+    world.check(2)
     world.close()
+
+
+def test_a_migration_continues_after_the_database_went_away(database: str, postgres: str, tmp_path: Path) -> None:
+    folder = user_folder(tmp_path, "alice")
+    folder.mkdir(parents=True)
+    chosen = Settings(store=SMALL, index=IndexSettings(url=database))
+    with closing(Archive.open(folder, SMALL, "library")) as archive, archive.batch() as batch:
+        batch.set_stamp("model")
+        for number in range(1_200):
+            record = MemoryRecord(id=f"m{number}", text="x", source="user_input", kind="finding", timestamp=NOW)
+            batch.put(record, vector_of(number))
+    done = []
+    with ExitStack() as stack:
+
+        def take_away(_: str, count: int, total: int) -> None:
+            done.append((count, total))
+            if len(done) == 1:
+                stack.enter_context(away(database, postgres))
+
+        with pytest.raises(IndexUnavailableError):
+            list(migrate_folder(tmp_path, chosen, "pgvector", take_away))
+        with closing(Archive.open(folder, SMALL, "library")) as archive:
+            assert engine_of(archive.store) == "builtin"
+    (moved,) = migrate_folder(tmp_path, chosen, "pgvector", take_away)
+    assert (moved.engine, moved.memories, moved.left) == ("pgvector", 1_200, "")
+    assert done == [(500, 1_200), (1_000, 1_200), (1_200, 1_200)]
+    assert users_in_database(chosen.index) == ["alice"]
+    erase_user(tmp_path, chosen, "alice", NOW)
+    assert users_in_database(chosen.index) == []
+
+
+TEXTS = [
+    f"{subject} {verb} the {thing} of {place}"
+    for subject in ("Ann", "the deploy", "a test")
+    for verb in ("broke", "fixed", "measured")
+    for thing in ("cache", "parser", "queue")
+    for place in ("staging", "production")
+]
+QUERIES = ("which deploy fixed the parser?", "what did Ann measure")
+
+
+@outside
+def test_recall_answers_as_with_the_built_in_index(chosen: IndexSettings, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
+        answers = [list(answered(tmp_path / name, one)) for name, one in (("a", IndexSettings()), ("b", chosen))]
+    assert answers[0] == answers[1]
+
+
+def answered(folder: Path, chosen: IndexSettings) -> Iterator[Any]:
+    """Yield what a memory with this index answers, before and after memories are erased."""
+    with Memory.open(
+        folder, embedder=MadeVectors(), settings=Settings(index=chosen, store=SMALL), user_id="u"
+    ) as memory:
+        for number, text in enumerate(TEXTS):
+            memory.remember(text, id=f"m{number}", session_id=f"s{number % 3}", tags=[f"t{number % 4}"], timestamp=NOW)
+        for _ in range(2):
+            for query in QUERIES:
+                for mode in MODES:
+                    for filter in ({}, {"session_id": "s1"}, {"tags": ["t2"]}, {"min_score": 0.3}):
+                        found = memory.recall(query, 5, filter, mode, min_relevance=0.0)
+                        assert found.degraded == ()
+                        yield query, mode, filter, [(one.record.id, round(one.sona_score, 3)) for one in found.memories]
+            assert memory.erasure.erase(filter={"tags": ["t2"]}).complete
+        assert memory.stats().index == ("exact" if chosen.engine == "builtin" else f"{chosen.engine}, exact")
+
+
+def test_recall_answers_by_words_while_the_index_is_away(database: str, postgres: str, tmp_path: Path) -> None:
+    chosen = Settings(index=IndexSettings(engine="pgvector", url=database), store=SMALL)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Memory.open(tmp_path / "u", embedder=MadeVectors(), settings=chosen) as memory,
+    ):
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
+        first = memory.remember("Staging needs the VPN")
+        for text in TEXTS:
+            memory.remember(text)
+        assert memory.recall("staging needs a VPN", min_relevance=0.0).degraded == ()
+        with away(database, postgres):
+            for mode in MODES:
+                found = memory.recall("staging needs a VPN", 5, mode=mode, min_relevance=0.0)
+                assert found.memories[0].record.id == first.id
+                assert found.degraded == (() if mode == "lexical" else ("index_unavailable",))
+            memory.remember("Production needs no VPN")
+            assert memory.stats().memories == len(TEXTS) + 2
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
@@ -436,6 +523,19 @@ for engine in ("sqlite-vec", "pgvector", "lancedb"):
         "[]",
         *(f"IndexUnusableError pip install 'memory-agent[{engine}]'" for engine in ENGINES),
     ]
+
+
+@contextmanager
+def away(database: str, postgres: str) -> Iterator[None]:
+    """Close all connections to a database, and refuse new ones, inside the block."""
+    name = urlsplit(database).path[1:]
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        try:
+            yield
+        finally:
+            connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
 def disconnect_others(connection: psycopg.Connection[Any]) -> None:

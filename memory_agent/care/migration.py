@@ -1,0 +1,183 @@
+"""Move users' vectors to another index, without a daemon: fill it, verify it, and only then switch to it.
+
+The records do not change, and the former index answers until the new one is verified. A killed migration continues
+where it stopped: the new index stores the last row that it received. The switch is one value in the user's records.
+
+n = number of memories, q = number of queries, k = number of neighbours, d = dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.archiving import fetch_home
+from memory_agent.care.checkup import OnMissingKey
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    IndexUnavailableError,
+    IndexUnusableError,
+)
+from memory_agent.indexes import IndexOf, VectorIndex, forget_user, open_index
+from memory_agent.layout import Layout
+from memory_agent.records.embedded import Embedding
+from memory_agent.settings import Settings
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.environment import UserKey, has_records, open_user_key
+from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.index_follower import IndexFollower, engine_of, name_engine, of_store
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.store import Store
+from relay.disk import Report
+
+_SAMPLE, _NEIGHBOURS = 20, 10
+_LEAST_FOUND = 0.9
+"""Smallest share of the exact nearest memories of the sample that the new index must find."""
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """One user's vectors after a migration. `found` is the share of the sample's exact neighbours that it finds.
+
+    `left` describes what remains in the former index, or is "".
+    """
+
+    user_id: str
+    former: str
+    engine: str
+    memories: int
+    found: float
+    left: str = ""
+
+
+def migrate_folder(
+    data_dir: Path,
+    settings: Settings,
+    engine: str,
+    report: Report,
+    user_id: str | None = None,
+    on_missing_key: OnMissingKey | None = None,
+) -> Iterator[Migrated]:
+    """Move the vectors of all users, or of one, to `engine`, one after the other; repeat the call after an error.
+
+    A user whose key is missing is reported to `on_missing_key` and skipped; if it is None,
+    `EncryptionKeyMissingError` is raised. Raises `DaemonRunningError`, `IndexUnavailableError`, `IndexUnusableError`,
+    `SettingsError` and `StoreError`.
+    """
+    with Layout(data_dir).hold():
+        for one in list(known_users(data_dir)) if user_id is None else [user_id]:
+            fetch_home(data_dir, settings, one)
+            folder = user_folder(data_dir, one)
+            if not has_records(folder):
+                continue
+            try:
+                key = open_user_key(settings.encryption, data_dir, one)
+                yield migrate_user(folder, one, settings, engine, report, key)
+            except EncryptionKeyMissingError as error:
+                if on_missing_key is None:
+                    raise
+                on_missing_key(error)
+
+
+def migrate_user(
+    folder: Path, user_id: str, settings: Settings, engine: str, report: Report, key: UserKey | None = None
+) -> Migrated:
+    """Fill, verify and switch to the index `engine` of one user, and remove the former index. Idempotent.
+
+    Raises the same errors as `migrate_folder`; until the switch, the former index remains in use.
+    """
+    found = 1.0
+    with closing(Store.open(folder, settings.store, "library", key)) as store:
+        of, former = of_store(IndexOf(settings.index, user_id, folder), store), engine_of(store)
+        if engine != "builtin":
+            with closing(IndexFollower(store, open_index(engine, of))) as follower:
+                follower.fill(partial(report, user_id))
+                found = _verified(follower.index, store)
+        name_engine(store, engine)
+        left = _clear(former, engine, of)
+        memories = store.counts().memories
+    with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
+        archive.settled_view()  # the columns of the built-in index contain vectors, those of others do not
+    return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
+
+
+def verified(index: VectorIndex, snapshot: Snapshot) -> float:
+    """Return the share of the exact nearest memories, for a sample of stored vectors, that an index finds.
+
+    Raises `IndexUnusableError` if it is too small, or if the index contains another number of memories.
+    """
+    expected, counted = snapshot.counts().vectors, index.count()
+    if counted != expected:
+        raise _refused(index, f"it contains {counted} of {expected} memories with a vector")
+    if not expected:
+        return 1.0
+    queries = _sample(snapshot, expected)
+    nearest = _nearest(snapshot, queries)
+    shares = []
+    for query, exact in zip(queries, nearest, strict=True):
+        rows = list(dict.fromkeys(index.search(query, 4 * _NEIGHBOURS).rows.tolist()))[:_NEIGHBOURS]
+        shares.append(len(set(rows) & set(exact)) / len(exact))
+    found = float(np.mean(shares))
+    if found < _LEAST_FOUND:
+        raise _refused(index, f"it finds only {found:.0%} of the nearest memories of a sample")
+    return found
+
+
+def _verified(index: VectorIndex, store: Store) -> float:
+    """Like `verified`, but remove an index that fails, so that the next migration fills it again."""
+    try:
+        with store.snapshot() as snapshot:
+            return verified(index, snapshot)
+    except IndexUnusableError:
+        index.clear()
+        raise
+
+
+def _refused(index: VectorIndex, reason: str) -> IndexUnusableError:
+    return IndexUnusableError(index.name, reason, "nothing was switched; repeat the migration, or choose another index")
+
+
+def _sample(snapshot: Snapshot, count: int) -> Embedding:
+    """Return the vectors (q, d) of memories spread evenly over the store."""
+    chosen = set(np.linspace(0, count - 1, min(_SAMPLE, count)).round().astype(int).tolist())
+    found, seen = [], 0
+    for _, vectors in snapshot.scan_vectors():
+        found += [vectors[place - seen] for place in sorted(chosen) if seen <= place < seen + len(vectors)]
+        seen += len(vectors)
+    return np.stack(found)
+
+
+def _nearest(snapshot: Snapshot, queries: Embedding) -> list[list[int]]:
+    """Return the rows of the k memories nearest to each query, by their best passages."""
+    rows: list[int] = []
+    parts: list[npt.NDArray[np.float32]] = []
+    for some, vectors in snapshot.scan_vectors():
+        cosines = queries @ vectors.T
+        for place, row in enumerate(some.tolist()):
+            further = snapshot.passages(row)
+            if further is not None:
+                cosines[:, place] = np.maximum(cosines[:, place], (queries @ further[1].T).max(axis=1))
+        rows += some.tolist()
+        parts.append(cosines)
+    order = np.argsort(-np.concatenate(parts, axis=1), axis=1, kind="stable")[:, :_NEIGHBOURS]
+    return [[rows[place] for place in places] for places in order.tolist()]
+
+
+def _clear(former: str, engine: str, of: IndexOf) -> str:
+    """Remove a user's former index; if that fails, return what remains."""
+    try:
+        if former in ("sqlite-vec", "lancedb") and former != engine:
+            with closing(open_index(former, of)) as index:
+                index.clear()
+        if engine != "pgvector":
+            forget_user(of.settings, of.user_id)
+    except (IndexUnavailableError, IndexUnusableError) as error:
+        return f"vectors of {of.user_id} may remain in another index ({error}); then repeat the command"
+    if former == "pgvector" != engine and not of.settings.url:
+        return f"the vectors of {of.user_id} remain in pgvector; set index.url and repeat the command"
+    return ""
