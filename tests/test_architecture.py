@@ -33,6 +33,11 @@ ENGINES = frozenset(
         "uvicorn",
         "fsspec",
         "httpx2",
+        "sqlcipher3",
+        "sqlite_vec",
+        "psycopg",
+        "lancedb",
+        "pyarrow",
     }
 )
 FACES_OF_RELAY = frozenset(

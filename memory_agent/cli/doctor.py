@@ -35,13 +35,14 @@ from memory_agent.embedders.providers import ProviderEmbedder
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
+from memory_agent.indexes import IndexOf, open_index, users_in_database
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.model_apis import is_loopback
 from memory_agent.rerankers import SERVERS, Judge, Snippet, endpoint_of
 from memory_agent.settings import EmbedderSettings, RemoteEmbedder, Settings
 from memory_agent.signals import SignalTable
-from memory_agent.storage.folders import user_folder
+from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import CURVE, EncryptionSettings, RelayError, table_problem
@@ -249,6 +250,24 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
     return Finding("ok", f"on: {len(states)} stores, keys in {keys.folder}")
 
 
+def check_index(settings: Settings, layout: Layout) -> Finding:
+    """Check that the index of new users can be opened, and that a shared database contains only users who exist."""
+    chosen = settings.index
+    secret = bytes(32) if settings.encryption.keys_folder else None
+    if chosen.engine != "builtin":
+        with tempfile.TemporaryDirectory(prefix="memory-doctor-") as folder:
+            index = open_index(chosen.engine, IndexOf(chosen, DEFAULT_USER, Path(folder), secret))
+            with closing(index):
+                index.count()
+    strangers = sorted({*users_in_database(chosen)} - {*known_users(layout.data_dir)})
+    if strangers:
+        advice = (
+            "erase them: memory-agent forget --user ID --user-all; or give each data folder its own database_schema"
+        )
+        return Finding("warning", f"the database contains users without a store here: {', '.join(strangers)}", advice)
+    return Finding("ok", f"{chosen.engine}{' and the database of index.url' if chosen.url else ''}")
+
+
 def check_tables(settings: Settings, _layout: Layout) -> Finding:
     """Check that the signal and trigger tables are valid, and that the followed event tables can be read."""
     SignalTable.load(settings.ingest.signals)
@@ -323,6 +342,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("judge", check_judge, "correct the setting in the message"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "check encryption.keys_folder, and run memory-agent encryption status"),
+    ("index", check_index, "correct the table [index] in the settings, and see that the database runs"),
     ("tables", check_tables, "correct the file or the setting that names it"),
     ("disk", check_disk, "choose another folder with --data-dir"),
     ("sockets", check_sockets, "choose another port, stop the process that uses it, or choose a shorter --data-dir"),

@@ -89,7 +89,8 @@ class VectorIndex(Protocol):
     """One user's vectors in one engine. Calls of several threads are serialised by the implementation.
 
     Every method raises `IndexUnavailableError` if the engine does not answer, and `IndexUnusableError` if it refuses:
-    another schema version, a read-only database, a missing permission.
+    another schema version, a read-only database, a missing permission. A damaged file, or one with another key, raises
+    `IndexDamagedError`; `clear` then makes the index empty.
     """
 
     name: str

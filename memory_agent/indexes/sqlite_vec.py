@@ -20,7 +20,7 @@ import numpy as np
 import sqlite_vec
 from sqlcipher3 import dbapi2 as sqlite
 
-from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError
+from memory_agent.errors import IndexDamagedError, IndexUnavailableError, IndexUnusableError, InvalidInputError
 from memory_agent.indexes.contract import (
     COLUMNS,
     EVERYTHING,
@@ -193,8 +193,7 @@ class SqliteVecIndex:
                 raise IndexUnavailableError(_NAME, reason) from error
             if "readonly" in reason:
                 raise IndexUnusableError(_NAME, f"{FILE} is read-only", f"make {self._path} writable") from error
-            advice = f"remove {self._path}, and it is filled again from the records"
-            raise IndexUnusableError(_NAME, reason, advice) from error
+            raise IndexDamagedError(f"{FILE}: {reason}") from error
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:

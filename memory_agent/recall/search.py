@@ -36,7 +36,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.embedders import LazyEmbedder, comparable
-from memory_agent.errors import IndexUnavailableError, IndexUnusableError
+from memory_agent.errors import IndexDamagedError, IndexUnavailableError, IndexUnusableError
 from memory_agent.indexes import COLUMNS, EVERYTHING, Where
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.query_vector import AskedVector, QueryVector, QueryVectors
@@ -223,7 +223,7 @@ def scanned(
     """
     try:
         return view.vectors.scan(vector.raw, limit, mask, _where(filter))
-    except (IndexUnavailableError, IndexUnusableError):
+    except (IndexDamagedError, IndexUnavailableError, IndexUnusableError):
         deadline.degrade("index_unavailable")
         return None
 

@@ -7,6 +7,7 @@ the store itself is an error. All functions are idempotent.
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -160,8 +161,9 @@ def remove_files(folder: Path) -> None:
     """Remove all derived files from a user's folder, including those set aside. None may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
-    for path in derived_files(folder):
+    for path in (*derived_files(folder), *folder.glob("index.sqlite*")):
         path.unlink(missing_ok=True)
+    shutil.rmtree(folder / "index.lance", ignore_errors=True)
 
 
 def remove_obsolete(folder: Path) -> None:

@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from memory_agent.errors import IndexUnavailableError, IndexUnusableError, MemoryAgentError
+from memory_agent.errors import IndexDamagedError, IndexUnavailableError, InvalidInputError, MemoryAgentError
 from memory_agent.indexes import EVERYTHING, Entry, Hits, IndexOf, Position, VectorIndex, Where, open_index
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
@@ -97,7 +97,7 @@ class IndexFollower:
         try:
             return self.index.search(query, limit, where)
         except MemoryAgentError as error:
-            if isinstance(error, IndexUnavailableError | IndexUnusableError):
+            if not isinstance(error, InvalidInputError):
                 self._fail(error)
                 self._try_again()
             raise
@@ -134,7 +134,12 @@ class IndexFollower:
     def _bring_up(self, report: Report | None = None) -> None:
         with self._writing:
             while not self._closing.is_set():
-                if not self._apply():
+                try:
+                    is_complete = self._apply()
+                except IndexDamagedError:
+                    self.index.clear()
+                    is_complete = False
+                if not is_complete:
                     self._fill(report)
                     continue
                 self.is_behind, self.failure = False, None

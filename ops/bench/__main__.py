@@ -31,6 +31,7 @@ from ops.bench import (
     hook,
     hosts,
     http,
+    indexes,
     ingest,
     ingesting,
     journal,
@@ -74,7 +75,7 @@ _ON_GROWN = {
     "filters": filters.measure,
     "shared": shared.measure,
 }
-PARTS = ("embedding", "providers", "journal", "ingest", "nodes", *_ON_STORE, *_ON_GROWN)
+PARTS = ("embedding", "providers", "journal", "ingest", "nodes", "indexes", *_ON_STORE, *_ON_GROWN)
 
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
@@ -127,6 +128,7 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
         "journal": journal.measure,
         "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
         "nodes": lambda: nodes.measure(nodes.QUICK_AWAKE) if options.quick else nodes.measure(),
+        "indexes": lambda: indexes.measure(indexes.QUICK_SIZES if options.quick else indexes.SIZES),
     }
     parts: dict[str, Any] = {}
 

@@ -40,6 +40,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "light": light_rows,
         "storage": storage_rows,
         "filters": filters_rows,
+        "indexes": indexes_rows,
         "shared": shared_rows,
         "learning": learning_rows,
         "triggers": triggers_rows,
@@ -330,6 +331,15 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
         )
         yield Row(f"{what}, vector recall@10", f"{one['recall']:g}", "brute force", f"{target:g}",
                   one["recall"] >= target)  # fmt: skip
+
+
+def indexes_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the search times and the recall@10 of each index of vectors."""
+    for size, engines in figures.items():
+        for name, one in engines.items():
+            what, built_in = f"index {name}, {int(size):,} memories", engines["builtin"]
+            yield Row(f"{what}, search", f"{one['p50_ms']:g} ms", f"{built_in['p50_ms']:g} ms built in")
+            yield Row(f"{what}, recall@10", f"{one['recall']:g}", "brute force", "0.95", one["recall"] >= 0.95)
 
 
 def shared_rows(figures: Figures) -> Iterator[Row]:

@@ -27,6 +27,7 @@ from ops.bench import (
     filters,
     hook,
     http,
+    indexes,
     ingesting,
     light,
     mcp,
@@ -431,6 +432,17 @@ def test_measuring_hosts_makes_rows() -> None:
         name in rows["recall through RPC, processor time in embeddings"].baseline for name in ("client", "hosts")
     )
     assert rows["hosts, recalls with two versus one"].reached is not None
+
+
+def test_indexes_are_compared_in_rows_and_on_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "PACKAGES", {name: indexes.PACKAGES[name] for name in ("builtin", "sqlite-vec")})
+    figures = indexes.measure((100,))
+    rows = {row.figure: row for row in all_rows({"indexes": figures})}
+    assert rows["index sqlite-vec, 100 memories, recall@10"].reached
+    assert "ms built in" in rows["index sqlite-vec, 100 memories, search"].baseline
+    page = indexes.page(figures, NOW)
+    assert "| 100 | sqlite-vec, exact |" in page
+    assert all(f"- **{name}**: " in page for name in ("builtin", "sqlite-vec", "pgvector", "lancedb"))
 
 
 @pytest.mark.slow

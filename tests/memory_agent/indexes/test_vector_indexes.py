@@ -6,6 +6,7 @@ The model is a dictionary; the index is used as recall uses it, through the stor
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,14 @@ from made_vectors import MadeVectors
 from sqlcipher3 import dbapi2 as sqlite
 
 from memory_agent.care import erase_user, migrate_folder
-from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError, SettingsError
+from memory_agent.cli.doctor import check_index
+from memory_agent.errors import (
+    IndexDamagedError,
+    IndexUnavailableError,
+    IndexUnusableError,
+    InvalidInputError,
+    SettingsError,
+)
 from memory_agent.indexes import (
     COLUMNS,
     Entry,
@@ -40,10 +48,11 @@ from memory_agent.indexes import (
     open_index,
     users_in_database,
 )
+from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode
-from memory_agent.settings import IndexSettings, Settings, StoreSettings
+from memory_agent.settings import IndexSettings, Settings, StoreSettings, load_settings
 from memory_agent.storage import indexed_vectors
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
@@ -495,8 +504,47 @@ def test_an_encrypted_file_cannot_be_read_without_its_key(tmp_path: Path) -> Non
     assert b"secret session" not in content
     assert b"SQLite format" not in content
     for secret in (None, b"x" * 32):
-        with opened(chosen, tmp_path / "alice", secret=secret) as index, pytest.raises(IndexUnusableError):
+        with opened(chosen, tmp_path / "alice", secret=secret) as index, pytest.raises(IndexDamagedError):
             index.count()
+
+
+def test_a_damaged_file_is_replaced_and_filled_again(tmp_path: Path) -> None:
+    world = World(tmp_path, IndexSettings(engine="sqlite-vec"))
+    world.put(1, "a", [1])
+    world.archive.close()
+    (world.folder / "index.sqlite").write_bytes(b"not a database" * 1_000)
+    world.archive = world._open()
+    world.check(1)
+    world.close()
+
+
+def test_the_examples_of_the_reference_work(database: str, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "ops" / "REFERENCE.md").read_text(encoding="utf-8")
+    section = page.partition("## Vectors in another index")[2].partition("\n## ")[0]
+    examples = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    assert len(examples) == len(ENGINES)
+    for text, engine in zip(examples, ENGINES, strict=True):
+        file = tmp_path / f"{engine}.toml"
+        file.write_text(text)
+        overrides = {"index.url": database} if engine == "pgvector" else {}
+        chosen = load_settings(file, {}, overrides)
+        assert chosen.index.engine == engine
+        if importlib.util.find_spec(PARTS[engine]) is not None:
+            with Memory.open(tmp_path / engine, embedder=MadeVectors(), settings=chosen) as memory:
+                memory.remember("Staging needs the VPN")
+                assert memory.recall("staging VPN", min_relevance=0.0).memories
+                assert memory.stats().index == f"{engine}, exact"
+
+
+def test_doctor_names_users_that_were_left_behind(database: str, tmp_path: Path) -> None:
+    chosen = Settings(index=IndexSettings(engine="pgvector", url=database))
+    layout = Layout(tmp_path)
+    assert check_index(chosen, layout).state == "ok"
+    with opened(chosen.index, tmp_path / "x", "bob") as index:
+        index.begin(position())
+    found = check_index(chosen, layout)
+    assert (found.state, found.detail.rpartition(": ")[2]) == ("warning", "bob")
+    assert "forget --user ID --user-all" in found.advice
 
 
 def test_no_engine_is_imported_until_it_is_asked_for(tmp_path: Path) -> None:
