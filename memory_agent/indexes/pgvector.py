@@ -4,8 +4,9 @@ A table for each user, rather than one for all: a forgotten condition cannot sho
 (HNSW) of a user contains only that user's vectors, users may have different models, and erasing a user drops the table.
 The table `users` has each user's id, position and table. Vectors are `halfvec`, the float16 of the records.
 
-Filters are SQL conditions. A graph that finds too few passages for a filter (`hnsw.iterative_scan` gives up after
-`hnsw.max_scan_tuples`) is searched again without the graph, exactly.
+Filters are SQL conditions. If few passages pass one, they are compared exactly, without the graph: a graph of 100,000
+takes 226 ms for a filter that leaves 5,000. A graph that finds too few passages (`hnsw.iterative_scan` gives up after
+`hnsw.max_scan_tuples`) is searched again without it.
 
 d = dimensions.
 """
@@ -54,6 +55,7 @@ _USERS = (
     "CREATE TABLE IF NOT EXISTS {users} (user_id text PRIMARY KEY, vectors text NOT NULL, position bytea NOT NULL, "
     "version int NOT NULL)"
 )
+_WITHOUT_GRAPH = "SET LOCAL enable_indexscan = off"  # other indexes are still used, by bitmap scans
 _AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
 
 _positions = msgspec.msgpack.Decoder(Position)
@@ -129,9 +131,11 @@ class PgvectorIndex:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
             check_width(vector, self._position.ndim)
             parameters = (_text(vector), *values, limit)
+            if self.is_approximate and values and self._are_few(connection, condition, values):
+                connection.execute(_WITHOUT_GRAPH)
             found = connection.execute(query, parameters).fetchall()
-            if len(found) < limit and self.is_approximate:
-                connection.execute("SET LOCAL enable_indexscan = off")
+            if self.is_approximate and len(found) < limit:
+                connection.execute(_WITHOUT_GRAPH)
                 found = connection.execute(query, parameters).fetchall()
         rows = np.array([row for row, _ in found], dtype=np.int64)
         return Hits(rows, 1 - np.array([distance for _, distance in found], dtype=np.float32))
@@ -185,6 +189,12 @@ class PgvectorIndex:
         name = f"{self._settings.database_schema}.{_table_of(self._user_id)}_graph"
         query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
         return connection.execute(query, (name,)).fetchone() == (True,)
+
+    def _are_few(self, connection: psycopg.Connection[Any], condition: str, values: list[Any]) -> bool:
+        """Whether so few passages pass a filter that comparing all of them is faster than the graph."""
+        most = self._settings.hnsw_from
+        query = self._sql(f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {condition} LIMIT {most}) AS passing")
+        return connection.execute(query, values).fetchone() != (most,)
 
     def _count_passages(self, connection: psycopg.Connection[Any]) -> None:
         found = connection.execute(self._sql("SELECT count(*) FROM {table}")).fetchone()

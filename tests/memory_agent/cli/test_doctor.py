@@ -39,6 +39,7 @@ NAMES = [
     "judge",
     "folders",
     "encryption",
+    "index",
     "tables",
     "disk",
     "sockets",

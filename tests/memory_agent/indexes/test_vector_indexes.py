@@ -291,7 +291,7 @@ def test_another_model_empties_the_index_and_fills_it_again(chosen: IndexSetting
     world.close()
 
 
-def test_a_graph_that_finds_too_few_for_a_filter_is_searched_without_it(database: str, tmp_path: Path) -> None:
+def test_what_a_graph_does_not_find_is_searched_without_it(database: str, tmp_path: Path) -> None:
     chosen = IndexSettings(engine="pgvector", url=f"{database}&options=-chnsw.max_scan_tuples%3D1", hnsw_from=1_000)
     vectors = np.random.default_rng(1).normal(size=(2_000, NDIM)).astype(np.float32)
     with opened(chosen, tmp_path / "alice") as index:
