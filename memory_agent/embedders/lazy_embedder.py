@@ -63,16 +63,23 @@ def open_embedder(settings: AnyEmbedder, *, cache: Path | None = None, package: 
 class LazyEmbedder:
     """The caller's embedder, or one that the first `get` opens. Thread-safe."""
 
-    def __init__(self, embedder: Embedder | None, settings: AnyEmbedder, former: AnyEmbedder | None = None) -> None:
-        """Use `embedder`, which the caller closes, or open one with `settings` on first use.
+    def __init__(
+        self,
+        embedder: Embedder | None,
+        settings: AnyEmbedder,
+        former: AnyEmbedder | None = None,
+        *,
+        is_own: bool = False,
+    ) -> None:
+        """Use `embedder`, which the caller closes unless `is_own`, or open one with `settings` on first use.
 
         `former` is the embedder before it, whose vectors may still be stored. The client of an embedder process uses
         that process's own.
         """
-        self.former = None if former is None else LazyEmbedder(_former_of(embedder), former)
+        self.former = None if former is None else LazyEmbedder(_former_of(embedder), former, is_own=True)
         """The embedder of the vectors that this one has not replaced yet, for queries."""
         self._settings = settings
-        self._given = embedder is not None
+        self._given = embedder is not None and not is_own
         self._embedder = None if embedder is None else _adapted(embedder)
         self._failure: ModelError | None = None
         self._failed_at_s = 0.0
@@ -131,7 +138,6 @@ class LazyEmbedder:
         if self._embedder is not None and not self._given:
             self._embedder.close()
         if self.former is not None:
-            self.former._given = False  # made here
             self.former.close()
 
     def _start(self) -> threading.Thread | None:
