@@ -67,6 +67,7 @@ from memory_agent.storage.snapshot import (
     EVENTS,
     IDS,
     META,
+    NEXT,
     PASSAGES,
     PENDING,
     RECALL_INDEX,
@@ -291,7 +292,8 @@ class RecordsCheckup(Checkup):
             self._vectors,
             self._passages,
             self._word_bits,
-            self._usage,
+            partial(self._checksummed, USAGE),
+            partial(self._checksummed, NEXT),
             self._pending,
             self._ids,
             self._events,
@@ -356,13 +358,13 @@ class RecordsCheckup(Checkup):
             except StoreDamagedError:
                 self.findings.add(WORD_BITS, UNREADABLE)
 
-    def _usage(self) -> None:
-        for row, value in self._rows(USAGE):
-            self._require_record(USAGE, row)
+    def _checksummed(self, database: str) -> None:
+        for row, value in self._rows(database):
+            self._require_record(database, row)
             try:
-                without_checksum(row, value, USAGE)
+                without_checksum(row, value, database)
             except StoreDamagedError:
-                self.findings.add(USAGE, UNREADABLE)
+                self.findings.add(database, UNREADABLE)
 
     def _pending(self) -> None:
         for row, _ in self._rows(PENDING):

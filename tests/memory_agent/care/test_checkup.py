@@ -94,6 +94,7 @@ _PLANTED = {
     "records": b"\x00" * 8,
     "vectors": b"\x00" * 8,
     "usage": b"\x00" * 8,
+    "next_vectors": b"\x00" * 8,
     "changes": b"\x00" * 8,
     "ids": b"\x00" * 8,
     "events": b"\x00" * 8,
