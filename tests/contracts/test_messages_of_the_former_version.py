@@ -112,6 +112,7 @@ ADDED = {
     "failed_steps",
     "judge",
     "judgement",
+    "provider",
     "is_cancelled",
     "conclusions",
     "shared",
