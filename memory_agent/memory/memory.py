@@ -276,9 +276,8 @@ class Memory:
         with self._call():
             self._vectors.check_query(asked)
             result = self._pipeline.answer(asked, moment, self.shared.begin_search)
-        log.info(
+        self._log(
             "recall.answered",
-            user_id=self.user_id,
             mode=asked.mode,
             memories=len(result.memories),
             degraded=result.degraded,
@@ -566,9 +565,8 @@ class Memory:
         with self._call():
             report = self._intake.ingest(arrivals, ahead=ahead, is_awaited=is_awaited)
             self._learner.follow()
-        log.info(
+        self._log(
             "ingest.committed",
-            user_id=self.user_id,
             events=len(arrivals),
             kept=report.kept,
             duplicates=report.duplicates,
@@ -598,3 +596,6 @@ class Memory:
         if size > most:
             raise EventTooLargeError("event", f"must have at most {most} bytes, not {size}")
         return self._masker.event(checked)
+
+    def _log(self, event: str, **fields: Any) -> None:
+        log.info(event, user_id=self.user_id, **fields)
