@@ -592,9 +592,8 @@ class Memory:
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
         fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
         checked = event_from_mapping(fields, self._event_limits, now)
-        size, most = len(encode_event(checked)), self._event_limits.max_bytes
-        if size > most:
-            raise EventTooLargeError("event", f"must have at most {most} bytes, not {size}")
+        if (size := len(encode_event(checked))) > self._event_limits.max_bytes:
+            raise EventTooLargeError("event", f"must have at most {self._event_limits.max_bytes} bytes, not {size}")
         return self._masker.event(checked)
 
     def _log(self, event: str, **fields: Any) -> None:

@@ -36,7 +36,7 @@ def make_next_version(folder: Path) -> tuple[str, ...]:
     """Write the packages of the next version; return the words that run a command with them."""
     for package in ("memory_agent", "relay", "sona"):
         shutil.copytree(ROOT / package, folder / package)
-    settings = folder / "memory_agent" / "settings.py"
+    settings = folder / "memory_agent" / "settings" / "tables.py"
     text = settings.read_text(encoding="utf-8")
     added = text.replace(
         '    listen: str = ""\n    clock_tolerance_s', '    listen: str = ""\n    next: int = 0\n    clock_tolerance_s'

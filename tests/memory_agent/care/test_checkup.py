@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from care_samples import GRAPH
 
-from memory_agent.care import PartReport, check_user, checkup
+from memory_agent.care import PartReport, check_user, derived_checkup
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records.memories import MemoryRecord
@@ -56,7 +56,7 @@ def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path
 def test_columns_that_are_saved_while_they_are_checked_are_no_finding(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = checkup._columns
+    read = derived_checkup._columns
     saves = [_SAVING]
 
     def overtaken(*arguments: Any) -> object:
@@ -65,7 +65,7 @@ def test_columns_that_are_saved_while_they_are_checked_are_no_finding(
             subprocess.run([sys.executable, "-c", saves.pop(), str(filled)], check=True)
         return columns
 
-    monkeypatch.setattr(checkup, "_columns", overtaken)
+    monkeypatch.setattr(derived_checkup, "_columns", overtaken)
     assert check(filled).findings == ()
     assert not saves
 

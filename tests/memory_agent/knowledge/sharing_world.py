@@ -23,11 +23,11 @@ from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
 from memory_agent.records.shared_content import digest_of
 from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, Rights, SearchItems
-from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
+from memory_agent.settings import Settings, SharedSettings
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import Snapshot
-from relay import SHARED_USER, BusSettings, JournalSettings
+from relay import SHARED_USER, BusSettings, EncryptionSettings, JournalSettings
 from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000)

@@ -23,7 +23,7 @@ from memory_agent.erasure.request import Selection
 from memory_agent.knowledge import publish_log
 from memory_agent.records.shared import GlobalRecord, SharedChange
 from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog
-from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
+from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import (
     SHARED_USER,
@@ -31,6 +31,7 @@ from relay import (
     Broker,
     BrokerSettings,
     BusSettings,
+    EncryptionSettings,
     EventLimits,
     Identity,
     Journal,

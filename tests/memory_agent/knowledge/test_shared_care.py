@@ -36,9 +36,9 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, place_of
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import Caller, ForgetUser
-from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
+from memory_agent.settings import RetentionRule, RetentionSettings, Settings
 from memory_agent.storage.batch import Batch
-from relay import SHARED_USER
+from relay import SHARED_USER, EncryptionSettings
 
 QUESTION = "what does staging need?"
 KEPT = "Staging needs the VPN: connect to it before a deploy"

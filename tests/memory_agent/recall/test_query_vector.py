@@ -12,7 +12,8 @@ from provider_server import Provider, Request, answer, embeds, serving, texts_of
 
 from memory_agent import Memory
 from memory_agent.embedders import comparable
-from memory_agent.settings import EncryptionSettings, OllamaEmbedder, Settings
+from memory_agent.settings import OllamaEmbedder, Settings
+from relay import EncryptionSettings
 
 NDIM = {"a": 16, "b": 24}
 COUNT = 30

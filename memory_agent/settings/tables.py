@@ -1,26 +1,16 @@
-"""All settings: one struct with bounds per part, read from defaults, then TOML, environment variables and flags.
+"""The settings as structs, one for each table of the TOML file, with their defaults and bounds.
 
-Settings are read once, in an entry point, and each part receives only its own struct. An unknown name or an
-out-of-range value raises an error that names the setting. Sizes are in bytes; durations are in seconds or milliseconds,
-according to the field's suffix.
+Sizes are in bytes; durations are in seconds or milliseconds, according to the field's suffix.
 """
 
 from __future__ import annotations
 
-import copy
-import os
-import re
-import tomllib
-import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from memory_agent.errors import SettingsError
 from memory_agent.records.memories import Dates, Kind, Mode, Source
-from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings, read_toml, setting_at_fault
+from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
 from relay.log import Level
 
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -453,161 +443,3 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
     relay = {table: given.pop(name) for name, table in _OF_RELAY.items() if name in given}
     tables = {name.removesuffix("_settings"): table for name, table in given.items()}
     return msgspec.structs.replace(settings, relay=msgspec.structs.replace(settings.relay, **relay), **tables)
-
-
-ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
-RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
-"""Maps former names, which are still accepted with a warning, to present names."""
-REMOVED = {
-    "recall.centering": "queries are no longer centred, because this helped on no data set",
-    "recall.diversity": "answers are no longer diversified, because this helped on no data set",
-    "learning.implicit": "quality is no longer inferred from events after a run, because this did not help answers",
-}
-"""Maps settings without effect to the reason. They are ignored, with a warning."""
-
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
-_EMBEDDER_TABLES = ("embedder", "former_embedder")
-_LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
-_NOT_SETTINGS = frozenset(
-    {"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN", "MEMORY_AGENT_KEY_FILE"}
-)
-
-
-def load_settings(
-    file: Path | None = None,
-    environment: Mapping[str, str] = os.environ,
-    overrides: Mapping[str, Any] | None = None,
-    warn: Callable[[str], None] | None = None,
-) -> Settings:
-    """Return the defaults, overridden by `file`, then by the environment, then by `overrides`.
-
-    A variable is named `MEMORY_AGENT_` plus the path of the setting with `__` between its parts, as in
-    `MEMORY_AGENT_RECALL__MODE=vector`; an override has the key `recall.mode`. `warn` receives a message for each
-    setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning` is issued.
-    Raises `SettingsError`.
-
-    >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
-    >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
-    >>> settings.recall.mode, settings.recall.deadline_ms, settings.recall.candidates
-    ('vector', 200.0, 30)
-    """
-    warned: list[str] = []
-    tree = read_toml(file, SettingsError) if file is not None else {}
-    rename_settings(tree, warned.append)
-    variables = [
-        (name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), read_value(text))
-        for name, text in environment.items()
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in _NOT_SETTINGS
-    ]
-    for layer in (variables, [(name.split("."), value) for name, value in (overrides or {}).items()]):
-        _lay_over(tree, layer, warned.append)
-    _leave_out_removed(tree, warned.append)
-    for table in _EMBEDDER_TABLES:
-        _settle_type(tree, table)
-    for message in dict.fromkeys(warned):
-        (warn or _warn)(message)
-    try:
-        return msgspec.convert(tree, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingsError(*setting_at_fault(error)) from error
-
-
-def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Callable[[str], None]) -> None:
-    """Apply a layer, which overrides the values of earlier layers, even those under a setting's former name."""
-    own: dict[str, Any] = {}
-    for path, value in layer:
-        _plant(own, path, copy.deepcopy(value))
-        _plant(tree, path, value)
-    rename_settings(own, lambda _: None)  # rejects both names in one layer
-    rename_settings(tree, warn, replaces=True)
-
-
-def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replaces: bool = False) -> None:
-    """Rename settings with former names to their present names, with a warning for each.
-
-    With `replaces`, the former name's value takes precedence; otherwise using both names raises `SettingsError`.
-    """
-    for former, present in RENAMED.items():
-        table, name = _table_of(tree, former)
-        if name not in table:
-            continue
-        present_table, present_name = _table_of(tree, present)
-        if present_name in present_table and not replaces:
-            raise SettingsError(former, f"is the former name of {present}, which is also set; remove one of them")
-        warn(f"setting {former} was renamed to {present}; the former name still works")
-        _plant(tree, present.split("."), table.pop(name))
-
-
-def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> None:
-    for setting, reason in REMOVED.items():
-        table, name = _table_of(tree, setting)
-        if name in table:
-            del table[name]
-            warn(f"setting {setting} was removed and has no effect ({reason}); remove it")
-
-
-def _settle_type(tree: dict[str, Any], table: str) -> None:
-    """Set the default type of an embedder. Raises `SettingsError` for a setting that contradicts the type."""
-    chosen = tree.get(table)
-    if not isinstance(chosen, dict):
-        return
-    kinds = {kind.__struct_config__.tag: set(kind.__struct_fields__) for kind in get_args(AnyEmbedder)}
-    own = kinds.get(chosen.setdefault("type", "local"), set())
-    for name in chosen.keys() - own - {"type"} if own else ():
-        others = [str(tag) for tag, fields in kinds.items() if name in fields]
-        if others:
-            reason = (
-                f'contradicts {table}.type = "{chosen["type"]}": only {", ".join(others)} has it; remove one of both'
-            )
-            raise SettingsError(f"{table}.{name}", reason)
-
-
-def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
-    """Return the table that contains a setting, or an empty table, and the setting's name in it."""
-    *tables, name = setting.split(".")
-    for table in tables:
-        branch = tree.get(table)
-        if not isinstance(branch, dict):
-            return {}, name
-        tree = branch
-    return tree, name
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, FutureWarning, stacklevel=3)  # shown by default, unlike DeprecationWarning
-
-
-def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
-    for name in path[:-1]:
-        branch = tree.setdefault(name, {})
-        if not isinstance(branch, dict):
-            raise SettingsError(".".join(path), f"{name} is a setting, not a table")
-        tree = branch
-    tree[path[-1]] = value
-
-
-def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value of a setting with each `${VARIABLE}` replaced. Raises `SettingsError` for an unknown variable.
-
-    >>> with_variables("index.url", "postgresql://app:${PASSWORD}@db/app", {"PASSWORD": "1234"})
-    'postgresql://app:1234@db/app'
-    """
-
-    def value_of(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise SettingsError(setting, f"names the environment variable {match[1]}, which is not set")
-        return environment[match[1]]
-
-    return _VARIABLE.sub(value_of, text)
-
-
-def read_value(text: str) -> Any:
-    """Parse a value written as text: lists, tables, numbers and booleans as TOML, anything else as plain text.
-
-    A number may begin with a decimal point, which TOML does not allow.
-    """
-    number = _LEADING_POINT.sub(r"\g<1>0.", text)
-    try:
-        return tomllib.loads(f"value = {number}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
