@@ -36,6 +36,7 @@ class S3Server:
         self._held: tuple[str, threading.Event] | None = None
         self._listings: dict[str, Any] = {}
         self._is_outdated = False
+        self._one_by_one = threading.Lock()
         self._thread.start()
         options = self.settings("").options
         S3FileSystem(**options, skip_instance_cache=True).mkdir(_BUCKET)
@@ -106,7 +107,8 @@ class S3Server:
         return self._listings[query]
 
     def _passed_on(self, environ: dict[str, Any]) -> tuple[bytes, str, Any]:
-        body, status, headers = run_wsgi_app(self._app, environ, buffered=True)
+        with self._one_by_one:  # moto decides and writes in two steps, which S3 does in one
+            body, status, headers = run_wsgi_app(self._app, environ, buffered=True)
         return b"".join(body), status, headers
 
 
