@@ -197,11 +197,6 @@ def sets_of_facts() -> Iterator[tuple[str, list[Asked], list[str]]]:
     every = [memory for fact in facts for memory, _ in fact.values()]
     for language in facts[0]:
         yield f"facts, {language}", [Asked(fact[language][1], fact[language][0]) for fact in facts], every
-    english = [fact["en"][0] for fact in facts]
-    for language in facts[0]:
-        if language != "en":
-            asked = [Asked(fact[language][1], fact["en"][0]) for fact in facts]
-            yield f"facts, {language} to en", asked, english
 
 
 class PackagedE5(Embedder):
