@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -92,6 +93,11 @@ def one_daemon(running_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in MEASURED_TOGETHER:
         monkeypatch.setattr(part, "temporary_daemon", lambda settings: nullcontext(running_daemon))
         monkeypatch.setattr(part, "_USER", part.__name__.rpartition(".")[2])
+
+
+def own_if_light(full_daemon: Path, settings: Settings) -> AbstractContextManager[Path]:
+    """Start a daemon of its own if the settings have no Ray."""
+    return temporary_daemon(settings) if settings.daemon.light else nullcontext(full_daemon)
 
 
 def fewer(monkeypatch: pytest.MonkeyPatch, part: ModuleType, **numbers: int) -> None:
@@ -332,11 +338,8 @@ def test_measuring_the_memory_of_each_process_makes_rows(
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_turn(settings: Settings) -> AbstractContextManager[Path]:
-        return temporary_daemon(settings) if settings.daemon.light else nullcontext(full_daemon)
-
     fewer(monkeypatch, light, recalls=5)
-    monkeypatch.setattr(light, "temporary_daemon", in_turn)
+    monkeypatch.setattr(light, "temporary_daemon", partial(own_if_light, full_daemon))
     monkeypatch.setattr(light, "_USER", "light")
     monkeypatch.setattr(light, "_IDLE_S", 0.1)
     monkeypatch.setattr(light, "_STARTS", {True: 1, False: 1})
@@ -350,9 +353,15 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_machines_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_machines_makes_rows(full_daemon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures the same two machines in both parts, and `full_daemon` as the single one: each Ray takes 3 to 8 s."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
-    rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}
+    with nodes._daemon(archive=True) as cluster, nodes._node(*cluster, None) as node:
+        single = full_daemon, tmp_path
+        monkeypatch.setattr(nodes, "temporary_daemon", partial(own_if_light, full_daemon))
+        monkeypatch.setattr(nodes, "_daemon", lambda archive: nullcontext(cluster if archive else single))
+        monkeypatch.setattr(nodes, "_node", lambda *_: nullcontext(node))
+        rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}
     assert "with one user" in rows["nodes: 3 users awake, light form, resident"].baseline
     assert "nodes: 3 users awake, full form, recall" in rows
     assert "nodes: a machine that joined, resident" in rows
