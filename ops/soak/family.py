@@ -20,7 +20,7 @@ import psutil
 from ops.process_memory import role_of
 
 _PR_SET_CHILD_SUBREAPER = 36
-_SHARED_FILE = re.compile(r"(/dev/shm/\S+)$", re.MULTILINE)
+_SHARED_FILE = re.compile(r"(/dev/shm/[^/\s]+)$", re.MULTILINE)
 _RAY_FOLDER = re.compile(r"(/\S*?/memory-ray-[^/\s]+)/")
 
 

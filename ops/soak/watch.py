@@ -18,7 +18,7 @@ import psutil
 
 from ops.process_memory import process_tree, role_of
 
-_SHARED = re.compile(r"(/dev/shm/\S+)$", re.MULTILINE)
+_SHARED = re.compile(r"(/dev/shm/[^/\s]+)$", re.MULTILINE)
 
 
 class Watch:
