@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
+
+from relay import run_program
 
 INTERRUPTED = 130
 _HOOK = "hook"
 _MISUSED = 2
+
+
+def run() -> NoReturn:
+    """Run the command line of this process, and end the process."""
+    run_program(main)
 
 
 def main() -> None:
@@ -50,4 +58,4 @@ def _hook() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run()

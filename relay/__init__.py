@@ -122,6 +122,7 @@ _HOMES = {
     "revoke_key": "access",
     "rewind": "journal",
     "rotate_key": "access",
+    "run_program": "program",
     "run_relay": "__main__",
     "server_pair": "access",
     "setting_at_fault": "config",

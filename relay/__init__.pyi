@@ -12,6 +12,7 @@ from relay.intake.masking import *
 from relay.intake.table_tail import *
 from relay.journal import *
 from relay.net import *
+from relay.program import *
 from relay.publishing.delivery import *
 from relay.publishing.publisher import *
 from relay.publishing.submission import *

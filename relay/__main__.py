@@ -23,6 +23,7 @@ from relay.config import RelaySettings, load_settings
 from relay.errors import RelayError, RelaySettingsError
 from relay.journal import JournalCopy
 from relay.log import LEVELS, configure_logging
+from relay.program import run_program
 
 
 def run_relay(arguments: Sequence[str] | None = None, copy: JournalCopy | None = None) -> int:
@@ -74,4 +75,4 @@ def _settings(options: argparse.Namespace) -> RelaySettings:
 
 
 if __name__ == "__main__":
-    sys.exit(run_relay())
+    run_program(run_relay)

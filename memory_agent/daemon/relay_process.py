@@ -6,7 +6,6 @@ Takes the options of `python -m relay`, and `--archive FILE` with the settings o
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import msgspec
 
 from memory_agent.archiving import archived_journal
 from memory_agent.settings import ArchiveSettings
-from relay import run_relay
+from relay import run_program, run_relay
 from relay.disk import write_private
 
 
@@ -40,4 +39,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

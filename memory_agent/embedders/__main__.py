@@ -21,6 +21,7 @@ from memory_agent.embedders.server import open_server
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.settings import AnyEmbedder, EmbedderSettings
+from relay import run_program
 from relay.log import configure_logging
 
 
@@ -66,4 +67,4 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

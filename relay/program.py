@@ -1,0 +1,33 @@
+"""Runs the main function of a process, and ends the process without the interpreter's cleanup."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Run `main` and exit with the code that it returns or raises; 1 after an error.
+
+    Threads end, exit handlers that were registered since the call run, and output is flushed. The interpreter's cleanup
+    is skipped: it takes 30 to 150 ms of processor time in a command, 50 in a relay and 170 in a daemon (measured), and
+    only frees memory.
+    """
+    status = 1
+
+    def leave() -> None:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with suppress(OSError, ValueError):  # closed, or its reader has gone
+                stream.flush()
+        os._exit(status)
+
+    atexit.register(leave)  # handlers run in reverse order, so that this one is the last
+    try:
+        sys.exit(main())
+    except SystemExit as exit:
+        status = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        raise
