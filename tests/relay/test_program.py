@@ -44,9 +44,7 @@ run_program(main)
     ],
 )
 def test_a_program_ends_as_without_this_but_skips_the_cleanup(end: str, code: int, error: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(end=end)], capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (code, "main\nthread\nhandler\n")
     assert ended.stderr.endswith(error)
     assert bool(ended.stderr) == bool(error)
