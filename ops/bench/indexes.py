@@ -36,7 +36,7 @@ from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import IndexSettings, Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
-from ops.bench.machine import describe_machine, load_per_core
+from ops.bench.machine import describe_machine
 
 SIZES, QUICK_SIZES = (10_000,), (2_000,)
 PAGE_SIZES = (10_000, 100_000)
@@ -53,12 +53,12 @@ _NOW = datetime(2026, 2, 16, tzinfo=UTC)
 _MEGABYTE = 1e6
 _WHEN = {
     "builtin": "the default, and the fastest up to some 250,000 memories a user: nothing to install, exact, encrypted.",
-    "sqlite-vec": "choose it for many small users on a machine with little memory: no server, one encrypted file each. "
+    "sqlite-vec": "choose it for many small users and little memory: no server, one encrypted file for each user. "
     "A search reads the whole file, so it is slow from about 50,000 memories on.",
     "pgvector": "choose it if there is a PostgreSQL that is backed up and watched anyway, or if SQL must reach the "
-    "vectors. With a graph a search takes about as long as built in, but storing takes 4 ms more for each memory.",
-    "lancedb": "choose it if the vectors must be in Lance's format for other programs, without a server. It adds 350 MB "
-    "of packages and 100 to 250 MB of memory to each process, more than the built-in index of 100,000 memories.",
+    "vectors. A graph (here with 100,000) makes storing a memory some milliseconds slower.",
+    "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "
+    "packages and 100 to 250 MB of memory to each process, more than the built-in index of 100,000 memories.",
 }
 
 _COLUMNS = {
@@ -242,7 +242,8 @@ def page(figures: Figures, now: datetime) -> str:
         "their exact cosines from the records; *filtered* leaves one of 20 sessions. *Fill* is `memory-agent migrate`",
         "with its verification. *Batch* stores 64 memories. Disk is the user's whole folder (records, columns, index),",
         "and for pgvector the server's growth. Memory is that of the process without mapped files, plus the server's.",
-        f"Load per core at the end: {load_per_core():g}; above 1, other programs slowed all of them down.",
+        f"Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. Above 1, other "
+        "programs slowed the measurement down, and only large differences mean something.",
         "",
         f"| memories | index | {' | '.join(_COLUMNS.values())} |",
         "|---|---|---|---|---|---|---|---|---|---|",
