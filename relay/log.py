@@ -4,7 +4,7 @@
     log.info("relay.waiting", owner=owner)
 
 Only an entry point configures logging. Otherwise nothing is written, because a library must not write to its caller's
-output, and structlog is not imported, because that takes 60 ms. Memory text, vectors and tokens are never logged
+output, and structlog is not imported, because that takes time. Memory text, vectors and tokens are never logged
 (`tests/end_to_end/test_daemon.py`).
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from types import ModuleType
 from typing import Any, Literal, TextIO, cast
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -24,9 +25,8 @@ def configure_logging(level: Level = "info") -> None:
 
     On a terminal, lines are formatted for people, and `info` shows only warnings and errors.
     """
-    import structlog  # imported late: most commands log nothing
-
     terminal = sys.stderr.isatty()
+    structlog = _import_structlog(with_rich=terminal)
     level = "warning" if terminal and level == "info" else level
     structlog.configure(
         processors=[
@@ -40,6 +40,22 @@ def configure_logging(level: Level = "info") -> None:
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),  # one write per line, not two
         cache_logger_on_first_use=True,
     )
+
+
+def _import_structlog(*, with_rich: bool) -> Any:
+    """Import structlog, late, because most commands log nothing.
+
+    It imports rich if it can, for a console, which takes 37 ms and 4 MB more (measured).
+    """
+    if not with_rich and "rich" not in sys.modules:
+        sys.modules["rich"] = cast(ModuleType, None)  # importing it fails
+        try:
+            import structlog
+        finally:
+            del sys.modules["rich"]
+    import structlog
+
+    return structlog
 
 
 class _StandardError:
