@@ -69,9 +69,10 @@ def decode_settings(encoded: bytes) -> Settings:
 
 
 def _differing(settings: msgspec.Struct) -> Mapping[str, Any]:
-    default = type(settings)()
+    default, config = type(settings)(), settings.__struct_config__
     values = {name: getattr(settings, name) for name in settings.__struct_fields__}
-    return {
+    tag = {config.tag_field: config.tag} if config.tag_field else {}  # chooses the struct of a union
+    return tag | {
         name: _differing(value) if isinstance(value, msgspec.Struct) else value
         for name, value in values.items()
         if value != getattr(default, name)

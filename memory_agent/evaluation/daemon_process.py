@@ -48,7 +48,8 @@ def child_environment() -> dict[str, str]:
 def write_settings(settings: Settings, data_dir: Path) -> Path:
     """Write all settings to a file in `data_dir` for a child process's --config; return the file."""
     file = data_dir / "settings.toml"
-    file.write_bytes(msgspec.toml.encode(msgspec.structs.replace(settings, data_dir=str(data_dir))))
+    tables = msgspec.to_builtins(msgspec.structs.replace(settings, data_dir=str(data_dir)))
+    file.write_bytes(msgspec.toml.encode({name: one for name, one in tables.items() if one is not None}))
     return file
 
 

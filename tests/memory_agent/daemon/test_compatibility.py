@@ -18,7 +18,15 @@ from memory_agent.daemon.host_actor import HostActor
 from memory_agent.errors import NodeMismatchError, SettingsError
 from memory_agent.learning import pattern_store, shared_use
 from memory_agent.records.shared_requests import AnySharedRequest, Caller
-from memory_agent.settings import ArchiveSettings, IngestSettings, RetentionRule, RetentionSettings, Settings
+from memory_agent.settings import (
+    ArchiveSettings,
+    EmbedderSettings,
+    IngestSettings,
+    OllamaEmbedder,
+    RetentionRule,
+    RetentionSettings,
+    Settings,
+)
 from memory_agent.storage import codec, stored_runs
 from memory_agent.verbs.params import JoinParams, LeaveParams
 from memory_agent.verbs.protocol import (
@@ -122,9 +130,12 @@ def test_settings_arrive_as_they_were_and_defaults_are_left_out() -> None:
         ingest=IngestSettings(min_text_chars=9),
         retention=RetentionSettings(rules=rules),
         encryption=EncryptionSettings(keys_folder="/keys"),
+        embedder=EmbedderSettings(folder="/model"),
+        former_embedder=OllamaEmbedder(model="nomic-embed-text"),
     )
     assert decode_settings(encode_settings(settings)) == settings
-    assert msgspec.msgpack.decode(encode_settings(settings)).keys() == {"archive", "ingest", "retention", "encryption"}
+    named = {"archive", "ingest", "retention", "encryption", "embedder", "former_embedder"}
+    assert msgspec.msgpack.decode(encode_settings(settings)).keys() == named
     assert decode_settings(encode_settings(Settings())) == Settings()
 
 
