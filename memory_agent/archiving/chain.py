@@ -3,8 +3,8 @@
 An object is named `<epoch>/<number>.<kind>`. Its header contains a checksum of its body and the digest of the previous
 object's header, so a missing, altered or moved object is detected. Checksums do not protect against forgery.
 
-Copies of files that are derived from the store may lie beside the objects, named `<epoch>/<number>.<file>`. They save
-a restored store the rebuild, and are not part of the chain.
+Copies of derived files may be stored beside the objects, as `<epoch>/<number>.<file>`. They are not part of the chain;
+with them, a restored store need not rebuild these files.
 
 Rejected: compression. Level 1 of zlib leaves 0.74 of the snapshot of 10,000 memories (17 MB), but takes 0.33 s, ten
 times as long as the copy, and leaves all of an encrypted one.
@@ -100,12 +100,12 @@ def parse_name(name: str) -> tuple[int, Kind] | None:
 
 
 def derived_name(number: int, file_name: str) -> str:
-    """Return the name of a copy of a derived file, which contains no change after the object with this number."""
+    """Return the name of a copy of a derived file; the copy contains no change after the object `number`."""
     return f"{number:012}.{file_name}"
 
 
 def parse_derived(name: str) -> tuple[int, str] | None:
-    """Return the number and the file name of a derived file's copy, or None if the name is not that of one."""
+    """Return the number and the file name of a copy of a derived file, or None for any other name."""
     found = _DERIVED.fullmatch(name)
     return None if found is None else (int(found[1]), found[2])
 

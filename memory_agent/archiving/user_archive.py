@@ -116,8 +116,8 @@ class UserArchive:
         """Begin to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
 
         Without it the first flush writes a snapshot. With it, all changes since the restore must have been noted.
-        `derived` are files that are derived from committed changes, and replaced as a whole. They are archived as well,
-        if possible: a restored store is open sooner with them.
+        `derived` lists files that are computed from committed changes and replaced atomically. They are archived on a
+        best-effort basis, because a restored store opens faster with them.
         """
         self._copy, self._derived = copy, derived
         if continues is None:
@@ -180,7 +180,7 @@ class UserArchive:
 
     def _require_owner(self) -> None:
         if self._copy is None:
-            raise StoreError(f"the archive of {self._user_id} has not begun")
+            raise StoreError(f"the archive of {self._user_id} has not been started")
         if self._is_superseded:
             raise self._superseded()
         if not self._is_checked:
@@ -240,9 +240,7 @@ class UserArchive:
         self._advance(header)
 
     def _linked(self, stack: ExitStack) -> list[Path]:
-        """Link the derived files until `stack` ends: later versions may contain changes that this flush does not
-        archive.
-        """
+        """Hard-link the derived files until `stack` closes, because later versions may contain unarchived changes."""
         try:
             self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self._scratch)))
@@ -254,8 +252,8 @@ class UserArchive:
         return list(folder.iterdir())
 
     def _send_derived(self, links: Sequence[Path], versions: _Versions) -> None:
-        """Archive derived files beside the last object. If that fails, the next version or snapshot repeats it: callers
-        of `flush` wait, and a large upload may take until the deadline.
+        """Archive derived files beside the last object. A failure is retried only with the next version or snapshot,
+        because callers of `flush` wait for the upload.
         """
         if links:
             self._sent_derived = versions

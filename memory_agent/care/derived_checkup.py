@@ -1,6 +1,6 @@
 """Verify the files that are derived from a user's records: the columns, their graph, and the learner.
 
-The columns may be missing changes that are still in the change log; the rows of these changes are skipped.
+The columns may lack changes that are still in the change log; the rows of these changes are skipped.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -75,7 +75,7 @@ def check_columns_file(
 
 
 class _RecordedVectors:
-    """The records' vectors, for columns without vectors, because another engine has them (`Source`)."""
+    """Vectors from the records, for columns whose vectors are in another engine (`Source`)."""
 
     is_approximate = False
     snapshot: Snapshot

@@ -1,7 +1,7 @@
-"""Move users' vectors to another index, without a daemon: fill it, verify it, and only then switch to it.
+"""Move users' vectors to another index while no daemon runs: fill it, verify it, and then switch to it.
 
-The records do not change, and the former index answers until the new one is verified. A killed migration continues
-where it stopped: the new index stores the last row that it received. The switch is one value in the user's records.
+The records do not change, and the former index stays in use until the new one is verified. A killed migration resumes
+at the last row that the new index stores. The switch writes one value in the user's store.
 
 n = number of memories, q = number of queries, k = number of neighbours, d = dimensions.
 """
@@ -42,9 +42,9 @@ _LEAST_FOUND = 0.9
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """One user's vectors after a migration. `found` is the share of the sample's exact neighbours that it finds.
+    """One user's vectors after a migration. `found` is the index's recall at k on the sample.
 
-    `left` describes what remains in the former index, or is "".
+    `left` describes data that could not be removed from the former index, or is "".
     """
 
     user_id: str
@@ -87,7 +87,7 @@ def migrate_folder(
 def migrate_user(
     folder: Path, user_id: str, settings: Settings, engine: str, report: Report, key: UserKey | None = None
 ) -> Migrated:
-    """Fill, verify and switch to the index `engine` of one user, and remove the former index. Idempotent.
+    """Fill and verify a user's index in `engine`, switch to it, and remove the former index. Idempotent.
 
     Raises the same errors as `migrate_folder`; until the switch, the former index remains in use.
     """
@@ -107,9 +107,9 @@ def migrate_user(
 
 
 def verified(index: VectorIndex, snapshot: Snapshot) -> float:
-    """Return the share of the exact nearest memories, for a sample of stored vectors, that an index finds.
+    """Return the recall at k of an index on a sample of stored vectors, in comparison with an exact search.
 
-    Raises `IndexUnusableError` if it is too small, or if the index contains another number of memories.
+    Raises `IndexUnusableError` if the recall is too low, or if the number of memories is wrong.
     """
     expected, counted = snapshot.counts().vectors, index.count()
     if counted != expected:
@@ -177,7 +177,7 @@ def _clear(former: str, engine: str, of: IndexOf) -> str:
         if engine != "pgvector":
             forget_user(of.settings, of.user_id)
     except (IndexUnavailableError, IndexUnusableError) as error:
-        return f"vectors of {of.user_id} may remain in another index ({error}); then repeat the command"
+        return f"vectors of {of.user_id} may remain in another index ({error}); repeat the command"
     if former == "pgvector" != engine and not of.settings.url:
         return f"the vectors of {of.user_id} remain in pgvector; set index.url and repeat the command"
     return ""

@@ -29,7 +29,7 @@ _DOOMED = ".erased-"
 def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:
     """Erase a user's vectors from a shared database, add the erasure to the history, and remove the user's folders.
 
-    Durable on return. Idempotent. Raises the same errors as `forget_user`, which leave the folders, and as
+    Durable on return. Idempotent. Raises the errors of `forget_user`, after which the folders remain, and those of
     `remove_user`.
     """
     forget_user(index, user_id)

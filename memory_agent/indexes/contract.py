@@ -1,8 +1,8 @@
-"""What an index of one user's vectors must do, whichever engine stores them.
+"""The protocol of an index of one user's vectors, for all engines.
 
 An index contains *entries*: the vectors of a memory's passages, with the names and the time that filters use. It also
-stores its *position*, the change of the store up to which it is complete, so that a crash between the store's commit
-and the index's is made up for at the next opening. Applying the same changes twice has no effect.
+stores its *position*, the last change of the store that it includes. After a crash between the commit of the store and
+that of the index, the next opening applies the missing changes. Changes are idempotent.
 
 d = dimensions, p = passages of a memory, k = number of hits.
 """
@@ -22,10 +22,10 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings
 
 COLUMNS = ("kind", "source", "session", "run", "channel", "agent")
-"""The names that each entry has, and that a filter or a count may name."""
+"""The columns of an entry that filters and counts can use."""
 
 SCHEMA_VERSION = 1
-"""The version of the tables in every engine. A different version is refused, because its filters may differ."""
+"""The version of the tables in every engine. A different version is rejected, because its filters may differ."""
 
 
 class Entry(NamedTuple):
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Which state of which store an index contains.
+    """The state of a store that an index reflects.
 
     `applied` is the last change that the index includes. While it is being filled, `filled` is the last row that was
     copied, and `applied` is the change at which the filling began; otherwise `filled` is None.
@@ -86,10 +86,10 @@ class IndexOf(NamedTuple):
 
 
 class VectorIndex(Protocol):
-    """One user's vectors in one engine. Calls of several threads are serialised by the implementation.
+    """One user's vectors in one engine. Thread-safe: the implementation serialises calls.
 
-    Every method raises `IndexUnavailableError` if the engine does not answer, and `IndexUnusableError` if it refuses:
-    another schema version, a read-only database, a missing permission. A damaged file, or one with another key, raises
+    Every method raises `IndexUnavailableError` if the engine does not answer, and `IndexUnusableError` for another
+    schema version, a read-only database or a missing permission. A damaged file, or one with another key, raises
     `IndexDamagedError`; `clear` then makes the index empty.
     """
 
@@ -134,7 +134,7 @@ class VectorIndex(Protocol):
         ...
 
     def compact(self) -> None:
-        """Remove the bytes of deleted entries, and build what makes searching many entries fast. May take minutes."""
+        """Remove the bytes of deleted entries, and build the graph of an engine that has one. May take minutes."""
         ...
 
     def clear(self) -> None:

@@ -20,7 +20,7 @@ _ENCRYPTING: Final = frozenset({"sqlite-vec"})
 
 
 def open_index(engine: str, of: IndexOf) -> VectorIndex:
-    """Open a user's index, without connecting yet: a database that is away is reported by the first call.
+    """Open a user's index. The first call connects, and reports an unreachable database.
 
     Raises `SettingsError` if the settings contradict each other, and `IndexUnusableError` if the engine is not
     installed.

@@ -122,7 +122,7 @@ class LanceIndex:
     def compact(self) -> None:
         with self._opened():
             if self._table is not None:
-                content = self._table.to_arrow()  # merging files keeps the bytes of few deleted rows
+                content = self._table.to_arrow()  # merging files does not drop a small share of deleted rows
                 self._table = self._database.create_table(_TABLE, content, mode="overwrite")
                 self._table.optimize(cleanup_older_than=_AT_ONCE, delete_unverified=True)
 
@@ -145,7 +145,7 @@ class LanceIndex:
                 yield
             except _FAILURES as error:
                 self.close()
-                advice = f"check that {self._folder} is writable, or remove it, and it is filled again from the records"
+                advice = f"check that {self._folder} is writable, or remove it to rebuild it from the records"
                 raise IndexUnusableError(_NAME, f"{type(error).__name__} in {FOLDER}", advice) from error
 
     def _open(self) -> None:

@@ -1,12 +1,12 @@
 """An index in PostgreSQL with the extension pgvector. Each user has a table, named by a digest of the user's id.
 
-A table for each user, rather than one for all: a forgotten condition cannot show another user's memories, the graph
-(HNSW) of a user contains only that user's vectors, users may have different models, and erasing a user drops the table.
-The table `users` has each user's id, position and table. Vectors are `halfvec`, the float16 of the records.
+With a table per user, a missing condition cannot expose another user's memories, an HNSW graph contains one user's
+vectors, and erasing a user drops the table. Users may also have different models. The table `users` contains each
+user's id, position and table. Vectors are `halfvec`, the float16 of the records.
 
-Filters are SQL conditions. If few passages pass one, they are compared exactly, without the graph: a graph of 100,000
-takes 226 ms for a filter that leaves 5,000. A graph that finds too few passages (`hnsw.iterative_scan` gives up after
-`hnsw.max_scan_tuples`) is searched again without it.
+Filters are SQL conditions. Few matching passages are compared exactly, because the graph of 100,000 passages takes 226
+ms with a filter that 5,000 match. A graph search that finds too few passages (`hnsw.iterative_scan` ends after
+`hnsw.max_scan_tuples`) is repeated without the graph.
 
 d = dimensions.
 """
@@ -242,7 +242,7 @@ class PgvectorIndex:
 
 
 class _Database:
-    """The connection of this process to a database, which all indexes with the same settings share, one at a time."""
+    """This process's connection to a database, shared by all indexes with the same settings. One uses it at a time."""
 
     _opened: ClassVar[dict[IndexSettings, _Database]] = {}
     _opening = threading.Lock()
@@ -329,7 +329,7 @@ def _has_users(connection: psycopg.Connection[Any], settings: IndexSettings) -> 
 
 
 def _connected(settings: IndexSettings, timeout_s: float) -> psycopg.Connection[Any]:
-    """Connect without starting transactions by itself."""
+    """Connect in autocommit mode."""
     url = with_variables("index.url", settings.url)
     connection = psycopg.connect(url, autocommit=True, connect_timeout=max(2, round(settings.timeout_s)))
     connection.execute(f"SET statement_timeout = {round(timeout_s * 1000)}")
@@ -339,7 +339,7 @@ def _connected(settings: IndexSettings, timeout_s: float) -> psycopg.Connection[
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate the driver's errors. Their messages may name values, so only the first line of the server's is kept."""
+    """Translate the driver's errors. Only the first line of a message is kept, because others may contain values."""
     try:
         yield
     except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
@@ -389,7 +389,7 @@ def _text(vector: Embedding) -> str:
 
 
 def _binary(entries: Sequence[Entry]) -> bytes:
-    """Return entries in PostgreSQL's binary format of COPY: 10 times as fast as statements with values."""
+    """Encode entries in the binary format of COPY, which is 10 times as fast as INSERT statements."""
     parts = [b"PGCOPY\n\xff\r\n\0", pack(">ii", 0, 0)]
     for entry in entries:
         names = [None if name is None else _storable(name).encode() for name in entry.names]

@@ -137,7 +137,7 @@ class SqliteVecIndex:
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """Hold the connection for one transaction. If the block raises, the transaction is undone by closing."""
+        """Hold the connection for one transaction. If the block raises, closing the connection rolls it back."""
         with self._using, self._translated():
             try:
                 connection = self._connected()

@@ -276,13 +276,13 @@ class Batch(Snapshot):
         self._takes_words = True
 
     def begin_next(self, stamp: str, words_stamp: str) -> None:
-        """Begin to store vectors of another embedder beside the present ones, or continue if they are its own."""
+        """Begin to store vectors of the next embedder beside the current ones, or continue with the same embedder."""
         if self.state.next is None or self.state.next.stamp != stamp:
             self.drop_next()
             self.state.next = NextVectors(stamp=stamp, words_stamp=words_stamp)
 
     def put_next(self, row: int, found: Embedded | None) -> None:
-        """Store a memory's vectors of the next embedder, or that it can have none. Raises `InvalidInputError`."""
+        """Store a memory's vectors of the next embedder, or None if it rejects the text. Raises `InvalidInputError`."""
         self._require_row(row)
         self._check_room()
         of = self.state.next
@@ -295,9 +295,10 @@ class Batch(Snapshot):
         self._write(NEXT, row, with_checksum(row, msgspec.msgpack.encode(values)))
 
     def adopt_next(self) -> bool:
-        """Replace all vectors by those of the next embedder, and return True, unless memories lack them.
+        """Replace all vectors with those of the next embedder and return True, or return False if any is missing.
 
-        A memory that can have none waits for one. If that is more than a tenth of them, the next vectors are dropped.
+        Memories with a rejected text become pending. If these are more than a tenth, the next vectors are dropped
+        instead.
         """
         of = self.state.next
         if of is None or self.rows_without_next(1):

@@ -2,8 +2,8 @@
 
 The index stores the last change that it includes. After each batch the missing changes are read from the change log and
 applied. If the log does not reach back far enough, or the index belongs to another store or model, the index is filled
-from the records, in steps that continue after a crash. If the engine fails, batches go on without it; a thread tries
-again until the index is complete, and until then `nearest` raises and recall answers by words.
+from the records, in steps that continue after a crash. If the engine fails, batches continue without it, and a thread
+retries until the index is complete. Until then, `nearest` raises, and recall uses only words.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class IndexFollower:
         self._tried.wait(_OPENING_S)
 
     def follow(self) -> None:
-        """Apply the changes that the index lacks, or leave them to the thread if it works.
+        """Apply the changes that the index lacks, or leave them to the thread if it is running.
 
         After an error of the engine, the thread continues.
         """
@@ -78,7 +78,7 @@ class IndexFollower:
             self._try_again()
 
     def fill(self, report: Report | None = None) -> None:
-        """Fill the index from the records, or continue to, and compact it. Raises the engine's errors."""
+        """Fill the index from the records or resume an interrupted fill, and compact it. Raises the engine's errors."""
         self._bring_up(report)
         self.index.compact()
 
@@ -234,7 +234,7 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 
 
 def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
-    """Open the index that a store names, or None for the built-in one. A store without memories takes the settings'.
+    """Open the index that a store names; None for the built-in one. A store without memories gets that of the settings.
 
     Raises the same errors as `open_index`.
     """

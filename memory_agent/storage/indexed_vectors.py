@@ -1,9 +1,8 @@
 """The vectors of a user whose index is in another engine: which slots have one, and the cosines of the nearest.
 
-Takes the place of `passages.PassageVectors`, whose int8 planes take 768 bytes of memory for each vector of 384
-dimensions; this takes one byte. The engine finds candidates; their exact cosines are computed from the vectors in the
-store, which remain the truth, so an answer depends on the engine only through which candidates it finds. Few vectors
-are read from the store at once, without the engine: a filter that leaves three memories is exact, whatever the engine.
+Replaces `passages.PassageVectors`, whose int8 planes take 768 bytes of memory for each vector of 384 dimensions; this
+takes one byte. The engine finds candidates, and their exact cosines are computed from the vectors in the store. If few
+slots pass the filter, all their vectors are read from the store instead, so that the search is exact with any engine.
 
 n = number of slots, k and m = number of slots passed, d = dimensions, p = passages of a memory.
 """
@@ -44,7 +43,7 @@ Places = npt.NDArray[np.int64]
 
 
 class Source(Protocol):
-    """Where the vectors are: the engine for candidates, and the store for the vectors themselves."""
+    """The source of vectors: the engine for candidates, and the store for the vectors themselves."""
 
     @property
     def is_approximate(self) -> bool:
@@ -65,7 +64,7 @@ class Source(Protocol):
 
 
 class IndexedView:
-    """The vectors at one moment. Rows that changed since then are read as they are now."""
+    """A snapshot of the slots with vectors. The vectors of rows that changed since then are the current ones."""
 
     def __init__(self, source: Source, held: npt.NDArray[np.uint8], rows: RowSlots, ndim: int, count: int) -> None:
         self.ndim = ndim
@@ -156,8 +155,7 @@ class IndexedView:
     def _nearest(self, query: Embedding, limit: int, asked: Mask, where: Where) -> tuple[Slots, bool]:
         """Return at least `limit` of the nearest slots in `asked`, and whether they are all.
 
-        The engine may return rows that are no longer in this view, or that a condition excludes which only this view
-        can evaluate; then more are requested.
+        The engine may return rows that are not in this view or not in `asked`; then more are requested.
         """
         wanted = limit + _SPARE
         while True:

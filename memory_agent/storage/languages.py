@@ -1,12 +1,12 @@
 """Detect the language of a text, list its stop words, and name its stemmer.
 
-Languages in Latin letters are told apart by their stop words: at least two that English lacks, and at least twice as
-many as belong only to English, since English texts contain titles and names such as "La Vie en rose". Languages with a
+Languages in Latin letters are recognised by their stop words. A text needs at least two that English lacks, and twice
+as many as stop words of English alone, because English texts contain names such as "La Vie en rose". Languages with a
 script of their own need no detection. Rejected: lid.176 of fastText, CLD2 and `lingua`, which recognise more short
 texts but take hundreds of English programs for another language (decision 0015).
 
-Stop words say nothing about the topic of a sentence; negations are not stop words. The lists are the most frequent
-words of Debian's translated handbooks that are in the list of `stopwordsiso`, with pronouns and question words.
+Negations are not stop words. The lists contain the most frequent words of Debian's translated handbooks that are also
+in `stopwordsiso`, and pronouns and question words.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ _ALSO_ENGLISH = frozenset(
     var ve via vice vid w war ya z
     """.split()  # noqa: SIM905
 )
-"""Words that English texts and programs contain in other meanings, as in "Los Angeles" and "die"."""
+"""Words that English texts and programs contain with other meanings, as in "Los Angeles" and "die"."""
 
 _NEGATIONS = frozenset(
     """

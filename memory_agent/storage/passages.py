@@ -231,7 +231,7 @@ class PassageVectors:
     """The vectors of passages by slot. One thread changes them; any thread may use `view`."""
 
     source = None
-    """No other engine has the vectors (`IndexedVectors`)."""
+    """The built-in index has no external source (`IndexedVectors`)."""
 
     def __init__(self, first: VectorTable, further: VectorTable) -> None:
         """Start with two empty tables, one of first passages and one of further passages."""

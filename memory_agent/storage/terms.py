@@ -9,10 +9,10 @@ Words and stems of English texts, and of texts whose language is unknown, equal 
 remove_diacritics 2`), except for characters newer than its tables and for 18 of the 20,766 words of the evaluation's
 texts: Snowball's Porter stemmer keeps "logi", "bli" and the doubled letter of "trekked".
 
-Terms are what is indexed. The terms of a text in another language of Latin letters (`languages`) are stems of its
-stemmer, marked with the language, so that they equal no English stem. The terms of a query's word are its stems in
-every language of the store: a word finds itself in texts of any language, and its inflections in each, whatever the
-language of the query. Words in other scripts are stemmed by their script.
+Terms are the indexed form of words. In a text in another language of Latin letters (`languages`), terms are stems by
+the language's stemmer, prefixed with the language so that they equal no English stem. A word of a query is expanded to
+its stems in every language of the store, so that it matches its inflections in texts of any language. Words in other
+scripts are stemmed by their script.
 """
 
 from __future__ import annotations
