@@ -29,8 +29,8 @@ def stats(target: Target, filter: MemoryFilter) -> None:
 
     Counts the current memories, which come from events, `remember`, `import` and learned patterns. Events are counted
     from the beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in
-    quarantine. With a filter, the memories, their kinds, sources and times, and what waits cover only the memories that
-    match; the other figures cover the whole memory.
+    quarantine. With a filter, the numbers of memories, kinds, sources and waiting memories, and the times, cover only
+    matching memories. The other figures cover the whole memory.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "expired": figures.expired,
         "journal cursor": figures.cursor,
         "model": figures.model,
-        "calls of its server": None if figures.provider is None else _of_provider(figures.provider),
+        "calls to its server": None if figures.provider is None else _of_provider(figures.provider),
         "dimension": figures.ndim,
         "index": figures.index,
         "schema version": figures.schema_version,

@@ -134,7 +134,7 @@ def check_capacity(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_model(settings: Settings, _layout: Layout) -> Finding:
-    """Check that the embedding model is present and has the expected SHA-256, or report where a server's model is."""
+    """Check the presence and the SHA-256 of the embedding model, or report the server of a remote one."""
     if not isinstance(settings.embedder, EmbedderSettings):
         return _server_of(settings.embedder)
     status = model_status(settings.embedder)
@@ -161,7 +161,7 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
     finally:
         embedder.close()
-    if isinstance(embedder, ProviderEmbedder):  # it embeds the two differently, and has checked the vectors
+    if isinstance(embedder, ProviderEmbedder):  # queries and texts may differ, and vectors are already checked
         return Finding("ok", f"{embedder.info.ndim} dimensions, from the server")
     length = float(np.linalg.norm(first))
     if first.shape != (embedder.info.ndim,) or abs(length - 1) > 1e-3 or not np.array_equal(first, again):
@@ -182,7 +182,7 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_judge(settings: Settings, _layout: Layout) -> Finding:
-    """Report whether a judge selects memories, and what leaves this machine for it. Sends it test texts."""
+    """Report the judge and the data that it receives. Sends it test texts."""
     judge = settings.judge
     tester = Judge(judge, settings.recall.deadline_ms)
     if judge.server == "off":
@@ -342,7 +342,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("judge", check_judge, "correct the setting in the message"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "check encryption.keys_folder, and run memory-agent encryption status"),
-    ("index", check_index, "correct the table [index] in the settings, and see that the database runs"),
+    ("index", check_index, "correct the table [index] in the settings, and check that the database is running"),
     ("tables", check_tables, "correct the file or the setting that names it"),
     ("disk", check_disk, "choose another folder with --data-dir"),
     ("sockets", check_sockets, "choose another port, stop the process that uses it, or choose a shorter --data-dir"),

@@ -23,8 +23,8 @@ def migrate(target: Target, engine: str) -> None:
     """Move vectors to another index; without --user, those of all users. Stop the daemon first.
 
     Fills the new index from the records, compares the number of memories and the nearest neighbours of a sample, and
-    only then switches to it and removes the former index. If it is interrupted, running the command again continues
-    the work. The setting index.engine chooses the index of new users only, so set it too.
+    only then switches to it and removes the former index. Repeat the command to resume an interrupted migration. Set
+    index.engine as well: it selects the index of new users.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def migrate(target: Target, engine: str) -> None:
     if target.as_json:
         print_document({"users": moved})
     for user in () if target.as_json else moved:
-        state = "was there" if user.former == engine else f"moved from {user.former}"
+        state = "already there" if user.former == engine else f"moved from {user.former}"
         checked = "" if engine == "builtin" else f", {user.found:.0%} of the sample's neighbours found"
         click.echo(f"user {user.user_id}: {counted(user.memories, 'memory', 'memories')}, {state}{checked}")
     for user in moved:

@@ -30,7 +30,7 @@ def join(target: Target, address: str, name: str, listen: str | None) -> None:
     users), or the socket file or loopback endpoint of a daemon on this machine. The daemon needs the setting
     cluster.listen. This machine needs the same model, Ray and Python, a version with the same protocol, and its own
     data folder; files that the daemon's settings name must have the same paths here. Prints one JSON line when it has
-    joined, and joins again by itself after the daemon was restarted.
+    joined, and rejoins automatically after a restart of the daemon.
 
     \b
     Examples:

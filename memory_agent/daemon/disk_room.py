@@ -1,6 +1,6 @@
-"""Whether a machine that joined can still write: each host reports it with the renewals of its lease.
+"""Detects full disks of joined machines. Each host reports the state of its disk with each lease renewal.
 
-The daemon places no users on a machine without room, and moves its users away, before their stores refuse to write.
+The daemon places no users on a machine with a full disk, and moves its users away before their writes fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from relay.log import log
 
 _FULL = 2
 _ROOMY = 8
-"""A disk is full with less than `_FULL` times the stores' reserve, and has room again with `_ROOMY` times as much."""
+"""A disk is full below `_FULL` times the stores' reserve, and has room again from `_ROOMY` times the reserve on."""
 
 
 class DiskRoom:
@@ -27,7 +27,7 @@ class DiskRoom:
         self._is_suspect = False
 
     def suspect(self) -> None:
-        """Let the next check try to write: a write has failed, although bytes may be free."""
+        """Make the next check write a test file, because a write failed although bytes may be free."""
         self._is_suspect = True
 
     def check(self) -> bool:
@@ -41,7 +41,7 @@ class DiskRoom:
         return not self._is_full
 
     def _can_write(self, size_bytes: int) -> bool:
-        """Whether a file can be written; not with a quota, or on a disk that became read-only."""
+        """Return whether a file can be written: not beyond a disk quota, and not on a read-only disk."""
         try:
             with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
                 while size_bytes > 0:

@@ -47,9 +47,9 @@ class HostPool:
         on_lost: Callable[[str], None],
         on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` receives the name of a host in use on another node that was lost, with its memories.
+        """`on_lost` receives the name of a lost host that was in use on another node.
 
-        `on_full` receives the name of a node whose disk has no room any more.
+        `on_full` receives the name of a node whose disk became full.
         """
         self._supervisor = supervisor
         self._spares_kept = spares_kept
@@ -70,7 +70,7 @@ class HostPool:
         return {node: cores for node, cores in self._reached().items() if node not in self._full}
 
     def full_nodes(self) -> set[str]:
-        """Return the nodes that would receive users if their disk had room."""
+        """Return the reachable nodes whose disk is full."""
         return self._full & self._reached().keys()
 
     def _reached(self) -> dict[str, int]:

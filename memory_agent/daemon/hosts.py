@@ -195,8 +195,8 @@ class Hosts:
     async def drain(self, node: str) -> None:
         """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.
 
-        Busy users move one after another, since several at a time would all wait longer. Raises `UnavailableError` if a
-        user could not be archived, and stays there.
+        Busy users move one after another, because concurrent moves make all of them wait longer. Raises
+        `UnavailableError` if a user cannot be archived; that user stays on the node.
         """
         users, now_s = self._directory.users_on(node), time.monotonic()
         busy = [user_id for user_id in users if self._directory.is_busy(user_id, now_s)]
@@ -214,7 +214,7 @@ class Hosts:
             pass
 
     async def _relocate(self, user_id: str, node: str, patience_s: float | None = None) -> None:
-        """Move a user who is awake to `node`, and wake a busy one there, so that few requests wait.
+        """Move an awake user to `node`. Wake a busy user there at once, so that few requests wait.
 
         Raises `TimeoutError` like `kept_asleep`, and `UnavailableError` if the user could not be archived.
         """
@@ -236,11 +236,11 @@ class Hosts:
                 await host.endpoints()
 
     def full_nodes(self) -> set[str]:
-        """Return the other nodes whose disk has no room. They receive no users."""
+        """Return the other nodes whose disk is full. They receive no users."""
         return self._pool.full_nodes()
 
     def _leave_full(self, node: str) -> None:
-        """Let the users on a node without room wake elsewhere."""
+        """Start to move the users of a full node to other nodes."""
         if node not in self._leaving:
             self._leaving[node] = asyncio.create_task(self._drain_full(node))
             self._leaving[node].add_done_callback(lambda _: self._leaving.pop(node))
@@ -311,9 +311,9 @@ class Hosts:
                 log.info("user.moved", user_id=user_id)
 
     async def _balance_nodes(self) -> None:
-        """Move users to nodes with fewer awake users per core while the nodes differ much, the least used first.
+        """Move users, the least recently used first, until the awake users per core are balanced.
 
-        Also starts a host on each node, for users who will wake there after the loss of another node.
+        Also starts a spare host on each node, for the users of a node that is lost.
         """
         if self._cluster is None:
             return
@@ -492,7 +492,7 @@ class Hosts:
         self._changed.set()
 
     def _recover(self, user_id: str) -> None:
-        """Begin to deliver again what was not archived of a user."""
+        """Start to redeliver a user's events that were not archived."""
         waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
         if waits:
             recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
@@ -554,7 +554,7 @@ class Hosts:
     async def _close(self, user_id: str) -> None:
         """Put a user to sleep. Raises `UnavailableError` if the user is on another node and cannot be archived.
 
-        If that node has no room to archive, its files are given up, as if it were lost.
+        If that node's disk is too full to archive, its files are abandoned, as after the loss of the node.
         """
         if user_id not in self._directory:
             return

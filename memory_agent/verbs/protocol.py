@@ -34,10 +34,10 @@ HOST_PROTOCOL = 1
 """The version of everything that passes between a daemon and the hosts of other machines.
 
 A daemon accepts only machines with its own number, whatever their product versions are. Raise it with every change of
-that: of the structs below, of a verb's parameters or result, of a method of `HostActor`, of requests for shared items,
-and of stored values that hosts rewrite, even by a field with a default, which the other side would ignore or drop; and
-if the same message means something else. New settings do not count (`daemon.compatibility`).
-`tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes without this number.
+the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or stored values
+that hosts rewrite. A new field with a default counts, because the other side would ignore or drop it. A change of
+meaning counts, too. New settings do not (`daemon.compatibility`). `tests/memory_agent/daemon/test_compatibility.py`
+fails if a structure changes without this number.
 """
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
