@@ -33,7 +33,7 @@ def sha256_of(path: Path) -> str:
 
 
 def git_blob_of(path: Path) -> str:
-    """Return the id that git gives to a file's content: SHA-1 of its size and content. Raises `OSError`."""
+    """Return the git blob id of a file: the SHA-1 of its size and content. Raises `OSError`."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest()
 

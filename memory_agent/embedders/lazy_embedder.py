@@ -73,11 +73,11 @@ class LazyEmbedder:
     ) -> None:
         """Use `embedder`, which the caller closes unless `is_own`, or open one with `settings` on first use.
 
-        `former` is the embedder before it, whose vectors may still be stored. The client of an embedder process uses
-        that process's own.
+        `former` is the embedder that it replaced, whose vectors may still be stored. A client of an embedder process
+        uses the former embedder of that process.
         """
         self.former = None if former is None else LazyEmbedder(_former_of(embedder), former, is_own=True)
-        """The embedder of the vectors that this one has not replaced yet, for queries."""
+        """The former embedder, for queries while its vectors are still stored."""
         self._settings = settings
         self._given = embedder is not None and not is_own
         self._embedder = None if embedder is None else _adapted(embedder)
@@ -113,7 +113,7 @@ class LazyEmbedder:
         return _QueryOnceOpen(self, text, timeout_s)
 
     def provider_calls(self, timeout_s: float) -> ApiCounts | None:
-        """Return the calls to the server of the model, or None if it runs on none or does not answer in time."""
+        """Return the calls to the model's server, or None for a local model or after a timeout."""
         if self._embedder is None or isinstance(self._settings, EmbedderSettings):
             return None
         try:

@@ -59,7 +59,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Format(Generic[Answer]):
-    """How one kind of server is asked: the path, the body of a request, and the vectors and tokens of an answer."""
+    """The API of one kind of server: the path, the request body, and how to read vectors and tokens from an answer."""
 
     path: Callable[[RemoteEmbedder], str]
     body: Callable[[RemoteEmbedder, Sequence[str], bool], Mapping[str, Any]]
@@ -178,7 +178,7 @@ class ProviderEmbedder(PassageEmbedder):
     """An `Embedder` over a server's API. Thread-safe. Equal texts are sent once: calls in progress are shared."""
 
     def __init__(self, settings: RemoteEmbedder, api: ModelApi, form: Format[Any]) -> None:
-        """Embed one word to learn the dimensions. Raises the same errors as `open_provider`."""
+        """Embed one word to determine the dimensions. Raises the same errors as `open_provider`."""
         self._settings = settings
         self._api = api
         self._form = form

@@ -50,7 +50,7 @@ class ModelKeeper:
         self._settings = settings
         self._cache = cache
         self._package = package
-        self._opening = LazyEmbedder(None, settings)  # of a server, which may not answer
+        self._opening = LazyEmbedder(None, settings)  # of a remote model, whose server may not answer
         self._embedder: ServedEmbedder | None = None
         self._problem: ModelError | None = None
         self._look_at = 0.0
@@ -195,7 +195,7 @@ def open_server(
 ) -> EmbedderServer:
     """Bind the endpoint and load the model; if it is missing and the settings permit it, start to download it.
 
-    `former` is the embedder of vectors that the model has not yet replaced.
+    `former` is the former embedder, for queries while its vectors are still stored.
 
     Raises `UnavailableError` if the endpoint is in use, and `SettingsError` if the scheme is unknown.
     """

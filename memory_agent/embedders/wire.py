@@ -27,7 +27,7 @@ _FLOAT, _HALF, _INT, _BYTE = "<f4", "<f2", "<i4", "u1"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
-    """Ask for the origin of the vectors; with `is_former`, of those of the former embedder."""
+    """Request the origin of the vectors; with `is_former`, that of the former embedder's vectors."""
 
     is_former: bool = False
 
@@ -36,8 +36,8 @@ class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
     """Embed the text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
     `asked_at_s` is in monotonic time, which all processes on the machine share, so time spent in a socket counts. With
-    `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer. With
-    `is_former`, the embedder before the present one embeds it.
+    `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer. With `is_former`,
+    the former embedder embeds it.
     """
 
     timeout_s: float
@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The header of an answer.
 
     It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or error.
-    The calls to a provider come with the origin alone.
+    The calls to a provider are only in answers to `InfoQuestion`.
     """
 
     info: EmbedderInfo | None = None

@@ -1,8 +1,8 @@
 """Call a provider's HTTP API with a limit of time and size. This is the only file that imports `httpx2`.
 
-All calls of an API run in one event loop, in a thread of its own. There, a deadline covers the whole call (the look-up
-of the name, the attempts, an answer that arrives byte by byte), and a call can be cancelled. Rejected: the client's
-blocking form, whose time limits restart with each byte.
+All calls of an API run in one event loop, in a thread of its own. A deadline covers the whole call, with its name
+resolution, its retries and a slow answer. Calls can be cancelled. Rejected: the client's synchronous API, whose
+timeouts restart with each byte.
 
 Errors and logs contain no text, key, or content of an answer, because providers repeat keys and texts in their errors.
 """
@@ -39,7 +39,7 @@ _CONNECT_S = 5.0
 _CONNECTIONS = 8
 _SHORT_WAIT_S = 1.0  # a provider need not answer within less
 _REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}
-"""Statuses that any other call would get as well, and the pause after each, in seconds."""
+"""Statuses that all calls would get, such as those of a rejected key, and the pause after each in seconds."""
 _UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _ADVICE = {
     400: "the request was rejected; check the model and the settings next to it",
@@ -101,9 +101,9 @@ class ModelApi:
     def begin(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Future[Answer]:
         """Post `body` as JSON to `path`, and return without waiting for the answer, which is decoded as `kind`.
 
-        Tries again after errors of the connection and of an overloaded provider, with backoff, as long as `timeout_s`
-        (at most the endpoint's) allows. Cancelling the future closes the connection. Raises nothing; `Future.result`
-        raises `ProviderUnavailableError` (try again later), `ProviderInputError` or another `ProviderError`.
+        Retries errors of the connection and of an overloaded provider, with backoff, within `timeout_s` (at most the
+        endpoint's). Cancelling the future closes the connection. Raises nothing; `Future.result` raises
+        `ProviderUnavailableError` (try again later), `ProviderInputError` or another `ProviderError`.
         """
         return self.run(partial(self.ask, path, body, kind, timeout_s))
 
@@ -205,7 +205,7 @@ class ModelApi:
         return answer
 
     async def _call(self, path: str, content: bytes, kind: type[Answer], ended_by_s: float) -> Answer:
-        """Send the request, repeatedly if it is worth it. Raises `ModelError`; counts failures in the circuit."""
+        """Send the request, with retries. Raises `ModelError`; records failures in the circuit breaker."""
         headers = self._key_headers()
         waits_s = self._circuit.admit()
         if waits_s:
@@ -239,7 +239,7 @@ class ModelApi:
             self._count(retries=1)
             await asyncio.sleep(wait_s)
         self._circuit.failed(asked_s)
-        if status in _OF_INPUT:  # 500: some servers fail at what they cannot take
+        if status in _OF_INPUT:  # some servers return 500 for invalid input
             raise ProviderInputError(self.endpoint.provider, problem)
         raise self._unavailable(problem)
 

@@ -22,7 +22,7 @@ def pause_s(attempt: int) -> float:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the header Retry-After asks for, as a number or a date, at most an hour; or 0.
+    """Return the seconds in the header Retry-After, a number or a date, at most an hour; 0 without one.
 
     >>> retry_after_s({"retry-after": "2.5"}), retry_after_s({"retry-after": "soon"})
     (2.5, 0.0)
@@ -40,9 +40,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 class Circuit:
-    """Refuses calls for a while after three failures in a row, and then admits one to probe. Thread-safe.
+    """Rejects calls for a while after three consecutive failures, and then admits one as a probe. Thread-safe.
 
-    The pause doubles from 1 s to a minute, or is as long as the provider asked for.
+    The pause doubles from 1 s to a minute. It is longer if the provider requests that.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Circuit:
         with self._lock:
             waits_s = self._closed_again_at_s - now_s
             if waits_s <= 0 and self._failures >= _FAILURES:
-                self._closed_again_at_s = now_s + self._open_s()  # the others wait for what this call finds
+                self._closed_again_at_s = now_s + self._open_s()  # other calls wait for the result of this one
             return max(0.0, waits_s)
 
     def succeeded(self) -> None:
@@ -65,7 +65,7 @@ class Circuit:
             self._failures, self._closed_again_at_s = 0, 0.0
 
     def failed(self, asked_s: float = 0.0) -> None:
-        """Record a failed call, after which the provider asked for a pause of `asked_s`."""
+        """Record a failed call, after which the provider requested a pause of `asked_s`."""
         with self._lock:
             self._failures += 1
             open_s = self._open_s() if self._failures >= _FAILURES else 0.0

@@ -1,4 +1,4 @@
-"""Where a provider's API is, and which key it takes. Imports no HTTP client."""
+"""The URL and the key of a provider's API. Imports no HTTP client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY = re.compile(r"\$\{(\w+)\}")
 class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The API of a provider.
 
-    `setting` is the table of the settings that it comes from, and `provider` its name in errors. `key` refers to an
+    `setting` is its table in the settings, and `provider` its name in errors. `key` refers to an
     environment variable, as in `${OPENAI_API_KEY}`, or is empty. It is sent in the header `key_header`, after
     `key_scheme`. A call may take `timeout_s` in total, unless it has a shorter limit of its own.
     """
@@ -34,7 +34,7 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: float = 0.0
 
     def check(self) -> None:
-        """Raise `SettingsError` for a URL that is not one, or that would send the key without encryption."""
+        """Raise `SettingsError` for an invalid URL, or one that would send the key unencrypted."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
             raise SettingsError(f"{self.setting}.url", "must be http(s)://HOST[:PORT][/PATH], without a key in it")
@@ -55,7 +55,7 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
                 self.provider, f"the environment variable {found[1]} ({self.setting}.api_key) is not set"
             )
         if not key.isascii() or not key.isprintable():
-            raise ProviderError(self.provider, f"the environment variable {found[1]} contains what is not a key")
+            raise ProviderError(self.provider, f"the environment variable {found[1]} does not contain a valid key")
         return key
 
 

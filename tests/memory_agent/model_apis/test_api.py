@@ -1,4 +1,4 @@
-"""A provider's API under faults: every call ends in time, and its error names what to change and nothing secret."""
+"""A provider's API under faults: every call ends in time, with an error that states the fix and contains no secret."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_answer_is_decoded_and_counted(provider: Provider, api: ModelApi) -> 
 
 
 @pytest.mark.parametrize("reply", [hang, drip], ids=["hangs", "answers byte by byte"])
-def test_a_slow_server_is_left_at_the_deadline(provider: Provider, api: ModelApi, reply: Reply) -> None:
+def test_a_call_to_a_slow_server_ends_at_the_deadline(provider: Provider, api: ModelApi, reply: Reply) -> None:
     provider.then(reply)
     error = refusal(api, timeout_s=0.2)
     assert isinstance(error, ProviderUnavailableError)
@@ -112,7 +112,7 @@ def test_an_overloaded_server_is_called_again(provider: Provider, api: ModelApi)
     assert (api.counts().calls, api.counts().retries) == (1, 3)
 
 
-def test_a_server_that_is_overloaded_for_ever_is_left_alone(provider: Provider, api: ModelApi) -> None:
+def test_no_call_is_sent_during_the_pause_that_a_server_requests(provider: Provider, api: ModelApi) -> None:
     provider.then(answer({}, 429, retry_after="900"))
     assert "HTTP 429" in str(refusal(api))
     assert "not called for another" in str(refusal(api))
@@ -167,7 +167,7 @@ def test_a_missing_key_is_named_by_its_variable(api: ModelApi, monkeypatch: pyte
     monkeypatch.delenv("TEST_KEY")
     assert "TEST_KEY (embedder.api_key) is not set" in str(refusal(api))
     monkeypatch.setenv("TEST_KEY", f"{KEY}\nx: y")
-    assert "contains what is not a key" in str(refusal(api))
+    assert "does not contain a valid key" in str(refusal(api))
 
 
 def test_neither_key_nor_text_reaches_a_log(
