@@ -1,8 +1,8 @@
-"""The learning engine of a memory: `sona`, or a caller's own behind the same protocol.
+"""The learning engine of a memory: `sona`, or a custom engine with the same protocol.
 
-Whichever engine learns, the gate of `sona` decides from the runs whether its ranking may answer, and the engine's state
-is derived from the lessons, so that forgetting a lesson forgets it everywhere. An engine of a caller is not saved but
-trained again when the memory is opened. If it fails, answers are ranked as usual until then.
+The gate of `sona` decides from the runs whether an engine's ranking is used. An engine's state is a function of the
+lessons, so that a forgotten lesson has no effect. A custom engine is not saved but retrained when the memory is opened.
+After a failure, answers are ranked without it until then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OURS = "sona"
 class LearningEngine(Protocol):
     """Learns from lessons which memories help with which queries. One thread calls it at a time.
 
-    Its state must be a function of the lessons that it was taught and has not forgotten. `sona.Learner` is one.
+    Its state must depend only on the lessons that were learned and not forgotten. `sona.Learner` is one.
     """
 
     def learn(self, lesson: Lesson) -> None:
@@ -33,7 +33,7 @@ class LearningEngine(Protocol):
         ...
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Undo the lessons with these numbers; return how many were known."""
+        """Undo the lessons with these numbers; return how many existed."""
         ...
 
     def adapt(self, query: Embedding) -> Adaptation | None:
@@ -49,7 +49,7 @@ EngineOf = Callable[[int], LearningEngine]
 
 
 def own_engine(settings: LearningSettings) -> EngineOf | None:
-    """Return what creates the caller's own engine, or None for `sona`. Raises `SettingsError`."""
+    """Return the factory of the custom engine, or None for `sona`. Raises `SettingsError`."""
     if settings.engine == OURS:
         return None
     module, _, name = settings.engine.partition(":")
@@ -64,10 +64,10 @@ def own_engine(settings: LearningSettings) -> EngineOf | None:
 
 
 class EngineLearner(Learner):
-    """A learner whose gate, baselines and counts are those of `sona`, and whose ranking is a caller's engine's."""
+    """A learner with the gate, baselines and counts of `sona`, and the ranking of a custom engine."""
 
     def __init__(self, ndim: int, engine_of: EngineOf, lessons: Iterable[Lesson] = ()) -> None:
-        """Teach a new engine these lessons, in the order of their numbers."""
+        """Train a new engine on these lessons, in the order of their numbers."""
         super().__init__(ndim)
         self._engine: LearningEngine | None = None
         with _Guard(self):
@@ -107,7 +107,7 @@ class EngineLearner(Learner):
         return None
 
     def give_up(self, error: Exception) -> None:
-        """Do without the engine, which has failed."""
+        """Stop using the engine after an error."""
         self._engine = None
         log.error("learning.engine_failed", error=type(error).__name__)
 
@@ -129,7 +129,7 @@ class _Guard:
 
 
 def _check(found: Adaptation, ndim: int) -> None:
-    """Raise `ValueError` for an adaptation that no ranking could use."""
+    """Raise `ValueError` for an invalid adaptation."""
     reached, direction = found.reached, found.direction
     sizes = {len(reached.memories), len(reached.amounts), len(reached.support)}
     numbers = np.concatenate([reached.amounts, reached.support, reached.gains, direction, found.similarities])

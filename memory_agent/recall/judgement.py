@@ -1,10 +1,10 @@
-"""Lets the judge select the memories of an answer (`rerankers`), or keeps the best by score if it cannot.
+"""Selects the memories of an answer with a judge (`rerankers`), or keeps the best by score if the judge fails.
 
-The ranking orders more memories than the answer needs (`Query.pool`). The judge sees a snippet of each and selects the
-answer, in its own order. The user's own memories alone are judged: shared items keep their classes (`shared`), and are
-not sent to a server. What the judge leaves out is not shown, so it counts neither as recalled nor as unused. Its order
-is not that of the baseline, so a judged answer does not compare the rankings (`sona/comparison`); interleaving goes on,
-since the judge does not know which ranking proposed a memory.
+The ranking orders more memories than the answer needs (`Query.pool`). The judge receives a snippet of each and selects
+the answer, in its own order. Only the user's own memories are judged. Shared items keep their classes (`shared`), and
+are not sent to a server. Memories that the judge leaves out count neither as recalled nor as unused. A judged answer is
+not used to compare the rankings (`sona/comparison`), because its order is the judge's. Interleaving continues, because
+the judge's input does not show which ranking proposed a memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ELLIPSIS = "…"
 
 
 def judged(found: Candidates, search: Search, judge: Judge) -> tuple[Candidates, Judgement | None]:
-    """Return the candidates that the judge selects, in its order, and what it left out.
+    """Return the candidates that the judge selects, in its order, and the judgement.
 
     Without a judge (`Query.pool`), returns the candidates and None. If there is no selection, returns the best
     candidates by score and None, and records the reason in the deadline.

@@ -48,7 +48,7 @@ Reason = Literal[
     "index_unavailable",  # the engine of the vectors does not answer or is incomplete: found by words only
     "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "judge_unavailable",  # the judge failed, or too many recalls wait for it: ranked by score
-    "judge_timeout",  # the judge was late, or not asked because little time was left: ranked by score
+    "judge_timeout",  # the judge was late, or not called because little time was left: ranked by score
     "judge_invalid",  # the judge's reply was not a selection of the offered memories: ranked by score
     "deadline",  # time ran out: some or all parts were skipped
     "waking",  # daemon only: time ran out while the user's memory was being opened

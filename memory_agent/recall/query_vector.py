@@ -1,7 +1,7 @@
 """Get the vector of a query from the embedder whose vectors are stored.
 
-After a change of model, the stored vectors are still those of the former one until all are computed again. The former
-embedder then embeds the queries, if it can be opened (`former_embedder`).
+After a change of model, the old vectors stay in use until all new ones are computed. Until then, the former embedder
+(`former_embedder`) embeds the queries, if it is available.
 
 Shapes: d = dimensions of an embedding, q = words of the query, e = dimensions of a word.
 """
@@ -71,8 +71,8 @@ class QueryVectors:
     def result(self, asked: AskedVector, stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
-        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If the embedder is a
-        different one, the other of the present and the former embedder is asked.
+        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If the query was embedded by
+        a different one, the other embedder (the current or the former one) is tried.
         """
         former = self._embedder.former
         try:

@@ -32,7 +32,7 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import StoredTrajectory
 
 _FIRST, _FURTHER = 32, 8  # requests examined first; growth factor while there are too few runs
-_MOST_REQUESTS = 1_000  # nearest requests asked of an index in another engine; the built-in one returns all
+_MOST_REQUESTS = 1_000  # nearest requests to fetch from an index in another engine; the built-in one returns all
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
 _REACH = 3  # maximum memories from a message to the start of the run that it caused, in one session
 _CHOSEN_FROM = 3  # runs examined, as a multiple of the runs in the answer

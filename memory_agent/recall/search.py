@@ -257,8 +257,8 @@ def _by_vector(
 ) -> Cosines | None:
     """Return the cosines of memories that pass `mask` (n,), except those in the slots `aside`.
 
-    The mask does not exclude `aside`, because a search with a mask cannot use the approximate index. Without an answer
-    of the index no cosine is known, and those of the memories found by words are computed later.
+    The mask does not exclude `aside`, because a search with a mask cannot use the approximate index. If the index does
+    not answer, no cosine is known; those of memories found by words are computed later.
     """
     found = scanned(vector, view, mask, limit + aside.size, filter, deadline)
     if found is None:
@@ -284,7 +284,7 @@ def _reaching_floor(
         found = scanned(vector, view, everything, limit, query.filter, deadline)
         if found is not None and found.unseen + found.error < query.floor:
             break
-        limit = view.count if found is None else limit * _FURTHER  # as many as there are need no index
+        limit = view.count if found is None else limit * _FURTHER  # a search for all rows needs no index
     reaching = found.values >= query.floor + found.error
     unsure = np.flatnonzero((found.values >= query.floor - found.error) & ~reaching)
     reaching[unsure] = view.vectors.cosines(vector.raw, unsure) >= query.floor

@@ -1,6 +1,6 @@
-"""A reranker that asks a language model over HTTP: chat completions as of OpenAI, or messages as of Anthropic.
+"""A reranker that calls a language model with the HTTP API of OpenAI (chat completions) or Anthropic (messages).
 
-Both request a reply that fits a JSON schema. A server that ignores it is held to the same form by `prompt.read_reply`.
+Requests contain a JSON schema for the reply. Servers may ignore it, so `prompt.read_reply` validates the reply.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Answer(msgspec.Struct):
 
 
 def endpoint_of(settings: JudgeSettings) -> ModelEndpoint:
-    """Return where the judge's model is. `settings.server` must be one of `SERVERS`."""
+    """Return the endpoint of the judge's model. `settings.server` must be one of `SERVERS`."""
     is_anthropic = settings.server == "anthropic"
     return ModelEndpoint(
         setting="judge",

@@ -1,7 +1,7 @@
-"""Asks the reranker of one memory within a time limit, checks what it selects, and remembers it.
+"""Calls the reranker of one memory with a timeout, validates its selection, and caches it.
 
-A selection depends only on the query and the snippets, so it is remembered under their digest, in memory alone, until
-other selections displace it. Failures are not remembered.
+A selection depends only on the query and the snippets, so their digest is the cache key. The cache is in memory and
+bounded. Failures are not cached.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from memory_agent.settings import JudgeSettings
 from relay.log import log
 
 Fault = Literal["judge_unavailable", "judge_timeout", "judge_invalid"]
-"""Why there is no selection: an error, no time, or nonsense."""
+"""Why there is no selection: an error, a timeout, or an invalid reply."""
 
 _OF_REQUEST = ("model", "messages", "system", "stream")
 _USD = 1_000_000_000  # counted in billionths
 
 
 class Verdict(NamedTuple):
-    """A selection, or why there is none, and what to add to the memory's counters.
+    """A selection, or the reason why there is none, and the increments of the memory's counters.
 
-    `problem` describes the fault, and what to change; it contains no text of a query, a memory or a reply.
+    `problem` describes the fault and its fix; it contains no text of a query, a memory or a reply.
     """
 
     selection: Selection | None
@@ -64,9 +64,9 @@ class Judge:
         return self._reranker is not None
 
     def use(self, reranker: Reranker | None) -> None:
-        """Let `reranker` select the memories of answers, instead of the server in the settings; None: the server.
+        """Select the memories of answers with `reranker`, or with None with the server in the settings.
 
-        Calls that last longer than the deadline are abandoned. Forgets earlier selections.
+        Calls that last longer than the deadline are abandoned. Clears the cache.
 
         >>> old, new = memory.remember("Staging needs the VPN"), memory.remember("Staging needs no VPN")
         >>> memory.judge.use(lambda query, candidates, most, timeout_s: Selection((old.id,)))
@@ -76,13 +76,13 @@ class Judge:
         self.share(None if reranker is None else OwnFunction(reranker, self.settings.at_once))
 
     def share(self, reranker: Reranker | None) -> None:
-        """As `use`, for a reranker that keeps its time limit by itself. The caller closes it."""
+        """Like `use`, for a reranker that enforces its timeout itself. The caller closes it."""
         with self._guard:
             self._reranker = reranker or self._own
             self._selections.clear()
 
     def select(self, query: str, candidates: Sequence[Snippet], timeout_s: float) -> Verdict:
-        """Return what the reranker selects, if it does so within `timeout_s`. Raises nothing."""
+        """Return the reranker's selection, or a fault after an error or `timeout_s`. Never raises."""
         key = _digest(query, candidates)
         with self._guard:
             reranker, known = self._reranker, self._selections.get(key)
@@ -143,7 +143,7 @@ def open_reranker(settings: JudgeSettings) -> ChatModel | OwnFunction | None:
 
 
 def check_judge(settings: JudgeSettings, deadline_ms: float) -> None:
-    """Raise `SettingsError` for a judge that cannot be asked, and for settings that contradict each other.
+    """Raise `SettingsError` for a judge that cannot be called, and for settings that contradict each other.
 
     `deadline_ms` is `recall.deadline_ms`.
     """
@@ -154,7 +154,7 @@ def check_judge(settings: JudgeSettings, deadline_ms: float) -> None:
         if getattr(settings, name) > settings.candidates:
             raise SettingsError(f"judge.{name}", f"is more than judge.candidates ({settings.candidates})")
     if settings.least_ms >= deadline_ms:
-        reason = f"is not below recall.deadline_ms ({deadline_ms:g}), so the judge would never be asked; raise that one"
+        reason = f"is not below recall.deadline_ms ({deadline_ms:g}), so the judge is never called; raise that one"
         raise SettingsError("judge.least_ms", reason)
 
 
@@ -184,6 +184,6 @@ def _checked(found: Selection, candidates: Sequence[Snippet], most: int) -> Sele
 
 
 def _digest(query: str, candidates: Sequence[Snippet]) -> bytes:
-    """Return the digest of everything that a selection depends on; the settings are the same for all of a memory."""
+    """Return the cache key of a selection. It omits the settings, which are constant for a memory."""
     parts = msgspec.msgpack.encode((query, [(snippet.id, snippet.text, snippet.timestamp) for snippet in candidates]))
     return hashlib.blake2b(parts, digest_size=16).digest()

@@ -1,7 +1,7 @@
-"""A reranker that calls a function of the caller, which may take too long.
+"""A reranker that calls a custom function with a timeout.
 
-A function cannot be stopped, so it runs in a thread of its own and is abandoned when it is late. It then keeps its
-place among `judge.at_once` until it returns.
+A function cannot be stopped, so it runs in its own thread and is abandoned after the timeout. It counts towards
+`judge.at_once` until it returns.
 """
 
 from __future__ import annotations
@@ -61,4 +61,4 @@ class OwnFunction:
         return found
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""

@@ -1,8 +1,8 @@
 """The prompt that asks a language model to select memories, and the check of its reply. Pure.
 
-Memories and queries are data, whoever wrote them. Each is one line between two markers that contain a random code, new
-for each request, so no text can close its own fence or open another. The instructions are in the system message alone.
-A model that follows a memory's instructions all the same can only select among the offered memories and write `notes`.
+Memories and queries are untrusted. Each is one line between two markers that contain a random code, new for each
+request, so that no text can forge a marker. Only the system message contains instructions. A model that still follows
+instructions in a memory can only select among the offered memories and write `notes`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `Reranker` protocol, and what a reranker receives and returns."""
+"""The `Reranker` protocol, with its input and its result."""
 
 from __future__ import annotations
 

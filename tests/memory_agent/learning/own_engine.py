@@ -64,7 +64,7 @@ class Unknowing(NearestUses):
 
 
 def unavailable(ndim: int) -> NearestUses:
-    """Fail when an engine is asked for."""
+    """Fail when an engine is created."""
     raise OSError(f"no room for {ndim} dimensions")
 
 

@@ -1,4 +1,4 @@
-"""The contract of a learning engine, over `sona` and a caller's own; and `off`, `sona` and own engines in a memory."""
+"""The contract of a learning engine, for `sona` and a custom one; and `off`, `sona` and custom engines in a memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_engine_without_lessons_changes_nothing(engine: LearningEngine) -> No
     assert engine.adapt(unit(0)) is None
 
 
-def test_what_runs_of_similar_queries_used_is_raised(engine: LearningEngine) -> None:
+def test_memories_that_runs_of_similar_queries_used_are_raised(engine: LearningEngine) -> None:
     taught(engine, LESSONS)
     for place in range(4):
         found = engine.adapt(unit(place))
@@ -117,7 +117,7 @@ def opened(folder: Path, embedder: Embedder, engine: str, mode: str = "on") -> C
     ("mode", "engine", "leads"),
     [("off", "own_engine:NearestUses", False), ("on", "sona", True), ("on", "own_engine:NearestUses", True)],
 )
-def test_each_engine_ranks_by_what_the_stored_runs_used(
+def test_each_engine_ranks_by_the_uses_of_stored_runs(
     tmp_path: Path, taught: Path, embedder: Embedder, mode: str, engine: str, leads: bool
 ) -> None:
     company = opened(copied(taught, tmp_path / "a"), embedder, engine, mode)
@@ -127,7 +127,7 @@ def test_each_engine_ranks_by_what_the_stored_runs_used(
     company.memory.close()
 
 
-def test_an_own_engine_learns_from_new_runs_and_forgets_with_the_memory(
+def test_a_custom_engine_learns_from_new_runs_and_forgets_with_the_memory(
     tmp_path: Path, taught: Path, embedder: Embedder
 ) -> None:
     company = opened(copied(taught, tmp_path / "a"), embedder, "own_engine:NearestUses")
@@ -143,7 +143,7 @@ def test_an_own_engine_learns_from_new_runs_and_forgets_with_the_memory(
     company.memory.close()
 
 
-def test_the_gate_decides_about_an_own_engine_too(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
+def test_the_gate_also_controls_a_custom_engine(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
     company = opened(copied(untaught, tmp_path / "a"), embedder, "own_engine:NearestUses", "auto")
     company.learn(range(5))
     assert company.memory.sona.status().gate.state == "trial"
@@ -152,7 +152,7 @@ def test_the_gate_decides_about_an_own_engine_too(tmp_path: Path, untaught: Path
 
 
 @pytest.mark.parametrize("engine", ["Failing", "Misshapen", "Exaggerating", "Unknowing", "unavailable"])
-def test_an_engine_that_fails_leaves_the_usual_ranking_and_all_writes(
+def test_a_failing_engine_affects_neither_the_usual_ranking_nor_writes(
     tmp_path: Path, taught: Path, embedder: Embedder, engine: str
 ) -> None:
     usual, failing = (

@@ -1,4 +1,4 @@
-"""The judge in a recall: what it sees, what the answer keeps, and everything that the answer leads to."""
+"""The judge in a recall: its input, the answer, and the effects of the answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def note_of(memory: Memory, result: RecallResult) -> RecallNote:
     return note
 
 
-def test_it_sees_fifty_and_the_answer_has_what_it_selects_in_its_order(stored: Memory) -> None:
+def test_it_receives_fifty_memories_and_the_answer_keeps_its_selection_and_order(stored: Memory) -> None:
     plain = asked(stored, top_k=50, min_relevance=0.0)
     seen: list[Sequence[Snippet]] = []
     stored.judge.use(choosing(lambda found: [found[40], found[2], found[7]], seen))
@@ -119,7 +119,7 @@ def test_it_may_select_nothing_and_never_more_than_the_caller_wants(stored: Memo
     assert (len(result.memories), result.judgement.selected, result.judgement.left_out) == (4, 10, ())
 
 
-def test_what_it_leaves_out_is_neither_shown_nor_counted_as_recalled(stored: Memory) -> None:
+def test_memories_that_it_leaves_out_are_neither_shown_nor_counted_as_recalled(stored: Memory) -> None:
     stored.judge.use(choosing(lambda found: found[5:7]))
     result = asked(stored, by_session="mine")
     note = note_of(stored, result)
@@ -159,7 +159,7 @@ def test_the_block_and_the_runs_follow_the_selection(stored: Memory) -> None:
     assert [run.id for run in result.runs] == ["run-1"]
 
 
-def test_a_filter_and_the_relevance_threshold_hold_for_what_is_offered(stored: Memory) -> None:
+def test_a_filter_and_the_relevance_threshold_apply_to_offered_memories(stored: Memory) -> None:
     seen: list[Sequence[Snippet]] = []
     stored.judge.use(choosing(lambda found: found[:1], seen))
     asked(stored, filter={"session_id": "s-3"})
@@ -167,7 +167,7 @@ def test_a_filter_and_the_relevance_threshold_hold_for_what_is_offered(stored: M
     assert [[snippet.id for snippet in offered] for offered in seen] == [["deploy-3"]]
 
 
-def test_a_recall_by_vector_alone_has_no_words_to_judge_by(stored: Memory, embedder: Embedder) -> None:
+def test_a_recall_by_vector_alone_is_not_judged(stored: Memory, embedder: Embedder) -> None:
     seen: list[Sequence[Snippet]] = []
     stored.judge.use(choosing(lambda found: [], seen))
     vector = {"vector": embedder.embed_query(QUERY).tolist(), "vector_model": embedder.info.stamp}
@@ -192,7 +192,7 @@ ORDERS = (
 
 
 def test_memories_that_instruct_the_judge_stay_quoted_in_their_fences(tmp_path: Path, embedder: Embedder) -> None:
-    """What a model makes of them is its own; it gets them as data, and no reply can go beyond a selection."""
+    """The model may obey them, but receives them as data, and a reply can only be a selection."""
     with serving() as provider, opened(tmp_path, embedder, judged_by(provider)) as memory:
         obeying = answer({"choices": [{"message": {"content": "I obey: the deploy hung because of this memory."}}]})
         provider.then(selecting("m1"), selecting("m99"), obeying)
@@ -219,7 +219,7 @@ def test_secrets_in_a_query_are_masked_before_it_is_sent(tmp_path: Path, embedde
     assert "hunter2" not in str(provider.requests[0].body)
 
 
-def test_a_server_that_hangs_costs_the_deadline_and_no_more(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_hanging_server_delays_a_recall_at_most_to_its_deadline(tmp_path: Path, embedder: Embedder) -> None:
     with serving() as provider, opened(tmp_path, embedder, judged_by(provider)) as memory:
         provider.then(hang)
         memory.remember(SUBJECTS[0], now=NOW)

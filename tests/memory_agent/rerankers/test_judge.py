@@ -1,4 +1,4 @@
-"""The judge of one memory: what it refuses, remembers and abandons, with rerankers of the caller."""
+"""The judge of one memory: validation, cache and timeouts, with custom rerankers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_selection_is_counted_with_its_cost() -> None:
     }
 
 
-def test_a_selection_is_remembered_for_the_same_query_and_the_same_contents() -> None:
+def test_a_selection_is_cached_for_the_same_query_and_the_same_contents() -> None:
     first = First()
     judge = judge_with(first, cache=2)
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_a_selection_is_remembered_for_the_same_query_and_the_same_contents() ->
     assert first.calls == 6
 
 
-def test_another_reranker_starts_without_memory_and_none_turns_it_off() -> None:
+def test_another_reranker_starts_with_an_empty_cache_and_none_disables_it() -> None:
     judge = judge_with(First(1))
     judge.select("q", OFFERED, LONG_S)
     judge.use(First(3))
@@ -88,7 +88,7 @@ def test_another_reranker_starts_without_memory_and_none_turns_it_off() -> None:
     ],
     ids=["not offered", "twice", "too many", "text", "numbers", "no notes"],
 )
-def test_nonsense_is_refused_and_not_remembered(found: Selection) -> None:
+def test_an_invalid_selection_is_rejected_and_not_cached(found: Selection) -> None:
     judge = judge_with(lambda *_: found)
     for _ in range(2):
         verdict = judge.select("q", OFFERED, LONG_S)
@@ -108,7 +108,7 @@ def test_a_function_that_raises_or_returns_something_else_is_a_fault() -> None:
         assert "secret" not in str(logs)
 
 
-def test_a_late_function_is_abandoned_and_keeps_its_place_until_it_returns() -> None:
+def test_a_late_function_is_abandoned_and_counts_until_it_returns() -> None:
     release, done = threading.Event(), threading.Semaphore(0)
 
     def wait(*_: object) -> Selection:
@@ -127,7 +127,7 @@ def test_a_late_function_is_abandoned_and_keeps_its_place_until_it_returns() -> 
         pass
 
 
-def test_it_is_not_asked_if_little_time_is_left() -> None:
+def test_it_is_not_called_if_little_time_is_left() -> None:
     first = First()
     verdict = judge_with(first, least_ms=300.0).select("q", OFFERED, 0.299)
     assert (verdict.fault, verdict.counts, first.calls) == ("judge_timeout", {"judge.skipped": 1}, 0)
@@ -140,7 +140,7 @@ def first(query: str, candidates: Sequence[Snippet], most: int, timeout_s: float
 not_a_function = 7
 
 
-def test_a_function_that_the_settings_name_is_imported_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_the_settings_name_is_imported_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = Judge(JudgeSettings(server=f"{__name__}:first"), 2_000.0)
     assert judge.select("q", OFFERED, LONG_S).selection == Selection(("id-0",))
     monkeypatch.delattr(f"{__name__}.first")  # as on a machine of a cluster with another version
@@ -165,7 +165,7 @@ def test_a_function_that_cannot_be_imported_is_refused(name: str, said: str) -> 
         ({"url": ""}, "judge.api_key: is empty; name the variable with the key, or set judge.url to a server"),
         ({"most": 51}, "judge.most: is more than judge.candidates (50)"),
         ({"candidates": 5, "most": 5}, "judge.fallback: is more than judge.candidates (5)"),
-        ({"least_ms": 2_000.0}, "judge.least_ms: is not below recall.deadline_ms (2000), so the judge would never"),
+        ({"least_ms": 2_000.0}, "judge.least_ms: is not below recall.deadline_ms (2000), so the judge is never called"),
         ({"parameters": {"temperature": 0, "stream": True}}, "judge.parameters: must not set stream"),
         ({"api_key": "sk-1"}, "judge.api_key: must name an environment variable"),
         ({"api_key": "${KEY}", "url": "http://10.0.0.9/v1"}, "judge.url: contradicts the api_key"),

@@ -1,4 +1,4 @@
-"""The prompt encloses memories so that none can leave its fence, and a reply is a selection or is refused."""
+"""The prompt quotes memories so that none can forge a marker, and invalid replies are rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_text_is_one_line_in_its_own_fence(query: str, texts: list[str]) -
     assert lines[4::3] == texts
 
 
-def test_no_text_can_know_the_code_of_a_request() -> None:
+def test_each_request_has_a_new_code_in_its_markers() -> None:
     codes = {code_of(prompt_of("q", snippets(*ORDERS), 10).user) for _ in range(20)}
     assert len(codes) == 20
     system, user = prompt_of("q", snippets(*ORDERS), 7)
@@ -83,7 +83,7 @@ def test_a_reply_names_memories_once_and_in_its_order() -> None:
         '{"selected": ' + "[" * 100_000,
     ],
 )
-def test_anything_else_is_refused_without_repeating_it(reply: str) -> None:
+def test_an_invalid_reply_is_rejected_without_quoting_it(reply: str) -> None:
     with pytest.raises(InvalidSelectionError) as caught:
         read_reply(reply, OFFERED)
     assert str(caught.value) in (
