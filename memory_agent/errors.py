@@ -93,11 +93,12 @@ class RateLimitedError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class QuotaExceededError(MemoryAgentError):
-    """The user has as many memories as the user's tier allows."""
+    """The user has reached the maximum number of memories of the user's tier."""
 
     code = "quota_exceeded"
     template = (
-        "{user_id} has the {limit} memories of the tier {tier}; forget some, or choose another tier (quota.users)"
+        "{user_id} has reached the {limit} memories of the tier {tier}; "
+        "forget some, or choose another tier (quota.users)"
     )
 
     user_id: str
@@ -225,7 +226,7 @@ class IndexDamagedError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class IndexUnavailableError(UnavailableError):
-    """The index of a user's vectors does not answer. Nothing is lost: the index is brought up to date later."""
+    """The index of a user's vectors does not answer. Nothing is lost: the index catches up later."""
 
     code = "index_unavailable"
     template = "the index in {engine} does not answer: {reason}"
@@ -236,7 +237,7 @@ class IndexUnavailableError(UnavailableError):
 
 @dataclass(eq=False, repr=False)
 class IndexUnusableError(MemoryAgentError):
-    """The index of a user's vectors refuses to work until something is changed. Nothing is lost."""
+    """The index of a user's vectors cannot be used until its database or settings are corrected. Nothing is lost."""
 
     code = "index_unusable"
     template = "the index in {engine} cannot be used: {reason}; {advice}"
@@ -277,7 +278,7 @@ class ModelError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class InvalidSelectionError(ModelError):
-    """A reranker selected what was not offered, or replied with something else than a selection."""
+    """A reranker returned an invalid selection, such as a memory that was not offered."""
 
     code = "invalid_selection"
     template = "the judge's selection is not used: it {reason}"
@@ -315,7 +316,7 @@ class EmbedderUnavailableError(ModelError):
 
 @dataclass(eq=False, repr=False)
 class ProviderError(ModelError):
-    """The API of a model provider refused a call, or its answer cannot be used."""
+    """The API of a model provider rejected a call, or returned an unusable answer."""
 
     code = "provider"
     template = "{provider}: {reason}"
@@ -325,13 +326,13 @@ class ProviderError(ModelError):
 
 
 class ProviderInputError(ProviderError):
-    """The API of a model provider rejected what it was sent, such as a text that is too long for the model."""
+    """The API of a model provider rejected the input, such as a text that is too long for the model."""
 
     code = "provider_input"
 
 
 class ProviderUnavailableError(ProviderError):
-    """The API of a model provider did not answer in time, or asked to be called later."""
+    """The API of a model provider did not answer in time, or requested a later retry."""
 
     code = "provider_unavailable"
     retryable = True

@@ -421,7 +421,7 @@ class AsyncMemoryMethods:
         before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
         is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
         nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user has no room.
+        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is reached.
         """
         return await self._ask(
             "remember",

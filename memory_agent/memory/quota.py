@@ -1,6 +1,6 @@
-"""How many memories a user may have, by tier: further memories are refused, or the oldest unused ones are forgotten.
+"""Limits the memories of a user by tier: rejects further ones, or forgets the oldest unused ones.
 
-What is learned, imported or restored is not refused, but counts.
+Learned, imported and restored memories are never rejected, but count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryQuota:
         self._refuses = settings.when_full == "refuse"
 
     def is_full(self, batch: Batch) -> bool:
-        """Whether a batch may not add a memory."""
+        """Return whether a batch must not add a memory."""
         return self._limit is not None and self._refuses and batch.counts().memories >= self._limit
 
     def check(self, batch: Batch) -> None:
@@ -43,7 +43,7 @@ class MemoryQuota:
             raise QuotaExceededError(self._user_id, self._limit, self._tier)
 
     def make_room(self, first_new: int) -> None:
-        """Forget memories over the quota, if the settings want it, but none in a row from `first_new` on.
+        """Forget memories over the quota if `when_full` is `forget`, but none in a row from `first_new` on.
 
         Durable on return.
         """

@@ -131,10 +131,10 @@ class MemoryVectors:
         if asked.vector is None or state.stamp is None:
             return
         if not comparable(state.stamp, asked.vector_model):
-            reason = f"is {asked.vector_model}; the vectors of the memories are by {state.stamp}"
+            reason = f"is {asked.vector_model}; the vectors of the memories are from {state.stamp}"
             raise InvalidInputError("vector_model", reason)
         if len(asked.vector) != state.ndim:
-            reason = f"must have {state.ndim} numbers, as the vectors of the memories, not {len(asked.vector)}"
+            reason = f"must have {state.ndim} numbers, like the vectors of the memories, not {len(asked.vector)}"
             raise InvalidInputError("vector", reason)
 
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
@@ -154,7 +154,7 @@ class MemoryVectors:
             self._fill_thread.start()
 
     def begin_reembedding(self) -> int:
-        """Begin to replace the vectors if a different model computed them; return the number of memories that wait.
+        """Begin to replace the vectors if a different model computed them; return the number of memories to embed.
 
         `fill` then computes the new vectors, even after a crash, and replaces the old ones once all are computed.
         Durable on return. Raises `ModelError` if there is no model.

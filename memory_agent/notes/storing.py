@@ -60,7 +60,7 @@ def index_documents(
 ) -> StoredNotes:
     """Update the memories of a document, or of all documents below a folder, to match their sections.
 
-    With `only`, other documents are not read, and their sections retained unless the document is gone.
+    With `only`, other documents are not read, and their sections are kept unless the document is gone.
 
     Forgets removed sections, including those of deleted documents. Retains the sections of documents that cannot be
     read or are in skipped folders such as `.claude`. Idempotent; after an interruption, repeat the call.

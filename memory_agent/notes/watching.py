@@ -1,7 +1,7 @@
-"""Find the documents that changed since they were last indexed, by their times and sizes.
+"""Polls for documents that changed since they were last indexed, by their times and sizes.
 
-Looking costs one `stat` a document (11 ms per 1,000). It works on network file systems too, where change notifications
-of the operating system, and so packages such as `watchfiles`, miss what other machines write.
+A poll takes one `stat` per document (11 ms per 1,000). Rejected: packages such as `watchfiles`, whose change
+notifications miss writes of other machines on network file systems.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class DocumentWatch:
     def look(self) -> dict[Path, Stamp | None]:
         """Return the documents to index, with their stamps, or None for those that are gone.
 
-        A document that changed is returned once two looks in a row find it the same, so that none is read while it is
-        being written; the first look returns all. Nothing is returned while the root itself is gone, as when a disk is
+        A changed document is returned after two consecutive calls find it in the same state, so that none is read while
+        it is being written. The first call returns all. Returns nothing while the root is missing, as when a disk is
         not mounted.
         """
         if not self._root.exists():
@@ -44,7 +44,7 @@ class DocumentWatch:
         }
 
     def settle(self, changed: Mapping[Path, Stamp | None]) -> None:
-        """Remember that these documents were indexed after `look` returned them."""
+        """Record that these documents were indexed after `look` returned them."""
         for path, stamp in changed.items():
             if stamp is None:
                 del self._indexed[path]

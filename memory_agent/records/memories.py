@@ -22,7 +22,7 @@ Provenance = Literal["verified", "cited", "assumed", "cached"]
 StatedProvenance = Literal[
     "verified", "cited", "assumed", "cached", "cached:verified", "cached:cited", "cached:assumed"
 ]
-"""A provenance as callers state it: `cached:verified` is a cached copy of what was verified."""
+"""A provenance in the form that callers use: `cached:verified` is a cached copy of a verified memory."""
 Mode = Literal["hybrid", "vector", "lexical"]
 Dates = Literal["boost", "filter", "ignore"]
 Profile = Literal["before_planning", "document", "trajectory"]
@@ -68,8 +68,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
     `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
     name that the caller chose. `phase` is the phase of the work that it belongs to. `updated_at` is the time at which
-    `remember` last replaced it, or None. `cached_from` is the provenance of what a `cached` memory is a copy of, if it
-    is known.
+    `remember` last replaced it, or None. `cached_from` is the provenance of the original of a `cached` memory, if
+    known.
     """
 
     id: str
@@ -213,7 +213,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the judge selected `selected` memories from: the best `offered` by score.
+    """A judge's selection of `selected` memories from the best `offered` by score.
 
     `left_out` are the ids of memories whose score would have placed them in the answer. `notes` is text that the
     judge's model wrote, possibly influenced by memories. `is_cached`: the judge had selected from the same memories for
@@ -283,8 +283,8 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The calls to the API of a model provider since a process started, for all its users.
 
-    `refused` calls were not sent, because others had failed. `cost_usd` is computed from the tokens that the provider
-    reported, and is 0 without a price in the settings.
+    `refused` calls were not sent, because the circuit breaker was open. `cost_usd` is computed from the tokens that the
+    provider reported, and is 0 without a price in the settings.
     """
 
     provider: str

@@ -122,7 +122,7 @@ def _settle_type(tree: dict[str, Any], table: str) -> None:
         others = [str(tag) for tag, fields in kinds.items() if name in fields]
         if others:
             reason = (
-                f'contradicts {table}.type = "{chosen["type"]}": only {", ".join(others)} has it; remove one of both'
+                f'contradicts {table}.type = "{chosen["type"]}": only {", ".join(others)} has it; remove one of them'
             )
             raise SettingsError(f"{table}.{name}", reason)
 

@@ -188,7 +188,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `server` is the protocol of a language model's server, `openai` (chat completions) or `anthropic` (messages), or
     MODULE:NAME of a caller's own function (`memory_agent.Reranker`). `api_key` names an environment variable, as in
     `${OPENAI_API_KEY}`. `parameters` are further fields of a request's body. If the judge fails, is late or replies
-    with nonsense, the answer has the best `fallback` memories by score. It is not asked if less than `least_ms` remain
+    with nonsense, the answer has the best `fallback` memories by score. It is not called if less than `least_ms` remain
     before the deadline, or while `at_once` requests of this process wait for it.
     """
 
@@ -213,13 +213,12 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How the memory follows runs and learns from them.
 
     `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always
-    applies it, and `off` learns nothing. `engine` is what learns: `sona`, or MODULE:NAME of a class or function
-    that returns a caller's own (`memory_agent.learning.LearningEngine`). The weights scale with the spread of the
-    scores; 0 is off. `association` applies to memories used in similar requests, as a share of their own score;
-    `recurrence` is added when the same request recurs; `shift` applies to the similarity to the adapted query;
-    `prior` applies to memories that helped, regardless of the query. At a cosine of `retry_similarity` or more, the
-    later of two requests counts as a rewording of the earlier; at `request_similarity` or more, a recall and a
-    request count as the same.
+    applies it, and `off` learns nothing. `engine` is `sona`, or MODULE:NAME of a class or function that returns a
+    custom engine (`memory_agent.learning.LearningEngine`). The weights scale with the spread of the scores; 0 is off.
+    `association` applies to memories used in similar requests, as a share of their own score; `recurrence` is added
+    when the same request recurs; `shift` applies to the similarity to the adapted query; `prior` applies to memories
+    that helped, regardless of the query. At a cosine of `retry_similarity` or more, the later of two requests counts as
+    a rewording of the earlier; at `request_similarity` or more, a recall and a request count as the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -265,9 +264,9 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many memories a user may have: the number of the user's tier in `tiers`.
+    """The maximum number of memories of a user, by tier.
 
-    `users` maps users to tiers; others have the tier `default`, and "" is no quota. If a user has no room, memories and
+    `users` maps users to tiers; others have the tier `default`, and "" is no quota. At the limit, new memories and
     events are refused (`refuse`), or the user's oldest unused memories are forgotten (`forget`).
     """
 
@@ -383,7 +382,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings: one struct for each table of the TOML file.
 
-    `former_embedder` is the embedder that `embedder` replaced: it answers queries until all memories have new vectors.
+    `former_embedder` is the embedder that `embedder` replaced. It embeds queries until all memories have new vectors.
     """
 
     data_dir: str = ""
@@ -408,7 +407,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def former_of(settings: Settings) -> AnyEmbedder | None:
-    """Return the embedder of vectors that `embedder` did not compute: the one that is set, or the bundled model."""
+    """Return `former_embedder` or, if it is not set, the bundled model unless that is also the current one."""
     if settings.former_embedder is not None:
         return settings.former_embedder
     own, bundled = settings.embedder, EmbedderSettings(allow_download=False)
