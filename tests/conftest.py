@@ -25,7 +25,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, ou
 
 MEMORY_DISK = Path("/dev/shm")
 LEAST_FREE_BYTES = 2_000_000_000
-"""Several times what a run has in temporary files at a time, together with the object stores of Ray."""
+"""Several times the peak size of a run's temporary files and of Ray's object stores."""
 
 if "TMPDIR" not in os.environ and MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > LEAST_FREE_BYTES:
     # A flush costs nothing there; on a disk, a fifth of the tests' processor time and half of their waiting (measured).

@@ -44,7 +44,7 @@ def cluster_daemon(upkeep_interval_s: float = DaemonSettings().upkeep_interval_s
 def joined_machine(
     home: Path, folder: Path, name: str = "node", address: str = "127.0.0.3", prefix: tuple[str, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """Let a machine join the daemon of `home`; it leaves when the context ends, unless it was killed.
+    """Join a machine to the daemon of `home`; it leaves when the context ends, unless it was killed.
 
     It keeps its files in `folder`. `prefix`: the words before its command, such as those that pin it to a core.
     """

@@ -53,9 +53,9 @@ _NOW = datetime(2026, 2, 16, tzinfo=UTC)
 _MEGABYTE = 1e6
 _WHEN = {
     "builtin": "the default, and the fastest up to some 250,000 memories a user: nothing to install, exact, encrypted.",
-    "sqlite-vec": "choose it for many small users and little memory: no server, one encrypted file for each user. "
+    "sqlite-vec": "choose it for many small users and limited memory: no server, one encrypted file for each user. "
     "A search reads the whole file, so it is slow from about 50,000 memories on.",
-    "pgvector": "choose it if there is a PostgreSQL that is backed up and watched anyway, or if SQL must reach the "
+    "pgvector": "choose it if you already operate a PostgreSQL with backups, or need SQL access to the "
     "vectors. A graph (here with 100,000) makes storing a memory some milliseconds slower.",
     "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "
     "packages and 100 to 250 MB of memory to each process, more than the built-in index of 100,000 memories.",
@@ -238,12 +238,12 @@ def page(figures: Figures, now: datetime) -> str:
         "# Indexes of vectors",
         "",
         f"Measured on {now:%Y-%m-%d} by `python -m ops.bench.indexes` ({machine['processor']}, {machine['cores']}",
-        "cores). Made vectors of 384 dimensions in clusters of 50. A search returns 46 candidates from the index and",
-        "their exact cosines from the records; *filtered* leaves one of 20 sessions. *Fill* is `memory-agent migrate`",
+        "cores). Synthetic vectors of 384 dimensions in clusters of 50. A search gets 46 candidates from the index and",
+        "their exact cosines from the records; *filtered* selects one of 20 sessions. *Fill* is `memory-agent migrate`",
         "with its verification. *Batch* stores 64 memories. Disk is the user's whole folder (records, columns, index),",
         "and for pgvector the server's growth. Memory is that of the process without mapped files, plus the server's.",
         f"Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. Above 1, other "
-        "programs slowed the measurement down, and only large differences mean something.",
+        "programs slowed the measurement down, and only large differences are meaningful.",
         "",
         f"| memories | index | {' | '.join(_COLUMNS.values())} |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -136,7 +136,7 @@ class Load:
                 self.answered.append(Answered(user, began_s, time.time(), refusal, bool(degraded)))
 
     def _publish(self) -> None:
-        """Publish one event of each user at a time; note those that were acknowledged."""
+        """Publish one event of each user at a time; record those that were acknowledged."""
         texts = passages(2_000, seed=99)
         with Publisher(relay_endpoints(self._home).ingest) as publisher:
             for place in count():
@@ -172,7 +172,7 @@ class Kill(NamedTuple):
 
 
 class Moves:
-    """Notes when the placement of a user changes, by looking at its file."""
+    """Records when the placement of a user changes, by polling its file."""
 
     def __init__(self, home: Path, users: list[str]) -> None:
         self._folders = {user: user_folder(home, user) for user in users}
@@ -201,7 +201,7 @@ class Moves:
 
 
 class Machines:
-    """The machines of a daemon's cluster, with users, clients, and a watch on the placements."""
+    """The machines of a daemon's cluster, with users, clients, and a record of placements."""
 
     def __init__(self, stack: ExitStack, store: Path) -> None:
         """Start a daemon and its machines, and wake users with copies of `store`; end them with `stack`."""
@@ -222,13 +222,13 @@ class Machines:
         stack.callback(self.load.stop)
 
     def leave_and_join(self, name: str) -> None:
-        """Let a machine leave and join again, and wait until users have moved back to it."""
+        """Make a machine leave and rejoin, and wait until users have moved back to it."""
         self._joined[name].close()
         time.sleep(_SETTLE_S)
         self._join_again(name)
 
     def kill(self, name: str) -> Kill:
-        """Kill all processes of a machine, wait until its users answer elsewhere, and let it join again."""
+        """Kill all processes of a machine, wait until its users answer elsewhere, and make it rejoin."""
         users, killed_s = self.moves.users_on(name), time.time()
         for process in process_tree(self._processes[name].pid):
             with suppress(psutil.NoSuchProcess):

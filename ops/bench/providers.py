@@ -1,4 +1,4 @@
-"""Measures what our side of a server's model costs: a local server answers at once with fixed vectors.
+"""Measures our overhead of a model on a server: a local server answers at once with fixed vectors.
 
 The server is a process of its own, so processor time is only ours. To run only this benchmark:
 `python -m ops.bench.providers`.

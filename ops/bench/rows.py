@@ -71,7 +71,7 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
 
 
 def providers_rows(figures: Figures) -> Iterator[Row]:
-    """Yield what our side of a server's model costs: throughput, processor time and the time of a query."""
+    """Yield our overhead of a model on a server: throughput, processor time and the time of a query."""
     for name, kind in figures.items():
         yield Row(
             f"embedding by a server that answers at once, {name}",

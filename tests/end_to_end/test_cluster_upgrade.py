@@ -50,7 +50,7 @@ def make_next_version(folder: Path) -> tuple[str, ...]:
 
 
 class Events:
-    """Publishes an event of each user again and again, in a thread, and notes what was acknowledged."""
+    """Publishes events of each user repeatedly, in a thread, and records those that were acknowledged."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -105,7 +105,7 @@ class Upgrade:
         return self._words if version == NEXT else ()
 
     def use(self, daemon: str, node: str) -> None:
-        """Let users live on both, which must have these versions, and wait for an event of each user."""
+        """Place users on both, which must have these versions, and wait for an event of each user."""
         self._has_arrived(HOME)
         until(lambda: self._has_arrived(self.node.name), self.daemon.log)  # not for 10 s after the loss of a host there
         users = tuple(self.stored)

@@ -130,7 +130,7 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
     assert Counter(texts(daemon, "frozen")).most_common(1)[0][1] == 1
 
 
-def test_a_machine_with_a_full_disk_is_left_by_its_users_until_it_has_room(
+def test_users_leave_a_machine_with_a_full_disk_until_it_has_room(
     daemon: DaemonProcess, machines: dict[str, NodeProcess]
 ) -> None:
     disk = machines["w2"].data_dir

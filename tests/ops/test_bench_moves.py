@@ -1,4 +1,4 @@
-"""Test the figures of the bench of moves: which requests met a move, first answers after a loss, and the rows."""
+"""Test the figures of the bench of moves: requests that a move affected, first answers after a loss, and the rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def answered(user: str, began_s: float, ended_s: float, refusal: str = "") -> An
     return Answered(user, began_s, ended_s, refusal, is_degraded=False)
 
 
-def test_the_requests_that_were_under_way_until_the_first_answer_met_the_move() -> None:
+def test_requests_in_progress_until_the_first_answer_are_affected_by_the_move() -> None:
     before, waited, came_later = answered("a", 1, 2), answered("a", 3, 5), answered("a", 4.5, 5.5)
     after, of_another = answered("a", 6, 7), answered("b", 3, 5)
     assert _met([before, waited, came_later, after, of_another], [Move("a", "one", 4)]) == [waited, came_later]
     assert _met([before], [Move("a", "one", 4)]) == []
 
 
-def test_a_first_answer_is_the_first_that_is_no_refusal_after_the_loss_was_detected() -> None:
+def test_the_first_answer_is_the_first_success_after_the_loss_was_detected() -> None:
     kill = Kill(users=["a", "b"], killed_s=10, detected_s=13)
     requests = [answered("a", 9, 10.5), answered("a", 10, 13.5, "host_died"), answered("a", 10, 14)]
     figures = _killed([kill], [*requests, answered("b", 11, 15.5), answered("b", 11, 18)])
@@ -53,7 +53,7 @@ def figures(took_s: float, refusal: str, answer_s: float, lost: int) -> dict[str
         (0.2, "host_died", 3.5, 0, [False, None, False]),
     ],
 )
-def test_rows_say_whether_the_targets_were_reached(
+def test_rows_state_whether_the_targets_were_reached(
     took_s: float, refusal: str, answer_s: float, lost: int, verdicts: list[bool | None]
 ) -> None:
     assert [row.reached for row in moves_rows(figures(took_s, refusal, answer_s, lost))] == verdicts

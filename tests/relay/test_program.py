@@ -1,4 +1,5 @@
-"""Test that a program ends with its exit code, its output and its exit handlers, but without the cleanup."""
+"""Test that a program ends with its exit code, its output and its exit handlers, but without the interpreter's
+cleanup."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ run_program(main)
         ("raise ValueError('a bug')", 1, "ValueError: a bug\n"),
     ],
 )
-def test_a_program_ends_as_without_this_but_skips_the_cleanup(end: str, code: int, error: str) -> None:
+def test_a_program_ends_as_usual_but_skips_the_cleanup(end: str, code: int, error: str) -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (code, "main\nthread\nhandler\n")
     assert ended.stderr.endswith(error)

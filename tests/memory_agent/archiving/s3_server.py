@@ -52,7 +52,8 @@ class S3Server:
         return ArchiveSettings(url=f"s3://{_BUCKET}/{prefix}", options=options, timeout_s=timeout_s, journal=journal)
 
     def fail(self, method: str, *faults: Fault) -> None:
-        """Let the next requests with this method fail. `lost`: it takes effect, but the answer is an error."""
+        """Make the next requests with this method fail. `lost`: the request takes effect, but the answer is an
+        error."""
         self._faults += [(method, fault) for fault in faults]
 
     @contextmanager
@@ -68,7 +69,7 @@ class S3Server:
 
     @contextmanager
     def outdated(self) -> Iterator[None]:
-        """Answer each listing as it was answered last, as a store with eventual consistency may do."""
+        """Repeat the last answer to each listing, as a store with eventual consistency may do."""
         self._is_outdated = True
         try:
             yield

@@ -123,7 +123,7 @@ def test_a_snapshot_is_followed_by_the_derived_file(tmp_path: Path) -> None:
     assert derived(objects, tmp_path / "b") == "columns"
 
 
-def test_a_derived_file_that_the_archive_refuses_delays_no_further_flush(tmp_path: Path) -> None:
+def test_a_rejected_derived_file_does_not_delay_further_flushes(tmp_path: Path) -> None:
     with Owner(faulty_objects(), tmp_path / "a", 1) as owner:
         owner.write_columns("columns 0")
         FaultyFileSystem.faults[:] = ["none", "refused"]

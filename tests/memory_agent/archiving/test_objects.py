@@ -1,4 +1,5 @@
-"""Test the archive in an object store: `s3fs` with a local S3 server that refuses, delays, or lists what is over."""
+"""Test the archive in an object store: `s3fs` with a local S3 server that rejects or delays requests, or returns
+outdated listings."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_objects_are_written_listed_read_and_deleted(objects: Objects, tmp_path:
     objects.remove_before(12)
 
 
-def test_of_many_callers_one_creates_an_object(server: S3Server, prefix: str) -> None:
+def test_only_one_of_many_callers_creates_an_object(server: S3Server, prefix: str) -> None:
     callers = [ObjectStore.open(server.settings(prefix)).of_user(USER) for _ in range(3)]
     created = []
 
@@ -122,14 +123,16 @@ def test_an_operation_that_fails_can_be_repeated(server: S3Server, objects: Obje
     assert objects.names(1) == []
 
 
-def test_the_client_waits_for_a_store_that_is_too_busy(server: S3Server, objects: Objects) -> None:
+def test_the_client_retries_requests_to_an_overloaded_store(server: S3Server, objects: Objects) -> None:
     server.fail("PUT", "503", "503")
     objects.put(1, "000000000000.snapshot", b"content")
     server.fail("GET", "503")
     assert objects.names(1) == ["000000000000.snapshot"]
 
 
-def test_a_store_that_refuses_or_does_not_answer_is_unavailable_until_it_does(server: S3Server, prefix: str) -> None:
+def test_a_store_that_rejects_or_ignores_requests_is_unavailable_until_it_recovers(
+    server: S3Server, prefix: str
+) -> None:
     objects = ObjectStore.open(server.settings(prefix, timeout_s=1.0)).of_user(USER)
     with server.held("PUT"), pytest.raises(ArchiveUnavailableError, match="did not answer"):
         objects.put(1, "000000000000.snapshot", b"content")
@@ -141,7 +144,7 @@ def test_a_store_that_refuses_or_does_not_answer_is_unavailable_until_it_does(se
         ObjectStore.open(elsewhere).of_user(USER).put(1, "000000000000.snapshot", b"content")
 
 
-def test_a_user_is_restored_whatever_fails_meanwhile(server: S3Server, objects: Objects, tmp_path: Path) -> None:
+def test_a_user_is_restored_despite_faults(server: S3Server, objects: Objects, tmp_path: Path) -> None:
     with Owner(objects, tmp_path / "one", 1) as owner:
         owner.archive.flush()
         faults: tuple[Fault, ...] = ("500", "503", "lost")
@@ -155,7 +158,9 @@ def test_a_user_is_restored_whatever_fails_meanwhile(server: S3Server, objects: 
     assert contents_of(tmp_path / "two") == expected
 
 
-def test_a_listing_that_lacks_the_newest_objects_is_noticed(server: S3Server, objects: Objects, tmp_path: Path) -> None:
+def test_a_listing_that_lacks_the_newest_objects_is_detected(
+    server: S3Server, objects: Objects, tmp_path: Path
+) -> None:
     with Owner(objects, tmp_path / "one", 1) as owner:
         owner.archive.flush()
         restore(objects, USER, tmp_path / "two")  # lists them
@@ -182,7 +187,7 @@ def ids(journal: Journal) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "lost"])
-def test_the_journals_copy_takes_its_own_repeated_object_for_its_own(
+def test_the_journals_copy_recognises_its_own_repeated_object(
     server: S3Server, prefix: str, tmp_path: Path, fault: Fault
 ) -> None:
     archive = server.settings(prefix, journal=True)

@@ -1,4 +1,4 @@
-"""Test `migrate`: it fills, verifies, switches and cleans up; a killed one continues, a failed one changes nothing."""
+"""Test `migrate`: it fills, verifies, switches and cleans up; a killed one resumes, a failed one changes nothing."""
 
 from __future__ import annotations
 

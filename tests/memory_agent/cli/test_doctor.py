@@ -101,7 +101,7 @@ def test_a_missing_model_fails_with_working_advice(data_dir: Path) -> None:
     assert "degraded" in made["recall"].detail
 
 
-def test_it_says_what_leaves_the_machine(data_dir: Path) -> None:
+def test_it_reports_which_data_leaves_the_machine(data_dir: Path) -> None:
     with serving() as server:
         server.then(embeds(OllamaEmbedder()))
         local = checks(data_dir, Settings(embedder=OllamaEmbedder(url=server.url)))
@@ -174,9 +174,7 @@ def test_a_table_that_cannot_be_read_fails_with_its_path(data_dir: Path, tmp_pat
     assert f"{own}: line 2:" in check.detail
 
 
-def test_it_says_what_a_judge_receives_and_what_is_wrong_with_it(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_reports_the_input_and_the_faults_of_a_judge(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(**fields: Any) -> Check:
         (found,) = examine(Settings(judge=JudgeSettings(**fields)), data_dir)
         return found

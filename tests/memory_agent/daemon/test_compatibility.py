@@ -1,6 +1,6 @@
-"""Test what machines of a cluster must have in common, and that their messages change only with the protocol's number.
+"""Test the compatibility of machines, and that their messages change only with the protocol's number.
 
-A change of a structure without a new number would let machines join that misunderstand each other.
+A structure that changed without a new number would allow incompatible machines to join.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _without_texts(schema: Any) -> Any:
     return [_without_texts(one) for one in schema] if isinstance(schema, list) else schema
 
 
-def test_no_message_changes_without_the_number_of_the_protocol() -> None:
+def test_message_structures_change_only_with_the_protocol_number() -> None:
     found = sha256(json.dumps(structures(), sort_keys=True).encode()).hexdigest()[:16]
     advice = f"the structures changed: raise HOST_PROTOCOL, and note the digest {found} for the new number"
     assert {**DIGESTS, HOST_PROTOCOL: found} == DIGESTS, advice
@@ -96,7 +96,7 @@ def joining(version: str = VERSION, **differing: int | str) -> JoinParams:
     return JoinParams(name="w", address="10.0.0.2", cores=1, version=version, model=MODEL, in_common=common)
 
 
-def test_machines_of_different_versions_fit_if_everything_in_common_is_equal() -> None:
+def test_machines_of_different_versions_are_compatible_if_protocol_and_formats_are_equal() -> None:
     require_compatible(joining("0.0.1"), MODEL)
     require_compatible(joining("99.0.0", news=7), MODEL)
 
@@ -112,18 +112,18 @@ def test_machines_of_different_versions_fit_if_everything_in_common_is_equal() -
         ({"Python": "3.11.0"}, "the Python of this machine is 3.11.0"),
     ],
 )
-def test_a_machine_that_differs_is_refused_with_what_to_do(differing: dict[str, int | str], says: str) -> None:
+def test_a_machine_that_differs_is_refused_with_advice(differing: dict[str, int | str], says: str) -> None:
     with pytest.raises(NodeMismatchError, match=says):
         require_compatible(joining("0.9", **differing), MODEL)
 
 
-def test_a_machine_that_states_nothing_is_of_an_older_version() -> None:
+def test_a_machine_that_sends_no_versions_counts_as_older() -> None:
     silent = msgspec.structs.replace(joining("0.1.0"), in_common={})
     with pytest.raises(NodeMismatchError, match=r"upgrade this machine from version 0\.1\.0"):
         require_compatible(silent, MODEL)
 
 
-def test_settings_arrive_as_they_were_and_defaults_are_left_out() -> None:
+def test_settings_survive_encoding_and_defaults_are_omitted() -> None:
     rules = (RetentionRule(name="old", age_s=5.0), RetentionRule(name="kept"))
     settings = Settings(
         archive=ArchiveSettings(url="s3://bucket", options={"key": "k"}),

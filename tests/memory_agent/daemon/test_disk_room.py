@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("left_bytes", [0, RESERVE_BYTES], ids=["to the last byte", "to the reserve"])
-def test_users_of_a_node_with_a_full_disk_move_with_everything_and_none_come_until_it_has_room(
+def test_users_leave_a_node_with_a_full_disk_without_losses_until_it_has_room(
     broker: Broker, disk: Path, tmp_path: Path, embedder: Embedder, left_bytes: int
 ) -> None:
     async def go() -> None:

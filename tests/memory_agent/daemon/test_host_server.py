@@ -140,7 +140,7 @@ def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Pat
 
 
 def test_a_judge_that_hangs_does_not_delay_other_users(tmp_path: Path) -> None:
-    """Of four threads, two of one user wait for the judge, so the recalls of others do without it."""
+    """Two of four threads wait for the judge for one user, so the recalls of other users are not judged."""
     arrived = threading.Semaphore(0)
 
     def never(request: Request) -> None:

@@ -220,7 +220,7 @@ def test_a_host_without_a_lease_gives_no_answer(tmp_path: Path, embedder: Embedd
     asyncio.run(go())
 
 
-def test_an_encrypted_user_moves_is_lost_and_returns_and_is_unreadable_once_its_key_is_destroyed(
+def test_an_encrypted_user_survives_moves_and_losses_until_its_key_is_destroyed(
     broker: Broker, tmp_path: Path, embedder: Embedder
 ) -> None:
     secret, folders = b"staging needs the VPN", [tmp_path / name for name in ("home", "one", "two", "archive")]

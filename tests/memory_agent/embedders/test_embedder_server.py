@@ -265,7 +265,7 @@ def test_it_stays_small_under_load(start_server: StartServer) -> None:
     embedder.close()
 
 
-def test_it_serves_the_model_of_a_server_and_the_former_one(tmp_path: Path) -> None:
+def test_it_serves_a_remote_model_and_the_former_embedder(tmp_path: Path) -> None:
     kind = OllamaEmbedder(passage_prefix="", query_prefix="")
     with serving() as provider:
         provider.then(embeds(kind))

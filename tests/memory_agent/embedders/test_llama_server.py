@@ -1,4 +1,4 @@
-"""The OpenAI protocol against a real server, llama.cpp's. Its small chat model shows the protocol, not relevance."""
+"""The OpenAI protocol against a real llama.cpp server. Its small chat model tests the protocol, not relevance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedders behind servers: what is sent, what is checked, and what faults do to a memory."""
+"""Embedders on servers: requests, checks of answers, and the effects of faults on a memory."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_another_model_empties_the_index_and_fills_it_again(chosen: IndexSetting
     world.close()
 
 
-def test_what_a_graph_does_not_find_is_searched_without_it(database: str, tmp_path: Path) -> None:
+def test_a_graph_search_with_too_few_hits_is_repeated_without_the_graph(database: str, tmp_path: Path) -> None:
     chosen = IndexSettings(engine="pgvector", url=f"{database}&options=-chnsw.max_scan_tuples%3D1", hnsw_from=1_000)
     vectors = np.random.default_rng(1).normal(size=(2_000, NDIM)).astype(np.float32)
     with opened(chosen, tmp_path / "alice") as index:
@@ -352,7 +352,7 @@ def make_newer(chosen: IndexSettings, folder: Path) -> None:
             (folder / "index.lance" / "position").write_bytes(newer)
 
 
-def test_a_read_only_database_is_refused_and_the_store_goes_on(database: str, tmp_path: Path) -> None:
+def test_a_read_only_database_is_rejected_and_the_store_stays_usable(database: str, tmp_path: Path) -> None:
     chosen = IndexSettings(engine="pgvector", url=database)
     world = World(tmp_path, chosen)
     world.put(1, None, [1])
@@ -373,9 +373,7 @@ def test_a_read_only_database_is_refused_and_the_store_goes_on(database: str, tm
     world.close()
 
 
-def test_a_database_that_goes_away_is_caught_up_with_when_it_is_back(
-    database: str, postgres: str, tmp_path: Path
-) -> None:
+def test_an_index_catches_up_after_an_outage_of_its_database(database: str, postgres: str, tmp_path: Path) -> None:
     chosen = IndexSettings(engine="pgvector", url=database)
     world = World(tmp_path, chosen)
     world.put(1, "a", [1])
@@ -397,7 +395,7 @@ def test_a_database_that_goes_away_is_caught_up_with_when_it_is_back(
     world.close()
 
 
-def test_a_migration_continues_after_the_database_went_away(database: str, postgres: str, tmp_path: Path) -> None:
+def test_a_migration_resumes_after_an_outage_of_the_database(database: str, postgres: str, tmp_path: Path) -> None:
     folder = user_folder(tmp_path, "alice")
     folder.mkdir(parents=True)
     chosen = Settings(store=SMALL, index=IndexSettings(url=database))
@@ -462,7 +460,7 @@ def answered(folder: Path, chosen: IndexSettings) -> Iterator[Any]:
         assert memory.stats().index == ("exact" if chosen.engine == "builtin" else f"{chosen.engine}, exact")
 
 
-def test_recall_answers_by_words_while_the_index_is_away(database: str, postgres: str, tmp_path: Path) -> None:
+def test_recall_answers_by_words_while_the_index_is_unavailable(database: str, postgres: str, tmp_path: Path) -> None:
     chosen = Settings(index=IndexSettings(engine="pgvector", url=database), store=SMALL)
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -534,7 +532,7 @@ def test_the_examples_of_the_reference_work(database: str, tmp_path: Path) -> No
                 assert memory.stats().index == f"{engine}, exact"
 
 
-def test_doctor_names_users_that_were_left_behind(database: str, tmp_path: Path) -> None:
+def test_doctor_reports_database_users_without_a_store(database: str, tmp_path: Path) -> None:
     chosen = Settings(index=IndexSettings(engine="pgvector", url=database))
     layout = Layout(tmp_path)
     assert check_index(chosen, layout).state == "ok"
@@ -545,7 +543,7 @@ def test_doctor_names_users_that_were_left_behind(database: str, tmp_path: Path)
     assert "forget --user ID --user-all" in found.advice
 
 
-def test_no_engine_is_imported_until_it_is_asked_for(tmp_path: Path) -> None:
+def test_no_engine_is_imported_until_it_is_used(tmp_path: Path) -> None:
     program = """
 import sys
 from memory_agent import Memory

@@ -103,7 +103,7 @@ def test_stats_for_a_scope_count_the_memories_that_a_filter_finds(memory: Memory
         assert one == whole
 
 
-def test_stats_for_a_scope_count_what_has_no_vector(tmp_path: Path, embedder: Embedder) -> None:
+def test_stats_for_a_scope_count_memories_without_a_vector(tmp_path: Path, embedder: Embedder) -> None:
     no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "alice", settings=no_model) as memory:
         memory.remember(SUBJECTS[0], session_id="s-1")
@@ -115,7 +115,7 @@ def test_stats_for_a_scope_count_what_has_no_vector(tmp_path: Path, embedder: Em
         assert second.ndim == embedder.info.ndim
 
 
-def test_stats_tell_when_the_store_was_created_and_its_columns_were_built(tmp_path: Path, embedder: Embedder) -> None:
+def test_stats_report_when_the_store_was_created_and_its_columns_were_built(tmp_path: Path, embedder: Embedder) -> None:
     began = datetime.now(UTC) - timedelta(milliseconds=1)  # the store's creation is known to the millisecond
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         memory.remember(SUBJECTS[0])

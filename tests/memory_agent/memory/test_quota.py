@@ -1,4 +1,4 @@
-"""Users have at most the memories of their tier: further ones are refused, or the oldest unused are forgotten."""
+"""The memory quota of a tier: further memories are refused, or the oldest unused ones are forgotten."""
 
 from __future__ import annotations
 

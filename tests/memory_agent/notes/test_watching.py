@@ -33,7 +33,7 @@ def docs(tmp_path: Path) -> Path:
 
 
 def counts(memory: Memory, watch: DocumentWatch, root: Path) -> tuple[int, int, int, int] | None:
-    """Look, and index what changed; return added, replaced, removed and bad, or None if nothing changed."""
+    """Poll, and index changes; return added, replaced, removed and bad, or None if nothing changed."""
     changed = watch.look()
     if not changed:
         return None
@@ -46,7 +46,7 @@ def texts(memory: Memory) -> set[str]:
     return {record.text for record in memory.list().records}
 
 
-def test_changes_are_followed_once_two_looks_agree(memory: Memory, docs: Path) -> None:
+def test_changes_are_indexed_once_two_polls_agree(memory: Memory, docs: Path) -> None:
     watch = DocumentWatch(docs)
     assert counts(memory, watch, docs) == (2, 0, 0, 0)
     assert counts(memory, watch, docs) is None
