@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.recall.query import Deadline, Query, QueryDefaults, make_query
-from memory_agent.recall.search import QueryVector, Search, Searcher
+from memory_agent.recall.query_vector import QueryVector, QueryVectors
+from memory_agent.recall.search import Search, Searcher
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode, UnderstoodDate
 from memory_agent.settings import RecallSettings, StoreSettings
@@ -153,22 +154,29 @@ def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)
 
 
+class _Given(QueryVectors):
+    """Has a vector instead of a model."""
+
+    def __init__(self, vector: QueryVector | None) -> None:
+        self._vector = vector
+
+    def result(self, asked: object, stored: str, deadline: Deadline) -> QueryVector | None:
+        return self._vector
+
+
 class GivenVector(Searcher):
     """Searches with a fixed vector instead of a model."""
 
     def __init__(self, archive: Archive, vector: QueryVector | None, settings: RecallSettings | None = None) -> None:
         no_embedder: Any = None
         super().__init__(archive, no_embedder, settings or RecallSettings())
-        self._vector = vector
+        self._vectors = _Given(vector)
 
     def search_for(
         self, query: Query, dates: tuple[UnderstoodDate, ...] = (), deadline: Deadline | None = None
     ) -> Search:
         pending: Any = self if query.needs_vector else None
         return self.search(query, dates, pending, deadline or Deadline(600_000))
-
-    def vector_of(self, pending: object, stored: str, deadline: Deadline) -> QueryVector | None:
-        return self._vector
 
 
 def _record(number: int, turn: Turn) -> MemoryRecord:
