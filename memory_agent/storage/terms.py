@@ -119,12 +119,12 @@ class _Stemmers(threading.local):
         self._stemmers: dict[str, Stemmer.Stemmer] = {}
 
     def stems(self, algorithm: str, words: Sequence[str]) -> list[str]:
-        """Return the stems of folded words; those of words that are too short or too long are the words."""
+        """Return the stems of folded words. Words that are too short, too long or only endings are their own stems."""
         stemmer = self._stemmers.get(algorithm)
         if stemmer is None:
             stemmer = self._stemmers[algorithm] = Stemmer.Stemmer(algorithm, 0)
         return [
-            stem if _SHORTEST_INFLECTED <= len(word) <= LONGEST_WORD else word
+            stem if stem and _SHORTEST_INFLECTED <= len(word) <= LONGEST_WORD else word
             for word, stem in zip(words, stemmer.stemWords(words), strict=True)
         ]
 

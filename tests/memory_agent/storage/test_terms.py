@@ -193,6 +193,11 @@ def test_short_and_long_words_are_their_own_stem() -> None:
     assert stems(["as", "is", "running", "runnings" * 9]) == ["as", "is", "run", "runnings" * 9]
 
 
+@pytest.mark.parametrize(("word", "language"), [("ανε", ""), ("ικων", ""), ("ـــ", ""), ("leri", "tr")])
+def test_a_word_that_is_only_an_ending_is_its_own_stem(word: str, language: str) -> None:
+    assert stems([word], language) == [word]
+
+
 def test_stems_are_the_same_in_all_threads() -> None:
     words = ["relational", "running", "flies", "agreed", "müde", "abc"] * 50
     expected = stems(words)
