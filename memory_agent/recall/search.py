@@ -30,6 +30,7 @@ e = dimensions of a word.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import hypot
 from typing import NamedTuple
 
 import msgspec
@@ -180,8 +181,7 @@ def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: De
     if not (comparable(view.stamp or stamp, stamp) and view.vectors.ndim in (0, len(numbers))):
         deadline.degrade("model_changed")
         return None
-    vector = np.array(numbers)
-    raw = (vector / np.linalg.norm(vector)).astype(np.float32)
+    raw = (np.array(numbers) / hypot(*numbers)).astype(np.float32)  # NumPy's norm overflows from 1e154 on
     return QueryVector(raw, stamp, (), np.empty((0, raw.size), dtype=np.float16), "")
 
 

@@ -401,7 +401,7 @@ def test_the_callers_own_vector_finds_what_its_text_finds_without_an_embedder(to
     told.close()
     no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "alice", settings=no_model) as memory:
-        for vector in (own, [7 * one for one in own], np.array(own)):
+        for vector in (own, *([scale * one for one in own] for scale in (7, 1e200, 1e-200)), np.array(own)):
             found = memory.recall(vector=vector, vector_model=model)
             assert ([one.record.id for one in found.memories], found.degraded) == (["m-1"], ())
             assert found.memories[0].score == pytest.approx(by_text.memories[0].score, abs=1e-3)
