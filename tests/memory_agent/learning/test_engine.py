@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import structlog
+from msgspec.structs import replace
 from own_engine import NearestUses
 from recurring_requests import Company, copied, open_company
 
@@ -16,7 +18,7 @@ from memory_agent.errors import SettingsError
 from memory_agent.learning import LearningEngine
 from memory_agent.learning.engine import EngineLearner
 from memory_agent.settings import LearningSettings
-from sona import REACH, Adaptation, Learner, Lesson
+from sona import REACH, Adaptation, Learner, Lesson, Use
 
 NDIM = 16
 ENGINES: dict[str, Callable[[int], LearningEngine]] = {
@@ -107,6 +109,18 @@ def test_a_forgotten_lesson_is_without_effect(engine: LearningEngine) -> None:
 def test_a_failed_run_raises_nothing(engine: LearningEngine) -> None:
     taught(engine, [lesson(number, 0, 100, quality=0.0) for number in range(1, 4)])
     assert reached(engine.adapt(unit(0))) == []
+
+
+@pytest.mark.parametrize("of", ["used", "lessons", "numbers"])
+def test_an_engine_whose_adaptation_has_no_lesson_for_a_memory_is_given_up(of: str) -> None:
+    class Unfounded(NearestUses):
+        def adapt(self, query: Any) -> Adaptation | None:
+            found = Adaptation.of([Use(100, 0.9, 0.5, 4, 0.9)], NDIM)
+            if of == "numbers":
+                return replace(found, numbers=found.numbers[:0], similarities=found.similarities[:0])
+            return replace(found, reached=found.reached._replace(**{of: getattr(found.reached, of)[:0]}))
+
+    assert EngineLearner(NDIM, Unfounded, LESSONS).adapt(unit(0)) is None
 
 
 def opened(folder: Path, embedder: Embedder, engine: str, mode: str = "on") -> Company:
