@@ -154,8 +154,8 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
 def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the value of a setting with each `${VARIABLE}` replaced. Raises `SettingsError` for an unknown variable.
 
-    >>> with_variables("index.url", "postgresql://app:${PASSWORD}@db/app", {"PASSWORD": "1234"})
-    'postgresql://app:1234@db/app'
+    >>> with_variables("index.url", "postgresql://${DB_HOST}/app", {"DB_HOST": "db.example.com"})
+    'postgresql://db.example.com/app'
     """
 
     def value_of(match: re.Match[str]) -> str:
