@@ -113,7 +113,7 @@ class EngineLearner(Learner):
 
 
 class _Guard:
-    """Ends the use of a learner's engine on any error, so that recalls and writes go on."""
+    """Ends the use of a learner's engine on any error, so that recalls and writes continue."""
 
     def __init__(self, learner: EngineLearner) -> None:
         self._learner = learner

@@ -131,7 +131,7 @@ class IndexedView:
             raise InvalidInputError("vector", "has length zero")
 
     def _known_of(self, query: Embedding) -> dict[int, tuple[float, int]]:
-        """Return the cosines read so far with this query; a recall asks for those of the same slots repeatedly."""
+        """Return the cosines read so far with this query; a recall reads those of the same slots repeatedly."""
         key = query.tobytes()
         known = self._known.get(key)
         if known is None:

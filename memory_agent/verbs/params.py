@@ -117,8 +117,8 @@ class NoParams(Params, frozen=True, kw_only=True):
 class JoinParams(Params, frozen=True, kw_only=True):
     """Parameters of `join`: a machine's name, IP address, cores, version and model.
 
-    `again`: whether the machine joins by itself after Ray or the daemon has ended. `in_common`: what must be equal on
-    all machines, by name (`daemon.compatibility`).
+    `again`: whether the machine rejoins automatically after Ray or the daemon has ended. `in_common`: values that must
+    be equal on all machines, by name (`daemon.compatibility`).
     """
 
     name: str
