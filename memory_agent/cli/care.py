@@ -140,7 +140,8 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
         if waiting < before:
             moved_at_s = time.monotonic()
         elif time.monotonic() - moved_at_s > _STALLED_S:
-            raise UnavailableError(f"still to embed: {waiting}; the embedder made no progress for {_STALLED_S:.0f} s")
+            reason = f"the embedder made no progress for {_STALLED_S:.0f} s: it is away, or rejects the texts"
+            raise UnavailableError(f"still to embed: {waiting}; {reason}")
     report("embedding", total, total)
     return total
 

@@ -430,7 +430,8 @@ class Memory:
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored without a model; return their number.
 
-        Resumes after an interruption. Returns 0 if there is no model or the model has changed.
+        Resumes after an interruption. Returns 0 if there is no model or the model has changed. Raises `ModelError` like
+        `reembed`, while a change of model is incomplete.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:
@@ -456,7 +457,7 @@ class Memory:
         """Recompute all vectors after the model has changed (`model_changed`); return their number.
 
         Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
-        `ModelError` if there is no model.
+        `ModelError` if there is no model, or if it rejects more than a tenth of the texts and the former vectors stay.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed

@@ -141,7 +141,8 @@ class MemoryVectors:
         """Embed at most `limit` memories without a vector or word vectors; return their number.
 
         Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model, if
-        it differs from the store's, or while another thread fills in vectors.
+        it differs from the store's, or while another thread fills in vectors. Raises `ModelError` if the vectors of a
+        different model cannot replace the present ones, because it rejects more than a tenth of the texts.
         """
         self._embedder.look_again()
         with holding(self._filling, 0.0) as is_held:
@@ -232,10 +233,14 @@ class MemoryVectors:
             if progress is not None:
                 progress(filled, max(filled, total))
         with self._archive.batch() as batch:
-            if batch.adopt_next():
-                log.info("vectors.replaced", stamp=batch.state.stamp, memories=batch.counts().memories)
-            elif batch.state.next is None:
-                log.warning("vectors.not_replaced", reason="the new model rejects more than a tenth of the texts")
+            memories, replaces, of = batch.counts().memories, batch.adopt_next(), batch.state.next
+        if replaces:
+            log.info("vectors.replaced", stamp=store.state.stamp, memories=memories)
+        elif of is not None and of.rejected:
+            reason = f"{of.stamp} rejects {of.rejected} of {memories} texts, so the former vectors stay"
+            if filled:
+                log.warning("vectors.not_replaced", reason=reason)
+            raise ModelError(f"{reason}; correct the embedder, or choose another one, and repeat rebuild --vectors")
         return filled
 
     def _put_next(self, rows: Sequence[int], vectors: Vectors) -> bool:

@@ -276,10 +276,16 @@ class Batch(Snapshot):
         self._takes_words = True
 
     def begin_next(self, stamp: str, words_stamp: str) -> None:
-        """Begin to store vectors of the next embedder beside the current ones, or continue with the same embedder."""
+        """Begin to store vectors of the next embedder beside the current ones, or continue with the same embedder.
+
+        Memories that it rejected become pending again.
+        """
         if self.state.next is None or self.state.next.stamp != stamp:
             self.drop_next()
             self.state.next = NextVectors(stamp=stamp, words_stamp=words_stamp)
+        for key in self._bare_keys() if self.state.next.rejected else ():
+            self._transaction.delete(NEXT, key)
+        self.state.next.rejected = 0
 
     def put_next(self, row: int, found: Embedded | None) -> None:
         """Store a memory's vectors of the next embedder, or None if it rejects the text. Raises `InvalidInputError`."""
@@ -297,15 +303,15 @@ class Batch(Snapshot):
     def adopt_next(self) -> bool:
         """Replace all vectors with those of the next embedder and return True, or return False if any is missing.
 
-        Memories with a rejected text become pending. If these are more than a tenth, the next vectors are dropped
-        instead.
+        Memories with a rejected text become pending. If these are more than a tenth, the current vectors are kept, and
+        `state.next.rejected` is set.
         """
         of = self.state.next
         if of is None or self.rows_without_next(1):
             return False
-        bare = sum(len(value) < _LEAST_NEXT_BYTES for _, value in self._transaction.scan(NEXT))
-        if bare > _MOST_BARE * self._transaction.count(NEXT):
-            self.drop_next()
+        bare = len(self._bare_keys())
+        of.rejected = bare if bare > _MOST_BARE * self._transaction.count(NEXT) else 0
+        if of.rejected:
             return False
         self._check_room()
         self._drop_vectors()
@@ -323,6 +329,10 @@ class Batch(Snapshot):
         self.state.format = FORMAT if of.words_stamp else self.state.format
         self.drop_next()
         return True
+
+    def _bare_keys(self) -> list[bytes]:
+        """Return the keys of the memories that can have no vector of the next embedder."""
+        return [key for key, value in self._transaction.scan(NEXT) if len(value) < _LEAST_NEXT_BYTES]
 
     def drop_next(self) -> None:
         """Drop the vectors of the next embedder."""

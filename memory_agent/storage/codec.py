@@ -51,12 +51,16 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that replaces the present one, while its vectors are being computed. Fields as in `StoreState`."""
+    """The embedder that replaces the present one, while its vectors are being computed. Fields as in `StoreState`.
+
+    `rejected` is the number of memories that it rejects, if they are too many to replace the present vectors.
+    """
 
     stamp: str
     words_stamp: str = ""
     ndim: int | None = None
     word_bytes: int | None = None
+    rejected: int = 0
 
 
 class StoreState(msgspec.Struct, kw_only=True):

@@ -190,7 +190,8 @@ class Snapshot:
         """Return the counts of memories: all, with a vector, with words, and waiting for either."""
         names = (RECORDS, VECTORS, WORD_BITS, PENDING, NEXT)
         memories, vectors, words, pending, replaced = map(self._transaction.count, names)
-        waiting = pending if self.state.next is None else max(1, memories - replaced)  # until they are adopted
+        coming = self.state.next
+        waiting = pending if coming is None else max(1, memories - replaced + coming.rejected)  # until they are adopted
         return Counts(memories, vectors, words, pending, waiting)
 
     def waiting_rows(self, limit: int) -> list[int]:

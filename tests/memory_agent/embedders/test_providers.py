@@ -33,7 +33,7 @@ from memory_agent import Memory
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.providers import ProviderEmbedder, type_of
 from memory_agent.embedders.weights import MODELS
-from memory_agent.errors import ProviderError, ProviderInputError, ProviderUnavailableError
+from memory_agent.errors import ModelError, ProviderError, ProviderInputError, ProviderUnavailableError
 from memory_agent.settings import GeminiEmbedder, OllamaEmbedder, OpenAIEmbedder, RemoteEmbedder, load_settings
 
 REFERENCE = Path(__file__).parents[3] / "ops" / "REFERENCE.md"
@@ -232,6 +232,33 @@ def test_one_text_that_the_server_rejects_does_not_stop_the_others(provider: Pro
     with Memory.open(tmp_path / "a", embedder_settings=kind) as memory:
         assert memory.fill_vectors() == 19
         assert memory.recall("poison").memories[0].record.text == "poison"
+
+
+def test_a_model_that_rejects_many_texts_replaces_no_vectors_and_is_reported(
+    provider: Provider, tmp_path: Path
+) -> None:
+    former, kind = (msgspec.structs.replace(KINDS[0], url=provider.url, model=name) for name in ("old", "new"))
+
+    def rejects(request: Request) -> None:
+        is_bad = any("poison" in text for text in texts_of(request.body))
+        (answer({"error": "rejected"}, 400) if is_bad else embeds(kind))(request)
+
+    provider.then(embeds(former))
+    with Memory.open(tmp_path / "a", embedder_settings=former) as memory:
+        for number in range(20):
+            memory.remember(f"poison {number}" if number % 5 == 0 else f"memory number {number}")
+        assert memory.stats().without_vector == 0
+    provider.then(rejects)
+    with Memory.open(tmp_path / "a", embedder_settings=kind) as memory:
+        with pytest.raises(ModelError, match="rejects 4 of 20 texts, so the former vectors stay"):
+            memory.reembed()
+        stats = memory.stats()
+        assert (stats.waiting, stats.without_vector) == (4, 0)
+        assert "old" in str(stats.model)
+        provider.then(embeds(kind))
+        assert memory.reembed() == 4
+        assert memory.stats().waiting == 0
+        assert "new" in str(memory.stats().model)
 
 
 def test_opening_verifies_the_settings(provider: Provider) -> None:
