@@ -14,7 +14,8 @@ d = dimensions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from struct import pack
@@ -45,6 +46,7 @@ _NAME = "pgvector"
 _MOST_DIMENSIONS = 4_000  # of a halfvec that HNSW can index
 _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
+_GRACE_S = 1.0  # longer than the server's own limit
 _ENTRY_S = 0.1  # more time for each entry of a write, which a graph may make slow: 16 ms a vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
 _TABLE = (
@@ -108,6 +110,7 @@ class PgvectorIndex:
                 rows = [entry.row for entry in entries]
                 limit_s = self._settings.timeout_s + _ENTRY_S * len(entries)
                 connection.execute(f"SET LOCAL statement_timeout = {round(limit_s * 1000)}")
+                connection.answer_s = limit_s + _GRACE_S
                 connection.execute(self._sql("DELETE FROM {table} WHERE memory = ANY(%s)"), (rows,))
                 copy = self._sql(f"COPY {{table}} ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)")
                 with connection.cursor() as cursor, cursor.copy(copy) as rows_in:
@@ -185,18 +188,18 @@ class PgvectorIndex:
     def _has_table(self) -> bool:
         return self._position is not None and self._position.ndim > 0
 
-    def _has_graph(self, connection: psycopg.Connection[Any]) -> bool:
+    def _has_graph(self, connection: _Connection) -> bool:
         name = f"{self._settings.database_schema}.{_table_of(self._user_id)}_graph"
         query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
         return connection.execute(query, (name,)).fetchone() == (True,)
 
-    def _are_few(self, connection: psycopg.Connection[Any], condition: str, values: list[Any]) -> bool:
+    def _are_few(self, connection: _Connection, condition: str, values: list[Any]) -> bool:
         """Whether so few passages pass a filter that comparing all of them is faster than the graph."""
         most = self._settings.hnsw_from
         query = self._sql(f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {condition} LIMIT {most}) AS passing")
         return connection.execute(query, values).fetchone() != (most,)
 
-    def _count_passages(self, connection: psycopg.Connection[Any]) -> None:
+    def _count_passages(self, connection: _Connection) -> None:
         found = connection.execute(self._sql("SELECT count(*) FROM {table}")).fetchone()
         self._passages = 0 if found is None else int(found[0])
 
@@ -205,7 +208,7 @@ class PgvectorIndex:
         return sql.SQL(text).format(table=self._table, users=users, **names)
 
     @contextmanager
-    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def _transaction(self) -> Iterator[_Connection]:
         """Hold the process's connection for one transaction. After an error, the position is read again."""
         if self._database is None:
             self._database = _Database.of(self._settings)
@@ -218,7 +221,7 @@ class PgvectorIndex:
             self._is_loaded = False
             raise
 
-    def _load(self, connection: psycopg.Connection[Any]) -> None:
+    def _load(self, connection: _Connection) -> None:
         query = self._sql("SELECT position, version FROM {users} WHERE user_id = %s")
         found = connection.execute(query, (self._user_id,)).fetchone()
         self._position = None
@@ -230,7 +233,7 @@ class PgvectorIndex:
             self._count_passages(connection)
         self._is_loaded = True
 
-    def _move_to(self, connection: psycopg.Connection[Any], position: Position) -> None:
+    def _move_to(self, connection: _Connection, position: Position) -> None:
         connection.execute(
             self._sql(
                 "INSERT INTO {users} VALUES (%s, %s, %s, %s) ON CONFLICT (user_id) DO UPDATE SET "
@@ -250,7 +253,7 @@ class _Database:
     def __init__(self, settings: IndexSettings) -> None:
         self._settings = settings
         self._using = threading.RLock()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: _Connection | None = None
         self._indexes = 0
 
     @classmethod
@@ -270,19 +273,20 @@ class _Database:
                 self._close()
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> Iterator[_Connection]:
         """Hold the connection for one transaction. After an error, the next call connects again."""
         with self._using, _translated():
             try:
                 if self._connection is None:
                     self._connection = self._prepared()
+                self._connection.answer_s = self._settings.timeout_s + _GRACE_S
                 with self._connection.transaction():
                     yield self._connection
             except BaseException:
                 self._close()
                 raise
 
-    def _prepared(self) -> psycopg.Connection[Any]:
+    def _prepared(self) -> _Connection:
         connection = _connected(self._settings, self._settings.timeout_s)
         try:
             if not _has_users(connection, self._settings):
@@ -323,18 +327,54 @@ def users(settings: IndexSettings) -> list[str]:
         return [user_id for (user_id,) in connection.execute(query)]
 
 
-def _has_users(connection: psycopg.Connection[Any], settings: IndexSettings) -> bool:
+def _has_users(connection: _Connection, settings: IndexSettings) -> bool:
     name = f"{settings.database_schema}.users"
     return connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
 
 
-def _connected(settings: IndexSettings, timeout_s: float) -> psycopg.Connection[Any]:
+def _connected(settings: IndexSettings, timeout_s: float) -> _Connection:
     """Connect in autocommit mode."""
     url = with_variables("index.url", settings.url)
-    connection = psycopg.connect(url, autocommit=True, connect_timeout=max(2, round(settings.timeout_s)))
+    connection = _Connection.connect(url, autocommit=True, connect_timeout=max(2, round(settings.timeout_s)))
+    connection.answer_s = timeout_s + _GRACE_S
     connection.execute(f"SET statement_timeout = {round(timeout_s * 1000)}")
     connection.execute("SET client_min_messages = error")
     return connection
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection that is closed if the server does not answer within `answer_s`.
+
+    PostgreSQL enforces `statement_timeout`, but not if its machine or the network is gone.
+    """
+
+    answer_s = _GRACE_S
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        """Wait as the driver does, for a limited time. Raises `OperationalError`."""
+        try:
+            return super().wait(_limited(gen, self.answer_s), *args, **options)
+        except _NoAnswerError:
+            self.close()
+            raise
+
+
+class _NoAnswerError(psycopg.OperationalError):
+    """The server did not answer in time."""
+
+
+def _limited(gen: Generator[Any, Any, Any], limit_s: float) -> Generator[Any, Any, Any]:
+    """Run one of the driver's generators, which wait for the server repeatedly, for at most `limit_s`."""
+    ends_s = time.monotonic() + limit_s
+    ready = None
+    try:
+        while True:
+            wanted = gen.send(ready)
+            ready = yield wanted
+            if not ready and time.monotonic() > ends_s:
+                raise _NoAnswerError(f"no answer within {limit_s:.3g} s")
+    except StopIteration as ended:
+        return ended.value
 
 
 @contextmanager

@@ -50,6 +50,9 @@ _SCHEMA = (
 )
 _INSERT = f"INSERT INTO vectors VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
 
+_AWAY = (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED, sqlite.SQLITE_NOMEM, sqlite.SQLITE_FULL, sqlite.SQLITE_CANTOPEN)
+"""The errors that pass: the file is not damaged."""
+
 _positions = msgspec.msgpack.Decoder(Position)
 
 
@@ -188,10 +191,13 @@ class SqliteVecIndex:
         try:
             yield
         except sqlite.Error as error:
-            reason = str(error)
-            if "locked" in reason or "busy" in reason:
+            reason, code = (
+                str(error),
+                getattr(error, "sqlite_errorcode", 0) & 0xFF,
+            )  # an extended code, without its kind
+            if code in _AWAY:
                 raise IndexUnavailableError(_NAME, reason) from error
-            if "readonly" in reason:
+            if code == sqlite.SQLITE_READONLY:
                 raise IndexUnusableError(_NAME, f"{FILE} is read-only", f"make {self._path} writable") from error
             raise IndexDamagedError(f"{FILE}: {reason}") from error
 

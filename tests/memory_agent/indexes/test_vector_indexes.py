@@ -6,8 +6,10 @@ The model is a dictionary; the index is used as recall uses it, through the stor
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -592,3 +594,37 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def test_a_database_that_stops_answering_delays_neither_the_store_nor_closing_for_ever(
+    database: str, tmp_path: Path
+) -> None:
+    chosen = IndexSettings(engine="pgvector", url=database, timeout_s=0.3)
+    world = World(tmp_path, chosen)
+    world.put(1, None, [1])
+    follower = world.archive.follower
+    assert follower is not None
+    with psycopg.connect(database) as connection:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+        stopped = [pid for (pid,) in connection.execute(query, (connection.info.dbname,))]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        world.put(2, None, [2])
+        assert world.archive.store.counts().memories == 2
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not follower.is_behind)
+    world.check(2)
+    world.close()
+
+
+def test_a_full_disk_does_not_empty_the_index(tmp_path: Path) -> None:
+    with opened(IndexSettings(engine="sqlite-vec"), tmp_path / "alice") as index:
+        index.begin(position())
+        index.index([entry(1, vector_of(1))], position())
+        index._connection.execute("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
+        with pytest.raises(IndexUnavailableError, match="full"):
+            index.index([entry(row, *map(vector_of, range(64))) for row in range(2, 90)], position())
+        assert index.count() == 1
