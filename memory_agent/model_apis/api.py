@@ -30,7 +30,7 @@ from memory_agent.errors import (
     ProviderUnavailableError,
 )
 from memory_agent.model_apis.circuit import Circuit, pause_s, retry_after_s
-from memory_agent.model_apis.endpoint import ModelEndpoint
+from memory_agent.model_apis.endpoint import ModelEndpoint, is_loopback
 from memory_agent.records.memories import ApiCounts
 from relay.future import Future
 
@@ -94,6 +94,7 @@ class ModelApi:
             limits=httpx2.Limits(max_connections=_CONNECTIONS),
             verify=not endpoint.url.startswith("http:"),  # reading the certificates takes .1 s
             follow_redirects=False,  # another host would get the texts and the key
+            trust_env=not is_loopback(endpoint.url),  # a proxy (HTTP_PROXY) would get them, unencrypted
             headers={"accept-encoding": "identity", "content-type": "application/json", **endpoint.headers},
         )
         self._is_closed = False

@@ -35,8 +35,12 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise `SettingsError` for an invalid URL, or one that would send the key unencrypted."""
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        try:
+            parts = urlsplit(self.url)
+            is_usable = bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+        except ValueError:  # the port, or an IPv6 address
+            is_usable = False
+        if not is_usable or "@" in parts.netloc or parts.query or parts.fragment:
             raise SettingsError(f"{self.setting}.url", "must be http(s)://HOST[:PORT][/PATH], without a key in it")
         if self.key and not _KEY.fullmatch(self.key):
             raise SettingsError(f"{self.setting}.api_key", "must name an environment variable, as in ${OPENAI_API_KEY}")

@@ -163,6 +163,18 @@ def test_an_unreachable_server_is_named(api: ModelApi) -> None:
     gone.close()
 
 
+def test_a_server_on_this_machine_is_called_without_a_proxy(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    endpoint = ModelEndpoint(setting="embedder", provider="acme", url=provider.url, key="${TEST_KEY}", timeout_s=20)
+    opened = open_api(endpoint)
+    provider.then(answer({"a": 1}))
+    assert opened.post("/embed", {"input": TEXT}, Body) == {"a": 1}
+    opened.close()
+
+
 def test_a_missing_key_is_named_by_its_variable(api: ModelApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_KEY")
     assert "TEST_KEY (embedder.api_key) is not set" in str(refusal(api))
@@ -185,6 +197,10 @@ def test_neither_key_nor_text_reaches_a_log(
     [
         ({"url": "api.example.com"}, "judge.url"),
         ({"url": "https://user:secret@example.com"}, "judge.url"),
+        ({"url": "https://:secret@example.com"}, "judge.url"),
+        ({"url": "https://example.com/v1#secret"}, "judge.url"),
+        ({"url": "https://[example.com"}, "judge.url"),
+        ({"url": "https://example.com:99999"}, "judge.url"),
         ({"key": "sk-literal"}, "judge.api_key"),
         ({"url": "http://example.com", "key": "${TEST_KEY}"}, "judge.url"),
     ],
