@@ -23,22 +23,25 @@ class DiskRoom:
         """`reserve_bytes` is what the stores leave free (`store.reserve_bytes`)."""
         self._folder = folder
         self._reserve_bytes = reserve_bytes
-        self._is_full = False
         self._is_suspect = False
 
     def suspect(self) -> None:
         """Make the next check write a test file, because a write failed although bytes may be free."""
         self._is_suspect = True
 
-    def check(self) -> bool:
-        """Return whether there is room. Takes microseconds unless a write has failed."""
-        needed = self._reserve_bytes * (_ROOMY if self._is_full else _FULL)
+    def check(self, *, was_full: bool) -> bool:
+        """Return whether there is room. Takes microseconds unless the disk was full or a write has failed.
+
+        `was_full`: whether the disk was full in the last check of any process.
+        """
+        needed = self._reserve_bytes * (_ROOMY if was_full else _FULL)
         free = free_bytes(self._folder)
         if free is not None and free < needed:
-            self._is_full = True
-        elif self._is_full or self._is_suspect:
-            self._is_suspect, self._is_full = False, not self._can_write(needed)
-        return not self._is_full
+            return False
+        if not (was_full or self._is_suspect):
+            return True
+        self._is_suspect = False
+        return self._can_write(needed)
 
     def _can_write(self, size_bytes: int) -> bool:
         """Return whether a file can be written: not beyond a disk quota, and not on a read-only disk."""

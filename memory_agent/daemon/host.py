@@ -360,10 +360,10 @@ class MemoryHost:
         for memory in self._awake_memories() if fill_vectors else ():
             self._fill_vectors(memory)
 
-    def renew(self, written_s: float, lease_s: float) -> tuple[float, bool]:
-        """Renew the lease (`Lease.renew`); return the current time, and whether the disk has room."""
+    def renew(self, written_s: float, lease_s: float, was_full: bool) -> tuple[float, bool]:
+        """Renew the lease (`Lease.renew`); return the current time, and the result of `DiskRoom.check`."""
         assert self._lease is not None
-        return self._lease.renew(written_s, lease_s), self._room.check()
+        return self._lease.renew(written_s, lease_s), self._room.check(was_full=was_full)
 
     def archive(self, user_id: str) -> Position:
         """Archive everything that was written to the open memory of a user; return the state of the archive.

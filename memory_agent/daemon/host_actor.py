@@ -72,9 +72,9 @@ class HostActor:
         """As `MemoryHost.sleep`."""
         return self._host.sleep(user_id)
 
-    def renew(self, written_s: float, lease_s: float) -> tuple[float, bool]:
+    def renew(self, written_s: float, lease_s: float, was_full: bool) -> tuple[float, bool]:
         """As `MemoryHost.renew`."""
-        return self._host.renew(written_s, lease_s)
+        return self._host.renew(written_s, lease_s, was_full)
 
     def archive(self, user_id: str) -> Position:
         """As `MemoryHost.archive`."""

@@ -187,8 +187,10 @@ class HostPool:
         nodes = self._cluster.nodes
 
         async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
-            now_s, has_room = await host.renew(written_s, lease_s, timeout_s)
-            self._note_room(host.node, has_room=has_room)
+            was_full = host.node in self._full
+            now_s, has_room = await host.renew(written_s, lease_s, was_full, timeout_s)
+            if was_full or not has_room:  # while a disk is full, all its hosts check for much room
+                self._note_room(host.node, has_room=has_room)
             return now_s
 
         await keep_lease(

@@ -463,9 +463,9 @@ class ActorHost(Host):
         position: Position | None = await self._call("control", "sleep", timeout_s, user_id)
         return position
 
-    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> tuple[float, bool]:
+    async def renew(self, written_s: float, lease_s: float, was_full: bool, timeout_s: float) -> tuple[float, bool]:
         """As `Host.renew`."""
-        now_s, has_room = await self._call("lease", "renew", timeout_s, written_s, lease_s)
+        now_s, has_room = await self._call("lease", "renew", timeout_s, written_s, lease_s, was_full)
         return float(now_s), bool(has_room)
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:

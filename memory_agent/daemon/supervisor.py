@@ -151,7 +151,7 @@ class Host(ABC):
         Raises the same errors as `keep_up`, and `ArchiveUnavailableError` if the memory is closed, but not archived.
         """
 
-    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> tuple[float, bool]:
+    async def renew(self, written_s: float, lease_s: float, was_full: bool, timeout_s: float) -> tuple[float, bool]:
         """Renew the host's lease (`MemoryHost.renew`). Raises the same errors as `keep_up`."""
         raise self._outside_cluster()
 

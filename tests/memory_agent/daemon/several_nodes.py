@@ -51,6 +51,7 @@ class Node:
         self.is_paused = False
         self.is_up = True
         self.hosts: list[NodeHost] = []
+        self.renewals = 0
 
     def pause(self) -> None:
         """Let the node neither answer nor hear the daemon until `go_on`."""
@@ -98,8 +99,9 @@ class NodeHost(ThreadHost):
             await asyncio.sleep(0.01)
         return reply
 
-    async def renew(self, written_s: float, lease_s: float, timeout_s: float) -> tuple[float, bool]:
-        return await self._reached(timeout_s, lambda: self.memories.renew(written_s, lease_s))
+    async def renew(self, written_s: float, lease_s: float, was_full: bool, timeout_s: float) -> tuple[float, bool]:
+        self.machine.renewals += 1
+        return await self._reached(timeout_s, lambda: self.memories.renew(written_s, lease_s, was_full))
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:
         return await self._reached(timeout_s, lambda: self.memories.archive(user_id))

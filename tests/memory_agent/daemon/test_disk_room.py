@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,28 +35,28 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_is_full_below_twice_the_reserve_and_has_room_again_at_eight_times(disk: Path) -> None:
     room = DiskRoom(disk, RESERVE_BYTES)
-    assert room.check()
+    assert room.check(was_full=False)
     ballast = fill(disk, 3 * RESERVE_BYTES)
-    assert room.check()
+    assert room.check(was_full=False)
     ballast.unlink()
     fill(disk, RESERVE_BYTES)
-    assert not room.check()
+    assert not room.check(was_full=False)
     ballast.unlink()
     fill(disk, 7 * RESERVE_BYTES)
-    assert not room.check()
+    assert not room.check(was_full=True)
     ballast.unlink()
-    assert room.check()
+    assert room.check(was_full=True)
 
 
 def test_a_disk_that_became_read_only_has_no_room_once_a_write_failed(disk: Path) -> None:
     room = DiskRoom(disk, RESERVE_BYTES)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert room.check()  # no write has failed yet
+    assert room.check(was_full=False)  # no write has failed yet
     room.suspect()
-    assert not room.check()
-    assert not room.check()
+    assert not room.check(was_full=False)
+    assert not room.check(was_full=True)
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-    assert room.check()
+    assert room.check(was_full=True)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -100,3 +101,32 @@ def test_users_leave_a_node_with_a_full_disk_without_losses_until_it_has_room(
     with capture_logs() as logs:
         asyncio.run(go())
     assert [log["event"] for log in logs if log["event"].startswith("node.")] == ["node.full", "node.has_room"]
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Let this process write no larger files, as a quota would."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+
+
+def test_a_node_is_full_as_long_as_writes_fail_in_one_of_its_hosts(tmp_path: Path, embedder: Embedder) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one",), embedder, lease_s=1.0) as (hosts, machines, placements):
+            for user_id in ("alice", "bob"):
+                placements.move(user_id, "one")
+                await remember(hosts, user_id, "staging needs the VPN")
+            machine = machines.nodes["one"]
+            with largest_file(StoreSettings().reserve_bytes):
+                machine.hosts[-1].memories._room.suspect()  # as if a write of bob had failed
+                await until(lambda: hosts.full_nodes() == {"one"})
+                before = machine.renewals
+                await until(lambda: machine.renewals > before + 6)
+                assert hosts.full_nodes() == {"one"}
+            await until(lambda: not hosts.full_nodes())
+
+    asyncio.run(go())
