@@ -58,7 +58,8 @@ class MemoryQuota:
 def _least_used(archive: Archive, first_new: int, limit: int) -> list[str]:
     """Return the ids of the first `limit` stored memories that no run has used and no recall returned.
 
-    If there are fewer, those recalled longest ago follow.
+    If there are fewer, those recalled longest ago follow, and patterns: runs whose pattern was forgotten never form one
+    again.
     """
     view, unused, used = archive.settled_view(), list[str](), list[tuple[datetime, str]]()
     rows = np.sort(view.rows[view.alive])
@@ -66,7 +67,7 @@ def _least_used(archive: Archive, first_new: int, limit: int) -> list[str]:
         record = archive.store.record(row)
         if record is None:
             continue
-        if record.times_recalled or record.utility.used:
+        if record.times_recalled or record.utility.used or record.kind == "pattern":
             used.append((record.last_recalled_at or record.timestamp, record.id))
             continue
         unused.append(record.id)

@@ -69,6 +69,14 @@ def test_the_oldest_unused_memories_are_forgotten_but_never_the_new_one(tmp_path
         assert (report.kept, memory.stats().memories) == (4, 4)  # none of one batch
 
 
+def test_patterns_are_forgotten_last_since_runs_whose_pattern_is_forgotten_never_form_one_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "fred", default="small", when_full="forget") as memory:
+        memory.remember("Deploys need the VPN", kind="pattern")
+        for number in range(4):
+            memory.remember(f"Fact {number}")
+        assert stored(memory) == ["Deploys need the VPN", "Fact 2", "Fact 3"]
+
+
 def test_a_hundredth_of_the_quota_is_forgotten_at_once(tmp_path: Path) -> None:
     with opened(tmp_path / "dora", default="large", when_full="forget") as memory:
         memory.ingest([message(number) for number in range(300)], now=NOW)

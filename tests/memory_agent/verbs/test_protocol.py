@@ -38,6 +38,8 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "model_checksum": errors.ModelChecksumError("model", "aa", "bb"),
     "node_mismatch": errors.NodeMismatchError("protocol", "1", "2", "upgrade this machine"),
     "node_name_taken": errors.NodeNameTakenError("w1", "10.0.0.2"),
+    "index_unavailable": errors.IndexUnavailableError("pgvector", "connection refused"),
+    "index_unusable": errors.IndexUnusableError("pgvector", "read-only", "permit writing"),
     "provider": errors.ProviderError("openai", "HTTP 401"),
     "provider_input": errors.ProviderInputError("openai", "HTTP 413"),
     "provider_unavailable": errors.ProviderUnavailableError("openai", "HTTP 429"),
