@@ -22,6 +22,7 @@ class DocumentWatch:
     def __init__(self, root: Path) -> None:
         """Start with no document indexed."""
         self._root = root
+        self._disk: int | None = None
         self._indexed: dict[Path, Stamp] = {}
         self._seen: dict[Path, Stamp] | None = None
 
@@ -29,12 +30,17 @@ class DocumentWatch:
         """Return the documents to index, with their stamps, or None for those that are gone.
 
         A changed document is returned after two consecutive calls find it in the same state, so that none is read while
-        it is being written. The first call returns all. Returns nothing while the root is missing, as when a disk is
-        not mounted.
+        it is being written. The first call returns all. Returns nothing while the root is missing, or is empty because
+        its disk is not mounted.
         """
-        if not self._root.exists():
+        try:
+            disk = self._root.stat().st_dev
+        except OSError:
             return {}
         found = {path: stamp for path in documents(self._root) if (stamp := _stamp(path)) is not None}
+        if self._indexed and not found and disk != self._disk:
+            return {}
+        self._disk = disk
         before = found if self._seen is None else self._seen
         self._seen = found
         return {

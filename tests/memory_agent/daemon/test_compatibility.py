@@ -42,7 +42,7 @@ from memory_agent.verbs.table import VERBS
 from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
-DIGESTS = {1: "5f0b2073fa9350fb"}
+DIGESTS = {1: "d58704512f107d24"}
 """The digest of all structures, by `HOST_PROTOCOL`. Only the digest of a number that was never released may change."""
 STORED = (
     codec.StoreState,

@@ -12,6 +12,7 @@ import pytest
 from memory_agent.memory import Memory
 from memory_agent.notes import DocumentWatch, StoredNotes, index_documents
 from memory_agent.settings import EmbedderSettings, Settings
+from tests.crash.disk import CannotMountError, small_disk
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -103,3 +104,18 @@ def test_a_single_document_is_watched(memory: Memory, docs: Path) -> None:
     assert counts(memory, watch, path) == (1, 0, 0, 0)
     os.utime(path, (1, 1))
     assert (counts(memory, watch, path), counts(memory, watch, path)) == (None, (0, 0, 0, 0))
+
+
+def test_no_document_is_gone_while_its_disk_is_not_mounted(memory: Memory, tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    watch = DocumentWatch(folder)
+    try:
+        with small_disk(folder, 1 << 20):
+            (folder / "release.md").write_text("Tag, then push.")
+            assert counts(memory, watch, folder) == (1, 0, 0, 0)
+    except CannotMountError as error:
+        pytest.skip(str(error))
+    assert list(folder.iterdir()) == []
+    assert [counts(memory, watch, folder) for _ in range(3)] == [None] * 3
+    (folder / "vpn.md").write_text("Staging needs the VPN.")
+    assert [counts(memory, watch, folder) for _ in range(2)] == [None, (1, 0, 1, 0)]
