@@ -190,8 +190,8 @@ def _watch(target: Target, path: Path) -> None:
                     _show(target, _index(target, path, None if is_first else changed))
                     watch.settle(changed)
                 is_first = is_failing = False
-            except MemoryAgentError as error:
-                if not error.retryable:
+            except (MemoryAgentError, FileNotFoundError) as error:
+                if isinstance(error, MemoryAgentError) and not error.retryable:
                     raise
                 if not is_failing:
                     note(f"trying again: {error}")

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import Result
+
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -101,3 +105,21 @@ def test_index_watches_a_folder_until_it_is_interrupted(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert (process.returncode, said) == (0, "note: no longer watching\n")
+
+
+def test_a_watch_waits_for_the_memory_and_for_the_folder(
+    run: Run, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, away = tmp_path / "docs", tmp_path / "away"
+    docs.mkdir()
+    (docs / "release.md").write_text("# Release\nTag, then push.")
+    held = Memory.open(user_folder(data_dir, "default"))
+
+    def come_back() -> None:
+        held.close()
+        away.rename(docs)
+
+    steps = iter([lambda: docs.rename(away), come_back, lambda: signal.raise_signal(signal.SIGINT)])
+    monkeypatch.setattr("memory_agent.cli.transfer.time", SimpleNamespace(sleep=lambda _: next(steps)()))
+    result = run("index", str(docs), "--watch")
+    assert (result.exit_code, result.stdout) == (0, "1 added, 0 replaced, 0 removed, 0 unchanged\n")
