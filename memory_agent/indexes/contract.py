@@ -137,6 +137,10 @@ class VectorIndex(Protocol):
         """Remove the bytes of deleted entries, and build the graph of an engine that has one. May take minutes."""
         ...
 
+    def interrupt(self) -> None:
+        """End a `compact` in progress, and those to come: they raise `IndexUnavailableError`."""
+        ...
+
     def clear(self) -> None:
         """Remove everything that the engine stores of the user, including the position. Idempotent."""
         ...

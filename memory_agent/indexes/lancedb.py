@@ -126,6 +126,9 @@ class LanceIndex:
                 self._table = self._database.create_table(_TABLE, content, mode="overwrite")
                 self._table.optimize(cleanup_older_than=_AT_ONCE, delete_unverified=True)
 
+    def interrupt(self) -> None:
+        """Do nothing: copying the dataset takes seconds."""
+
     def clear(self) -> None:
         with self._using:
             self.close()

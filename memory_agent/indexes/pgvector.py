@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from struct import pack
 from typing import Any, ClassVar
@@ -75,6 +75,9 @@ class PgvectorIndex:
         self._database: _Database | None = None
         self._position: Position | None = None
         self._is_loaded = False
+        self._guard = threading.Lock()
+        self._other: _Connection | None = None  # of `compact`
+        self._is_interrupted = False
         self._passages = 0  # at least as many as there are; the table is counted again when it matters
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
@@ -160,7 +163,7 @@ class PgvectorIndex:
             if not self._has_table:
                 return
             self._count_passages(connection)
-        with _translated(), _connected(self._settings, _GRAPH_TIMEOUT_S) as other:
+        with _translated(), self._compacting() as other:
             if self.is_due:
                 graph = _identifier(self._settings, f"{_table_of(self._user_id)}_graph")
                 other.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(graph))  # a build that was interrupted
@@ -175,6 +178,14 @@ class PgvectorIndex:
         with self._transaction() as connection:
             self.is_approximate = self._has_graph(connection)
 
+    def interrupt(self) -> None:
+        with self._guard:
+            self._is_interrupted, other = True, self._other
+        if other is not None:
+            with suppress(psycopg.Error):
+                other.cancel_safe(timeout=_GRACE_S)
+            other.answer_s = 0.0  # if the server is gone
+
     def clear(self) -> None:
         forget_user(self._settings, self._user_id)
         self._is_loaded = False
@@ -183,6 +194,19 @@ class PgvectorIndex:
         if self._database is not None:
             self._database.release()
         self._database, self._is_loaded = None, False
+
+    @contextmanager
+    def _compacting(self) -> Iterator[_Connection]:
+        """Open a connection of its own, which `interrupt` ends."""
+        with _connected(self._settings, _GRAPH_TIMEOUT_S) as other:
+            with self._guard:
+                if self._is_interrupted:
+                    raise IndexUnavailableError(_NAME, "the index is being closed")
+                self._other = other
+            try:
+                yield other
+            finally:
+                self._other = None
 
     @property
     def _has_table(self) -> bool:
@@ -353,28 +377,26 @@ class _Connection(psycopg.Connection[Any]):
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         """Wait as the driver does, for a limited time. Raises `OperationalError`."""
         try:
-            return super().wait(_limited(gen, self.answer_s), *args, **options)
+            return super().wait(self._limited(gen), *args, **options)
         except _NoAnswerError:
             self.close()
             raise
 
+    def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Run one of the driver's generators, which wait for the server repeatedly."""
+        began_s, ready = time.monotonic(), None
+        try:
+            while True:
+                wanted = gen.send(ready)
+                ready = yield wanted
+                if not ready and time.monotonic() > began_s + self.answer_s:
+                    raise _NoAnswerError(f"no answer within {self.answer_s:.3g} s")
+        except StopIteration as ended:
+            return ended.value
+
 
 class _NoAnswerError(psycopg.OperationalError):
     """The server did not answer in time."""
-
-
-def _limited(gen: Generator[Any, Any, Any], limit_s: float) -> Generator[Any, Any, Any]:
-    """Run one of the driver's generators, which wait for the server repeatedly, for at most `limit_s`."""
-    ends_s = time.monotonic() + limit_s
-    ready = None
-    try:
-        while True:
-            wanted = gen.send(ready)
-            ready = yield wanted
-            if not ready and time.monotonic() > ends_s:
-                raise _NoAnswerError(f"no answer within {limit_s:.3g} s")
-    except StopIteration as ended:
-        return ended.value
 
 
 @contextmanager

@@ -126,6 +126,9 @@ class SqliteVecIndex:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def interrupt(self) -> None:
+        """Do nothing: copying the file takes seconds."""
+
     def clear(self) -> None:
         with self._using:
             self.close()

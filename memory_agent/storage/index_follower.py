@@ -124,6 +124,7 @@ class IndexFollower:
     def close(self) -> None:
         """Stop the thread, and release the engine. Idempotent."""
         self._closing.set()
+        self.index.interrupt()
         with self._starting:
             thread = self._thread
         if thread is not None:

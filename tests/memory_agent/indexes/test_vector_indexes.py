@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -628,3 +629,25 @@ def test_a_full_disk_does_not_empty_the_index(tmp_path: Path) -> None:
         with pytest.raises(IndexUnavailableError, match="full"):
             index.index([entry(row, *map(vector_of, range(64))) for row in range(2, 90)], position())
         assert index.count() == 1
+
+
+def test_closing_does_not_wait_for_a_graph_that_is_being_built(database: str, tmp_path: Path) -> None:
+    world = World(tmp_path, IndexSettings(engine="pgvector", url=database, hnsw_from=3))
+    world.put(1, None, [1])
+    with psycopg.connect(database) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends
+        for number in range(2, 6):
+            world.put(number, None, [number])
+        is_building = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%'"
+        with psycopg.connect(database, autocommit=True) as watching:
+            wait_until(lambda: watching.execute(is_building).fetchone() == (1,))
+        closing_it = threading.Thread(target=world.archive.close)
+        closing_it.start()
+        closing_it.join(30)
+        is_closed = not closing_it.is_alive()
+    closing_it.join()
+    assert is_closed
+    world.archive = world._open()
+    world.check(1)
+    world.close()
