@@ -13,6 +13,7 @@ d = dimensions.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -25,6 +26,7 @@ import msgspec
 import numpy as np
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError
 from memory_agent.indexes.contract import (
@@ -358,12 +360,27 @@ def _has_users(connection: _Connection, settings: IndexSettings) -> bool:
 
 def _connected(settings: IndexSettings, timeout_s: float) -> _Connection:
     """Connect in autocommit mode."""
-    url = with_variables("index.url", settings.url)
-    connection = _Connection.connect(url, autocommit=True, connect_timeout=max(2, round(settings.timeout_s)))
+    connection = _Connection.connect(
+        _url_of(settings), autocommit=True, connect_timeout=max(2, round(settings.timeout_s))
+    )
     connection.answer_s = timeout_s + _GRACE_S
     connection.execute(f"SET statement_timeout = {round(timeout_s * 1000)}")
     connection.execute("SET client_min_messages = error")
     return connection
+
+
+def _url_of(settings: IndexSettings) -> str:
+    """Return the URL. Raises `IndexUnusableError` for one whose error by the driver would contain parts of it."""
+    url = with_variables("index.url", settings.url)
+    try:
+        parts = conninfo_to_dict(url)
+        is_usable = "@" not in str(parts.get("host", "")) and re.fullmatch(r"[\d,]*", str(parts.get("port", "")))
+    except psycopg.ProgrammingError:
+        is_usable = None
+    if not is_usable:
+        advice = "write postgresql://USER:${PASSWORD}@HOST/DATABASE, or percent-encode special characters"
+        raise IndexUnusableError(_NAME, "index.url is not a connection URL", advice)
+    return url
 
 
 class _Connection(psycopg.Connection[Any]):

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import msgspec
 
@@ -152,16 +153,19 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value of a setting with each `${VARIABLE}` replaced. Raises `SettingsError` for an unknown variable.
+    """Return the value of a setting with each `${VARIABLE}` replaced, percent-encoded within a URL.
 
-    >>> with_variables("index.url", "postgresql://${DB_HOST}/app", {"DB_HOST": "db.example.com"})
-    'postgresql://db.example.com/app'
+    Raises `SettingsError` for an unknown variable.
+
+    >>> with_variables("index.url", "postgresql://${DB_USER}@db/app", {"DB_USER": "a/b"})
+    'postgresql://a%2Fb@db/app'
     """
 
     def value_of(match: re.Match[str]) -> str:
         if match[1] not in environment:
             raise SettingsError(setting, f"names the environment variable {match[1]}, which is not set")
-        return environment[match[1]]
+        value = environment[match[1]]
+        return quote(value, safe="") if "://" in text else value
 
     return _VARIABLE.sub(value_of, text)
 

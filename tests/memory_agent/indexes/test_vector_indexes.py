@@ -651,3 +651,21 @@ def test_closing_does_not_wait_for_a_graph_that_is_being_built(database: str, tm
     world.archive = world._open()
     world.check(1)
     world.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:pa/secret@localhost:1/x",
+        "postgresql://app:p@secret@localhost:1/x",
+        "postgresql:/app:secret@localhost:1/x",
+        "postgresql://app:p%secret@localhost:1/x",
+        "postgresql://app:${TEST_PASSWORD}@localhost:1/x",
+    ],
+)
+def test_no_part_of_a_password_is_in_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_PASSWORD", "p@/ %secret")
+    with pytest.raises((IndexUnusableError, IndexUnavailableError)) as caught:
+        users_in_database(IndexSettings(url=url))
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value, IndexUnavailableError) == ("${" in url)  # such a password is part of a valid URL
