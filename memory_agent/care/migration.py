@@ -99,9 +99,10 @@ def migrate_user(
                 follower.fill(partial(report, user_id))
                 found = _verified(follower.index, store)
         name_engine(store, engine)
-        left = _clear(former, engine, of)
+        left = _forget(former, engine, of)
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
+        # opening removes the former index's files
         archive.settled_view()  # the columns of the built-in index contain vectors, those of others do not
     return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
 
@@ -168,12 +169,9 @@ def _nearest(snapshot: Snapshot, queries: Embedding) -> list[list[int]]:
     return [[rows[place] for place in places] for places in order.tolist()]
 
 
-def _clear(former: str, engine: str, of: IndexOf) -> str:
-    """Remove a user's former index; if that fails, return what remains."""
+def _forget(former: str, engine: str, of: IndexOf) -> str:
+    """Remove a user's former index from the shared database; if that fails, return what remains."""
     try:
-        if former in ("sqlite-vec", "lancedb") and former != engine:
-            with closing(open_index(former, of)) as index:
-                index.clear()
         if engine != "pgvector":
             forget_user(of.settings, of.user_id)
     except (IndexUnavailableError, IndexUnusableError) as error:

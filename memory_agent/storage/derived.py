@@ -161,9 +161,17 @@ def remove_files(folder: Path) -> None:
     """Remove all derived files from a user's folder, including those set aside. None may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
-    for path in (*derived_files(folder), *folder.glob("index.sqlite*")):
+    remove_indexes(folder)
+    for path in derived_files(folder):
         path.unlink(missing_ok=True)
-    shutil.rmtree(folder / "index.lance", ignore_errors=True)
+
+
+def remove_indexes(folder: Path, kept: str = "") -> None:
+    """Remove the files of indexes in other engines, except those of the engine `kept`. None may be open."""
+    for path in folder.glob("index.sqlite*") if kept != "sqlite-vec" else ():
+        path.unlink(missing_ok=True)
+    if kept != "lancedb":
+        shutil.rmtree(folder / "index.lance", ignore_errors=True)
 
 
 def remove_obsolete(folder: Path) -> None:

@@ -71,6 +71,9 @@ def test_a_user_is_moved_there_and_back(data_dir: Path) -> None:
         assert (engine_of(archive.store), archive.stats("alice").index) == ("sqlite-vec", "sqlite-vec, exact")
         assert nearest(archive, query) == former
     assert migrate(data_dir, "sqlite-vec")["users"][0]["former"] == "sqlite-vec"
+    (folder / "index.lance").mkdir()  # of a migration that was killed after its switch
+    migrate(data_dir, "sqlite-vec")
+    assert not (folder / "index.lance").exists()
     migrate(data_dir, "builtin")
     assert not (folder / SQLITE).exists()
     with closing(opened(data_dir)) as archive:
@@ -99,10 +102,16 @@ def report(what, done, total):
 
 print(list(migrate_folder(Path({str(data_dir)!r}), Settings(), "sqlite-vec", report))[0].found >= 0.9)
 """
-    killed, whole = (
-        subprocess.run([sys.executable, "-c", program.format(kills=kills)], capture_output=True, text=True, check=False)
-        for kills in (True, False)
-    )
+
+    def run(*, kills: bool) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program.format(kills=kills)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run(kills=True).returncode == -signal.SIGKILL
+    with closing(opened(data_dir)) as archive:  # in use, a half filled index would keep what is erased meanwhile
+        assert archive.follower is None
+        assert not (user_folder(data_dir, "alice") / SQLITE).exists()
+    killed, whole = run(kills=True), run(kills=False)
     assert (killed.returncode, killed.stdout.split()) == (-signal.SIGKILL, ["500", "1000"])
     with closing(opened(data_dir)) as archive:
         assert engine_of(archive.store) == "sqlite-vec"
