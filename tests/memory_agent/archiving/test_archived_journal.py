@@ -6,7 +6,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from archives import FaultyFileSystem, files
+from polling import wait_until
 
 from memory_agent.archiving import archived_journal, restore_journal
 from memory_agent.errors import ArchiveUnavailableError, InvalidInputError, SettingsError, StoreError
@@ -72,13 +73,6 @@ def mapping(number: int, user_id: str = "alice") -> dict[str, Any]:
 
 def ids(journal: Journal) -> list[str]:
     return [read_event(entry.data).event_id for entry in journal.read(0, 1_000)]
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_restored_journal_has_every_copied_event_and_recognises_repeats(tmp_path: Path) -> None:
@@ -255,7 +249,7 @@ def test_a_relay_acknowledges_only_what_is_copied(data_dir: Path) -> None:
             assert acked[-1] == 1
             FaultyFileSystem.faults += ["refused"] * 3
             publisher.publish(mapping(2))
-            until(lambda: len(FaultyFileSystem.faults) < 3)
+            wait_until(lambda: len(FaultyFileSystem.faults) < 3)
             assert acked[-1] == 1
             report = publisher.flush()
             assert (report.acked + report.duplicates, report.pending) == (2, 0)
@@ -357,7 +351,7 @@ def test_a_takeover_at_any_moment_keeps_what_the_busy_relay_acknowledges(tmp_pat
     journal.flush_copy()
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: len(acked) > 20 + seed)
+    wait_until(lambda: len(acked) > 20 + seed)
     deadline_s = time.monotonic() + 60
     while not (tmp_path / "two").exists():
         assert time.monotonic() < deadline_s

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from polling import until
 from structlog.testing import capture_logs
 
 from memory_agent.daemon.disk_room import DiskRoom
@@ -57,12 +58,6 @@ def test_a_disk_that_became_read_only_has_no_room_once_a_write_failed(disk: Path
     assert not room.check(was_full=True)
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     assert room.check(was_full=True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("left_bytes", [0, RESERVE_BYTES], ids=["to the last byte", "to the reserve"])

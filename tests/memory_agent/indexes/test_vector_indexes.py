@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -29,6 +28,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from made_vectors import MadeVectors
+from polling import wait_until
 from sqlcipher3 import dbapi2 as sqlite
 
 from memory_agent.care import erase_user, migrate_folder
@@ -589,12 +589,6 @@ def disconnect_others(connection: psycopg.Connection[Any]) -> None:
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
     connection.execute(query, (connection.info.dbname,))
 
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_database_that_stops_answering_delays_neither_the_store_nor_closing_for_ever(
