@@ -66,7 +66,6 @@ from relay.disk import OnCommit, Role
 from relay.errors import EventTooLargeError
 from relay.log import log
 
-_STATS_WAIT_S = 0.5
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
@@ -483,7 +482,7 @@ class Memory:
         """
         chosen = check_filter(filter, is_query=False)
         with self._call():
-            calls = self._embedder.provider_calls(_STATS_WAIT_S)
+            calls = self._embedder.provider_calls()
             return msgspec.structs.replace(self._archive.stats(self.user_id, chosen), provider=calls)
 
     def list(

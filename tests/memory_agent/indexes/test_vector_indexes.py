@@ -6,20 +6,12 @@ The model is a dictionary; the index is used as recall uses it, through the stor
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -27,11 +19,10 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from index_world import MODES, NDIM, NOW, QUERIES, SESSIONS, SMALL, TEXTS, World, entry, opened, position, vector_of
 from made_vectors import MadeVectors
-from polling import wait_until
 from sqlcipher3 import dbapi2 as sqlite
 
-from memory_agent.care import erase_user, migrate_folder
 from memory_agent.cli.doctor import check_index
 from memory_agent.errors import (
     IndexDamagedError,
@@ -41,11 +32,8 @@ from memory_agent.errors import (
     SettingsError,
 )
 from memory_agent.indexes import (
-    COLUMNS,
     Entry,
     IndexOf,
-    Position,
-    VectorIndex,
     Where,
     forget_user,
     open_index,
@@ -53,38 +41,23 @@ from memory_agent.indexes import (
 )
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.records.embedded import Embedded, Embedding
-from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode
-from memory_agent.settings import IndexSettings, Settings, StoreSettings, load_settings
+from memory_agent.settings import IndexSettings, Settings, load_settings
 from memory_agent.storage import indexed_vectors
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.folders import user_folder
-from memory_agent.storage.index_follower import engine_of
 
-NDIM = 8
-SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
 ENGINES = ("sqlite-vec", "pgvector", "lancedb")
+
 PARTS = {"sqlite-vec": "sqlite_vec", "pgvector": "psycopg", "lancedb": "lancedb"}
-SESSIONS = (None, "a", "it's b")
-MODES: tuple[Mode, ...] = ("hybrid", "vector", "lexical")
-ANGLE = 0.02  # error of a cosine of int8 vectors
 
-_numbers = count(1)
+outside = pytest.mark.parametrize("engine", ENGINES, indirect=True)
 
+numbers, seeds = st.integers(0, 5), st.lists(st.integers(0, 30), min_size=1, max_size=3)
 
-NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
-
-
-def embedded_of(seeds: list[int]) -> Embedded:
-    """The output of a model for a text of as many passages as seeds."""
-    vectors = np.stack([vector_of(seed) for seed in seeds])
-    spans = np.stack([np.arange(len(seeds)), 1 + np.arange(len(seeds))], axis=1).astype(np.int32)
-    return Embedded(vectors=vectors, spans=spans, word_bits=np.zeros((1, 2), dtype=np.uint8), length=5)
-
-
-def vector_of(seed: int) -> Embedding:
-    vector = np.random.default_rng(seed).normal(size=NDIM)
-    return (vector / np.linalg.norm(vector)).astype(np.float32)
+steps = st.one_of(
+    st.tuples(st.just("put"), numbers, st.sampled_from(SESSIONS), seeds),
+    st.tuples(st.just("unseen"), numbers, st.sampled_from(SESSIONS), seeds),
+    st.tuples(st.just("delete"), numbers),
+    st.tuples(st.sampled_from(("reopen", "compact"))),
+)
 
 
 @pytest.fixture(params=("builtin", *ENGINES))
@@ -100,124 +73,6 @@ def chosen(engine: str, request: pytest.FixtureRequest) -> IndexSettings:
     """The settings of one engine."""
     url = request.getfixturevalue("database") if engine == "pgvector" else ""
     return IndexSettings(engine=engine, url=url)  # type: ignore[arg-type]
-
-
-outside = pytest.mark.parametrize("engine", ENGINES, indirect=True)
-
-
-@contextmanager
-def opened(
-    chosen: IndexSettings, folder: Path, user_id: str = "alice", secret: bytes | None = None
-) -> Iterator[VectorIndex]:
-    folder.mkdir(exist_ok=True)
-    index = open_index(chosen.engine, IndexOf(chosen, user_id, folder, secret))
-    try:
-        yield index
-    finally:
-        index.close()
-
-
-def entry(row: int, *vectors: Embedding, session: str | None = None) -> Entry:
-    names = {"kind": "finding", "source": "user_input", "session": session}
-    return Entry(row, np.stack(vectors), tuple(names.get(column) for column in COLUMNS), 1_000 * row)
-
-
-def position(**fields: Any) -> Position:
-    return Position(**({"lineage": "store", "stamp": "model", "ndim": NDIM, "applied": 1} | fields))
-
-
-class World:
-    """A store with an index, and what it should contain: for each id the session and the seeds of the vectors."""
-
-    def __init__(self, folder: Path, chosen: IndexSettings) -> None:
-        self.user_id = f"user-{next(_numbers)}"
-        self.folder = folder / self.user_id
-        self.chosen = chosen
-        self.known: dict[str, tuple[str | None, list[int]]] = {}
-        self.archive = self._open()
-
-    def _open(self) -> Archive:
-        of = IndexOf(self.chosen, self.user_id, self.folder)
-        archive = Archive.open(self.folder, SMALL, "library", index=of)
-        archive.settled_view()
-        return archive
-
-    def put(self, number: int, session: str | None, seeds: list[int], *, unseen: bool = False) -> None:
-        """Add or replace a memory; `unseen`: as if the process had died between the store's commit and the index's."""
-        self.known[f"m{number}"] = session, seeds
-        record = MemoryRecord(
-            id=f"m{number}", text=f"text {number} {seeds}", source="user_input", kind="finding",
-            timestamp=NOW, session_id=session,
-        )  # fmt: skip
-        with self.archive.store.batch() if unseen else self.archive.batch() as batch:
-            batch.set_stamp("model")
-            batch.set_words_stamp("words")
-            record = batch.upsert(record, None)
-            row = batch.row_of_id(record.id)
-            assert row is not None
-            batch.set_vector(row, embedded_of(seeds))
-        if unseen:
-            self.reopen()
-
-    def delete(self, number: int) -> None:
-        self.known.pop(f"m{number}", None)
-        with self.archive.batch() as batch:
-            row = batch.row_of_id(f"m{number}")
-            if row is not None:
-                batch.delete(row)
-
-    def reopen(self) -> None:
-        self.archive.close()
-        self.archive = self._open()
-
-    def compact(self) -> None:
-        self.archive.purge()
-
-    def check(self, seed: int) -> None:
-        """Compare the answers for one query, with and without a filter."""
-        view, query = self.archive.view, vector_of(seed)
-        expected = {
-            name: max(float(vector_of(one) @ query) for one in seeds) for name, (_, seeds) in self.known.items()
-        }
-        for session in SESSIONS[1:]:
-            inside = {name for name, (of, _) in self.known.items() if of == session}
-            mask = view.mask(MemoryFilter(session_id=session))
-            found = self.found(
-                view.vectors.scan(query, view.count or 1, mask, Where(among={"session": (session or "",)}))
-            )
-            assert found.keys() == inside
-            if self.archive.follower is not None:
-                assert self.archive.follower.index.count("session", session or "") == len(inside)
-        for limit in (1, 3, 20):
-            found = self.found(view.vectors.scan(query, limit))
-            best = sorted(expected, key=lambda name: -expected[name])[:limit]
-            assert len(found) >= len(best)
-            least = min((expected[name] for name in best), default=0.0)
-            assert all(expected[name] <= least + ANGLE for name in best if name not in found)
-            for name, cosine in found.items():
-                assert cosine == pytest.approx(expected[name], abs=ANGLE)
-
-    def found(self, cosines: Any) -> dict[str, float]:
-        view = self.archive.view
-        slots = np.flatnonzero(~np.isnan(cosines.values))
-        records = self.archive.store.records(view.rows[slots].tolist())
-        return {
-            one.id: float(cosines.values[slot]) for one, slot in zip(records, slots, strict=True) if one is not None
-        }
-
-    def close(self) -> None:
-        self.archive.close()
-        forget_user(self.chosen, self.user_id)
-        shutil.rmtree(self.folder)
-
-
-numbers, seeds = st.integers(0, 5), st.lists(st.integers(0, 30), min_size=1, max_size=3)
-steps = st.one_of(
-    st.tuples(st.just("put"), numbers, st.sampled_from(SESSIONS), seeds),
-    st.tuples(st.just("unseen"), numbers, st.sampled_from(SESSIONS), seeds),
-    st.tuples(st.just("delete"), numbers),
-    st.tuples(st.sampled_from(("reopen", "compact"))),
-)
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -294,24 +149,6 @@ def test_another_model_empties_the_index_and_fills_it_again(chosen: IndexSetting
     world.close()
 
 
-def test_a_graph_search_with_too_few_hits_is_repeated_without_the_graph(database: str, tmp_path: Path) -> None:
-    chosen = IndexSettings(engine="pgvector", url=f"{database}&options=-chnsw.max_scan_tuples%3D1", hnsw_from=1_000)
-    vectors = np.random.default_rng(1).normal(size=(2_000, NDIM)).astype(np.float32)
-    with opened(chosen, tmp_path / "alice") as index:
-        index.begin(position())
-        lines = [entry(row, vectors[row], session="rare" if row % 700 == 1 else "a") for row in range(2_000)]
-        index.index(lines, position())
-        assert index.is_due
-        index.compact()
-        assert (index.is_due, index.is_approximate) == (False, True)
-        near = [index.search(one, 10).rows.tolist() for one in vectors[:50]]
-        exact = np.argsort(-(vectors[:50] @ vectors.T) / np.linalg.norm(vectors, axis=1), axis=1)[:, :10]
-        assert np.mean([len({*some} & {*best}) for some, best in zip(near, exact.tolist(), strict=True)]) > 9
-        rare, most = (Where(among={"session": (name,)}) for name in ("rare", "a"))
-        assert sorted(index.search(vectors[5], 10, rare).rows.tolist()) == [1, 701, 1_401]
-        assert len(index.search(vectors[5], 500, most).rows) == 500
-
-
 @outside
 def test_users_see_only_their_own_vectors(chosen: IndexSettings, tmp_path: Path) -> None:
     with opened(chosen, tmp_path / "alice", "alice") as hers, opened(chosen, tmp_path / "bob", "bob") as his:
@@ -355,88 +192,6 @@ def make_newer(chosen: IndexSettings, folder: Path) -> None:
             (folder / "index.lance" / "position").write_bytes(newer)
 
 
-def test_a_read_only_database_is_rejected_and_the_store_stays_usable(database: str, tmp_path: Path) -> None:
-    chosen = IndexSettings(engine="pgvector", url=database)
-    world = World(tmp_path, chosen)
-    world.put(1, None, [1])
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = on")
-        disconnect_others(connection)
-    world.put(2, None, [2])  # the first error of a lost connection
-    follower = world.archive.follower
-    assert follower is not None
-    wait_until(lambda: isinstance(follower.failure, IndexUnusableError))
-    assert "connect to the primary" in str(follower.failure)
-    assert world.archive.store.counts().memories == 2
-    with psycopg.connect(database, autocommit=True, options="-c default_transaction_read_only=off") as connection:
-        connection.execute(f"ALTER DATABASE {connection.info.dbname} RESET default_transaction_read_only")
-        disconnect_others(connection)
-    wait_until(lambda: not follower.is_behind)
-    world.check(2)
-    world.close()
-
-
-def test_an_index_catches_up_after_an_outage_of_its_database(database: str, postgres: str, tmp_path: Path) -> None:
-    chosen = IndexSettings(engine="pgvector", url=database)
-    world = World(tmp_path, chosen)
-    world.put(1, "a", [1])
-    follower = world.archive.follower
-    assert follower is not None
-    with pytest.MonkeyPatch.context() as patch, away(database, postgres):
-        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
-        world.put(2, "a", [2])
-        world.put(3, None, [3])
-        world.delete(1)
-        assert follower.is_behind
-        with pytest.raises(IndexUnavailableError, match="does not answer"):
-            world.archive.view.vectors.scan(vector_of(1), 1)
-        assert world.archive.stats("alice").index == "pgvector, behind"
-        with pytest.raises(IndexUnavailableError):
-            forget_user(chosen, world.user_id)
-    wait_until(lambda: not follower.is_behind)
-    world.check(2)
-    world.close()
-
-
-def test_a_migration_resumes_after_an_outage_of_the_database(database: str, postgres: str, tmp_path: Path) -> None:
-    folder = user_folder(tmp_path, "alice")
-    folder.mkdir(parents=True)
-    chosen = Settings(store=SMALL, index=IndexSettings(url=database))
-    with closing(Archive.open(folder, SMALL, "library")) as archive, archive.batch() as batch:
-        batch.set_stamp("model")
-        for number in range(1_200):
-            record = MemoryRecord(id=f"m{number}", text="x", source="user_input", kind="finding", timestamp=NOW)
-            batch.put(record, vector_of(number))
-    done = []
-    with ExitStack() as stack:
-
-        def take_away(_: str, count: int, total: int) -> None:
-            done.append((count, total))
-            if len(done) == 1:
-                stack.enter_context(away(database, postgres))
-
-        with pytest.raises(IndexUnavailableError):
-            list(migrate_folder(tmp_path, chosen, "pgvector", take_away))
-        with closing(Archive.open(folder, SMALL, "library")) as archive:
-            assert engine_of(archive.store) == "builtin"
-    (moved,) = migrate_folder(tmp_path, chosen, "pgvector", take_away)
-    assert (moved.engine, moved.memories, moved.left) == ("pgvector", 1_200, "")
-    assert done == [(500, 1_200), (1_000, 1_200), (1_200, 1_200)]
-    assert users_in_database(chosen.index) == ["alice"]
-    erase_user(tmp_path, chosen, "alice", NOW)
-    assert users_in_database(chosen.index) == []
-
-
-TEXTS = [
-    f"{subject} {verb} the {thing} of {place}"
-    for subject in ("Ann", "the deploy", "a test")
-    for verb in ("broke", "fixed", "measured")
-    for thing in ("cache", "parser", "queue")
-    for place in ("staging", "production")
-]
-QUERIES = ("which deploy fixed the parser?", "what did Ann measure")
-
-
 @outside
 def test_recall_answers_as_with_the_built_in_index(chosen: IndexSettings, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -461,26 +216,6 @@ def answered(folder: Path, chosen: IndexSettings) -> Iterator[Any]:
                         yield query, mode, filter, [(one.record.id, round(one.sona_score, 3)) for one in found.memories]
             assert memory.erasure.erase(filter={"tags": ["t2"]}).complete
         assert memory.stats().index == ("exact" if chosen.engine == "builtin" else f"{chosen.engine}, exact")
-
-
-def test_recall_answers_by_words_while_the_index_is_unavailable(database: str, postgres: str, tmp_path: Path) -> None:
-    chosen = Settings(index=IndexSettings(engine="pgvector", url=database), store=SMALL)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Memory.open(tmp_path / "u", embedder=MadeVectors(), settings=chosen) as memory,
-    ):
-        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
-        first = memory.remember("Staging needs the VPN")
-        for text in TEXTS:
-            memory.remember(text)
-        assert memory.recall("staging needs a VPN", min_relevance=0.0).degraded == ()
-        with away(database, postgres):
-            for mode in MODES:
-                found = memory.recall("staging needs a VPN", 5, mode=mode, min_relevance=0.0)
-                assert found.memories[0].record.id == first.id
-                assert found.degraded == (() if mode == "lexical" else ("index_unavailable",))
-            memory.remember("Production needs no VPN")
-            assert memory.stats().memories == len(TEXTS) + 2
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
@@ -572,49 +307,6 @@ for engine in ("sqlite-vec", "pgvector", "lancedb"):
     ]
 
 
-@contextmanager
-def away(database: str, postgres: str) -> Iterator[None]:
-    """Close all connections to a database, and refuse new ones, inside the block."""
-    name = urlsplit(database).path[1:]
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
-        try:
-            yield
-        finally:
-            connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-
-
-def disconnect_others(connection: psycopg.Connection[Any]) -> None:
-    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
-    connection.execute(query, (connection.info.dbname,))
-
-
-
-def test_a_database_that_stops_answering_delays_neither_the_store_nor_closing_for_ever(
-    database: str, tmp_path: Path
-) -> None:
-    chosen = IndexSettings(engine="pgvector", url=database, timeout_s=0.3)
-    world = World(tmp_path, chosen)
-    world.put(1, None, [1])
-    follower = world.archive.follower
-    assert follower is not None
-    with psycopg.connect(database) as connection:
-        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
-        stopped = [pid for (pid,) in connection.execute(query, (connection.info.dbname,))]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        world.put(2, None, [2])
-        assert world.archive.store.counts().memories == 2
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not follower.is_behind)
-    world.check(2)
-    world.close()
-
-
 def test_a_full_disk_does_not_empty_the_index(tmp_path: Path) -> None:
     with opened(IndexSettings(engine="sqlite-vec"), tmp_path / "alice") as index:
         index.begin(position())
@@ -623,43 +315,3 @@ def test_a_full_disk_does_not_empty_the_index(tmp_path: Path) -> None:
         with pytest.raises(IndexUnavailableError, match="full"):
             index.index([entry(row, *map(vector_of, range(64))) for row in range(2, 90)], position())
         assert index.count() == 1
-
-
-def test_closing_does_not_wait_for_a_graph_that_is_being_built(database: str, tmp_path: Path) -> None:
-    world = World(tmp_path, IndexSettings(engine="pgvector", url=database, hnsw_from=3))
-    world.put(1, None, [1])
-    with psycopg.connect(database) as other:
-        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends
-        for number in range(2, 6):
-            world.put(number, None, [number])
-        is_building = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%'"
-        with psycopg.connect(database, autocommit=True) as watching:
-            wait_until(lambda: watching.execute(is_building).fetchone() == (1,))
-        closing_it = threading.Thread(target=world.archive.close)
-        closing_it.start()
-        closing_it.join(30)
-        is_closed = not closing_it.is_alive()
-    closing_it.join()
-    assert is_closed
-    world.archive = world._open()
-    world.check(1)
-    world.close()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://app:pa/secret@localhost:1/x",
-        "postgresql://app:p@secret@localhost:1/x",
-        "postgresql:/app:secret@localhost:1/x",
-        "postgresql://app:p%secret@localhost:1/x",
-        "postgresql://app:${TEST_PASSWORD}@localhost:1/x",
-    ],
-)
-def test_no_part_of_a_password_is_in_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEST_PASSWORD", "p@/ %secret")
-    with pytest.raises((IndexUnusableError, IndexUnavailableError)) as caught:
-        users_in_database(IndexSettings(url=url))
-    assert "secret" not in str(caught.value)
-    assert isinstance(caught.value, IndexUnavailableError) == ("${" in url)  # such a password is part of a valid URL
