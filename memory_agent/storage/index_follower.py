@@ -67,12 +67,12 @@ class IndexFollower:
     def follow(self) -> None:
         """Apply the changes that the index lacks, or leave them to the thread if it is running.
 
-        After an error of the engine, the thread continues.
+        The thread continues after an error of the engine, and fills a large index after a change of model.
         """
         if self.is_behind:
             return
         try:
-            self._bring_up()
+            self._bring_up(fills=self._store.counts().memories <= _STEP)
         except MemoryAgentError as error:
             self._fail(error)
         if self.is_behind or self.index.is_due:
@@ -133,7 +133,7 @@ class IndexFollower:
         with suppress(MemoryAgentError):
             self.index.close()
 
-    def _bring_up(self, report: Report | None = None) -> None:
+    def _bring_up(self, report: Report | None = None, *, fills: bool = True) -> None:
         with self._writing:
             while not self._closing.is_set():
                 try:
@@ -141,6 +141,9 @@ class IndexFollower:
                 except IndexDamagedError:
                     self.index.clear()
                     is_complete = False
+                if not (is_complete or fills):
+                    self.is_behind = True
+                    return
                 if not is_complete:
                     self._fill(report)
                     continue

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import numpy as np
@@ -19,8 +20,23 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from index_world import MODES, NDIM, NOW, QUERIES, SESSIONS, SMALL, TEXTS, World, entry, opened, position, vector_of
+from index_world import (
+    MODES,
+    NDIM,
+    NOW,
+    QUERIES,
+    SESSIONS,
+    SMALL,
+    TEXTS,
+    World,
+    embedded_of,
+    entry,
+    opened,
+    position,
+    vector_of,
+)
 from made_vectors import MadeVectors
+from polling import wait_until
 from sqlcipher3 import dbapi2 as sqlite
 
 from memory_agent.cli.doctor import check_index
@@ -42,7 +58,7 @@ from memory_agent.indexes import (
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import IndexSettings, Settings, load_settings
-from memory_agent.storage import indexed_vectors
+from memory_agent.storage import index_follower, indexed_vectors
 
 ENGINES = ("sqlite-vec", "pgvector", "lancedb")
 
@@ -315,3 +331,25 @@ def test_a_full_disk_does_not_empty_the_index(tmp_path: Path) -> None:
         with pytest.raises(IndexUnavailableError, match="full"):
             index.index([entry(row, *map(vector_of, range(64))) for row in range(2, 90)], position())
         assert index.count() == 1
+
+
+def test_a_change_of_model_does_not_fill_the_index_within_a_batch(tmp_path: Path) -> None:
+    world = World(tmp_path, IndexSettings(engine="sqlite-vec"))
+    world.put(1, None, [1])
+    follower = world.archive.follower
+    assert follower is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_follower, "_STEP", 0)  # as if there were many memories
+        patch.setattr(follower, "_try_again", lambda: None)
+        with world.archive.batch() as batch:
+            batch.set_stamp("other")
+            batch.set_vector(1, embedded_of([2]))
+        assert follower.is_behind
+        assert follower.index.count() == 1
+        assert follower.index.position == position(lineage=world.archive.store.state.lineage, applied=ANY)
+    follower.start()
+    wait_until(lambda: not follower.is_behind)
+    stored = follower.index.position
+    assert stored is not None
+    assert stored.stamp == "other"
+    world.close()
