@@ -24,7 +24,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.environment import UserKey
-from memory_agent.storage.index_follower import IndexFollower, open_follower
+from memory_agent.storage.index_follower import IndexFollower, engine_of, open_follower
 from memory_agent.storage.snapshot import Counts, Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import View
@@ -84,6 +84,8 @@ class Archive:
             with suppress(OSError):
                 derived.remove_obsolete(folder)
             follower = None if index is None else open_follower(store, index)
+            if index is not None:
+                derived.remove_indexes(folder, engine_of(store))  # which an interrupted migration may have left
             archive = cls(store, settings, derived.load_columns(store, settings, follower), follower)
             undo.callback(lambda: archive._columns.close())
             with store.snapshot() as snapshot:

@@ -21,7 +21,6 @@ from memory_agent.indexes import EVERYTHING, Entry, Hits, IndexOf, Position, Vec
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.storage.changes import Change, Rows
-from memory_agent.storage.derived import remove_indexes
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from relay.log import log
@@ -241,15 +240,13 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
     """Open the index that a store names; None for the built-in one. A store without memories gets that of the settings.
 
-    Removes the files of other indexes, which an interrupted migration may have left. Raises the same errors as
-    `open_index`.
+    Raises the same errors as `open_index`.
     """
     of, engine = of_store(of, store), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine
         open_index(engine, of).close()  # raises if the settings contradict each other
         name_engine(store, engine)
-    remove_indexes(of.folder, engine)
     return None if engine == "builtin" else IndexFollower(store, open_index(engine, of))
 
 
