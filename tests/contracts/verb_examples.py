@@ -177,7 +177,9 @@ class Story:
         self.ask("list", None, "oldest", 1_000, first.next_cursor)
         self.ask("recall", "VPN", filter={"phase": "rollout", "channel_id": "ops"}, mode="lexical")
         self.ask("recall", ["staging", "VPN"], mode="lexical", min_relevance=0.0)
-        self.ask("recall", vector=[1.0, 0.0], vector_model="mine", top_k=1)
+        of = self._ask("stats")  # without a model, any vector is accepted
+        own_vector = [1.0, *[0.0] * ((of.ndim or 2) - 1)]
+        self.ask("recall", vector=own_vector, vector_model=of.model or "mine", top_k=1)
         self.ask("forget", ["vpn"])
         self.ask("get", [lunch.id, "01ARZ3NDEKTSV4RRFFQ69G5FAV", race.id])
         self.ask("get", ids=(race.id,), with_embedding=True)
