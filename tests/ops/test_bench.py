@@ -353,14 +353,13 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_machines_makes_rows(full_daemon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_machines_makes_rows(full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures the same two machines in both parts, and `full_daemon` as the single one: each Ray takes 3 to 8 s."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
-    with nodes._daemon(archive=True) as cluster, nodes._node(*cluster, None) as node:
-        single = full_daemon, tmp_path
+    with nodes.cluster_daemon() as cluster, nodes.joined_machine(*cluster) as node:
         monkeypatch.setattr(nodes, "temporary_daemon", partial(own_if_light, full_daemon))
-        monkeypatch.setattr(nodes, "_daemon", lambda archive: nullcontext(cluster if archive else single))
-        monkeypatch.setattr(nodes, "_node", lambda *_: nullcontext(node))
+        monkeypatch.setattr(nodes, "cluster_daemon", lambda: nullcontext(cluster))
+        monkeypatch.setattr(nodes, "joined_machine", lambda *_, **_options: nullcontext(node))
         rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}
     assert "with one user" in rows["nodes: 3 users awake, light form, resident"].baseline
     assert "nodes: 3 users awake, full form, recall" in rows

@@ -94,7 +94,13 @@ def test_index_watches_a_folder_until_it_is_interrupted(tmp_path: Path) -> None:
     (docs / "release.md").write_text("# Release\nTag, then push.")
     options = ["--data-dir", str(tmp_path / "data"), "--set", "embedder.folder=/nowhere"]
     command = [sys.executable, "-u", "-m", "memory_agent", "index", str(docs), "--watch", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores SIGINT
+    ) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "1 added, 0 replaced, 0 removed, 0 unchanged\n"
@@ -121,5 +127,9 @@ def test_a_watch_waits_for_the_memory_and_for_the_folder(
 
     steps = iter([lambda: docs.rename(away), come_back, lambda: signal.raise_signal(signal.SIGINT)])
     monkeypatch.setattr("memory_agent.cli.transfer.time", SimpleNamespace(sleep=lambda _: next(steps)()))
-    result = run("index", str(docs), "--watch")
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores SIGINT
+    try:
+        result = run("index", str(docs), "--watch")
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert (result.exit_code, result.stdout) == (0, "1 added, 0 replaced, 0 removed, 0 unchanged\n")

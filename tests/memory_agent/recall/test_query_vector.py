@@ -12,6 +12,7 @@ from provider_server import Provider, Request, answer, embeds, serving, texts_of
 
 from memory_agent import Memory
 from memory_agent.embedders import comparable
+from memory_agent.errors import ModelError
 from memory_agent.settings import OllamaEmbedder, Settings
 from relay import EncryptionSettings
 
@@ -102,7 +103,8 @@ def test_a_model_that_rejects_too_many_texts_replaces_nothing(provider: Provider
             memory.remember("poison" if number == 1 else f"note {number}")
         former = memory.stats().model
     with Memory.open(tmp_path / "m", embedder_settings=msgspec.structs.replace(first, model="b")) as memory:
-        assert memory.reembed() == 4
+        with pytest.raises(ModelError, match="rejects 1 of 4 texts"):
+            memory.reembed()
         assert (memory.stats().model, memory.stats().without_vector) == (former, 0)
     with Memory.open(tmp_path / "m", embedder_settings=first) as memory:
         assert memory.recall("note 3", min_relevance=0).degraded == ()
