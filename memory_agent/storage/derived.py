@@ -170,8 +170,8 @@ def remove_indexes(folder: Path, kept: str = "") -> None:
     """Remove the files of indexes in other engines, except those of the engine `kept`. None may be open."""
     for path in folder.glob("index.sqlite*") if kept != "sqlite-vec" else ():
         path.unlink(missing_ok=True)
-    if kept != "lancedb":
-        shutil.rmtree(folder / "index.lance", ignore_errors=True)
+    for path in folder.glob("index.lance") if kept != "lancedb" else ():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_obsolete(folder: Path) -> None:
