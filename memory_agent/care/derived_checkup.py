@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.errors import IndexDamagedError, StoreDamagedError
+from memory_agent.errors import IndexDamagedError, IndexUnavailableError, StoreDamagedError
 from memory_agent.indexes import Hits, Where
 from memory_agent.learning import LEARNER_FILE, look_at_learner
 from memory_agent.records.embedded import Embedding
@@ -80,8 +80,9 @@ class _RecordedVectors:
     is_approximate = False
     snapshot: Snapshot
 
-    def nearest(self, query: Embedding, limit: int, where: Where) -> Hits:
-        raise NotImplementedError
+    def nearest(self, _query: Embedding, _limit: int, _where: Where) -> Hits:
+        """Raise `IndexUnavailableError`, because the check reads vectors and does not search."""
+        raise IndexUnavailableError("the records", "they contain vectors, but no index")
 
     def vectors(self, rows: Rows) -> Embedding:
         return self.snapshot.vectors(rows)

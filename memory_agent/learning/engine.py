@@ -7,15 +7,13 @@ After a failure, answers are ranked without it until then.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
 
-from memory_agent.errors import SettingsError
 from memory_agent.records.embedded import Embedding
-from memory_agent.settings import LearningSettings
+from memory_agent.settings import LearningSettings, import_named
 from relay.log import log
 from sona import REACH, Adaptation, Learner, Lesson
 
@@ -52,15 +50,8 @@ def own_engine(settings: LearningSettings) -> EngineOf | None:
     """Return the factory of the custom engine, or None for `sona`. Raises `SettingsError`."""
     if settings.engine == OURS:
         return None
-    module, _, name = settings.engine.partition(":")
-    try:
-        engine_of = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError("learning.engine", f"{settings.engine} cannot be imported: {error}") from error
-    if not callable(engine_of):
-        raise SettingsError("learning.engine", f"{settings.engine} is not a class or function")
-    made: EngineOf = engine_of
-    return made
+    engine_of: EngineOf = import_named("learning.engine", settings.engine)
+    return engine_of
 
 
 class EngineLearner(Learner):

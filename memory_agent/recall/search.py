@@ -217,7 +217,7 @@ def scanned(
     filter: MemoryFilter | None,
     deadline: Deadline,
 ) -> Cosines | None:
-    """Return the cosines of at least the best `limit` memories in `mask` (n,), all of which pass `filter`.
+    """Return cosines for the best `limit` memories, or for more. Every memory in `mask` (n,) passes `filter`.
 
     If the index is in another engine that does not answer, return None, and record that in `deadline`.
     """

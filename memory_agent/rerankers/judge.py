@@ -18,9 +18,9 @@ import msgspec
 
 from memory_agent.errors import InvalidSelectionError, ModelError, SettingsError
 from memory_agent.rerankers.chat_model import SERVERS, ChatModel, endpoint_of
-from memory_agent.rerankers.own_function import OwnFunction, imported
+from memory_agent.rerankers.own_function import SETTING, OwnFunction
 from memory_agent.rerankers.protocol import Reranker, Selection, Snippet
-from memory_agent.settings import JudgeSettings
+from memory_agent.settings import JudgeSettings, import_named
 from relay.log import log
 
 Fault = Literal["judge_unavailable", "judge_timeout", "judge_invalid"]
@@ -149,7 +149,7 @@ def check_judge(settings: JudgeSettings, deadline_ms: float) -> None:
     """
     if settings.server == "off":
         return
-    _check_server(settings) if settings.server in SERVERS else imported(settings.server)
+    _check_server(settings) if settings.server in SERVERS else import_named(SETTING, settings.server)
     for name in ("most", "fallback"):
         if getattr(settings, name) > settings.candidates:
             raise SettingsError(f"judge.{name}", f"is more than judge.candidates ({settings.candidates})")

@@ -6,26 +6,16 @@ A function cannot be stopped, so it runs in its own thread and is abandoned afte
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
-from memory_agent.errors import ProviderError, ProviderUnavailableError, SettingsError
+from memory_agent.errors import ProviderError, ProviderUnavailableError
 from memory_agent.rerankers.protocol import Reranker, Selection, Snippet
+from memory_agent.settings import import_named
 
-
-def imported(name: str) -> Reranker:
-    """Return the function that MODULE:NAME names. Raises `SettingsError`."""
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError("judge.server", f"{name} cannot be imported: {error}") from error
-    if not callable(function):
-        raise SettingsError("judge.server", f"{name} is not a function")
-    found: Reranker = function
-    return found
+SETTING = "judge.server"
+"""The setting that may name a function."""
 
 
 class OwnFunction:
@@ -38,7 +28,7 @@ class OwnFunction:
 
     def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
         """As `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `SettingsError`."""
-        function = imported(self._function) if isinstance(self._function, str) else self._function
+        function = import_named(SETTING, self._function) if isinstance(self._function, str) else self._function
         if not self._slots.acquire(blocking=False):
             raise ProviderUnavailableError("judge", "earlier calls have not returned (judge.at_once)")
         outcome = SimpleQueue[Selection | Exception]()

@@ -6,6 +6,7 @@ An unknown name or an out-of-range value raises an error that names the setting.
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import re
 import tomllib
@@ -168,6 +169,22 @@ def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.
         return quote(value, safe="") if "://" in text else value
 
     return _VARIABLE.sub(value_of, text)
+
+
+def import_named(setting: str, name: str) -> Callable[..., Any]:
+    """Return the class or function that a setting names as MODULE:NAME. Raises `SettingsError`.
+
+    >>> import_named("learning.engine", "json:dumps")([1])
+    '[1]'
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(setting, f"{name} cannot be imported: {error}") from error
+    if not callable(found):
+        raise SettingsError(setting, f"{name} is not a class or function")
+    return found
 
 
 def read_value(text: str) -> Any:
