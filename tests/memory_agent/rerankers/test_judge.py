@@ -150,7 +150,8 @@ def test_a_function_that_the_settings_name_is_imported_when_it_is_called(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("no_such:judge", "No module"), ("not_there", "no attribute"), ("not_a_function", "is not a class or function")]
+    ("name", "said"),
+    [("no_such:judge", "No module"), ("not_there", "no attribute"), ("not_a_function", "is not a class or function")],
 )
 def test_a_function_that_cannot_be_imported_is_refused(name: str, said: str) -> None:
     server = name if ":" in name else f"{__name__}:{name}"
