@@ -81,7 +81,7 @@ def measure_awake(*, is_light: bool, users: int = _AWAKE) -> dict[str, Any]:
                     sizes[number] = _size(client)
         again_ms, took_s = asyncio.run(_at_random(data_dir, names))
         with MemoryClient(names[0], data_dir=data_dir) as client:
-            awake, after = len(client.status().active_users), _size(client)
+            awake, after = len({*client.status().active_users} & {*names}), _size(client)
     return {
         "form": "light" if is_light else "full",
         "users_awake": awake,

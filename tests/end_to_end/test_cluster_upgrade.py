@@ -168,8 +168,8 @@ def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_d
                 upgrade.replace_daemon(VERSION)
                 upgrade.use(VERSION, NEXT)
             upgrade.require_each_event_once()
-            assert files_with(b"flickers", Path(home), Path(folder)) == []
         finally:
             if node is not None:
                 node.kill()
             assert daemon.stop() == 0, daemon.log()
+        assert files_with(b"flickers", Path(home), Path(folder)) == []

@@ -107,9 +107,14 @@ def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator
     wait_until(lambda: journaled(relay) > 0)
     with stopped(relay):
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert "interrupted; waiting for acks" in process.stderr.readline()
+        assert "interrupted; waiting for acks" in first_error(process)
         yield
+
+
+def first_error(process: subprocess.Popen[str]) -> str:
+    """Read one line byte by byte: a buffered read may also take the next line, which `communicate` would then miss."""
+    assert process.stderr is not None
+    return b"".join(iter(lambda: os.read(process.stderr.fileno(), 1).strip(b"\n"), b"")).decode()
 
 
 @pytest.fixture
