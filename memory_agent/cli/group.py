@@ -37,6 +37,8 @@ VERBS = {
     "hook": Verb("hook", "hook", "Answer a coding agent's hook."),
     "remember": Verb("recall", "remember", "Store or replace a memory."),
     "list": Verb("recall", "list_memories", "List memories by time."),
+    "sessions": Verb("browsing", "sessions", "List sessions, newest first."),
+    "map": Verb("browsing", "map_memories", "Positions of memories in a plane, by likeness."),
     "get": Verb("recall", "get", "Show one memory in full."),
     "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
     "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),

@@ -16,12 +16,14 @@ from memory_agent.records.memories import (
     Compacted,
     Kind,
     MemoryFilter,
+    MemoryMap,
     MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
     Order,
     RecallResult,
+    SessionPage,
     Source,
     StatedProvenance,
 )
@@ -487,6 +489,25 @@ class MemoryMethods:
         Raises `InvalidInputError`, including for a filter with `min_score`.
         """
         return self._ask("stats", filter=filter)
+
+    def sessions(
+        self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
+    ) -> SessionPage:
+        """Return a page of the sessions that have memories that match a filter, newest first.
+
+        A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
+        A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
+        """
+        return self._ask("sessions", filter=filter, limit=limit, after=after)
+
+    def map(self, limit: int = 5000) -> MemoryMap:
+        """Return positions in a plane for at most `limit` memories (1 to 10,000), near each other if alike.
+
+        Of more memories, this returns a fixed pseudorandom sample. Memories without a vector have no position. The
+        positions are recomputed, close to the former ones, after more than 1 % of the memories has changed; until then,
+        new memories are absent. Raises `InvalidInputError`.
+        """
+        return self._ask("map", limit=limit)
 
     def status(self) -> DaemonStatus:
         """Return the state of the daemon.

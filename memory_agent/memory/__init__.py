@@ -1,6 +1,7 @@
 """The memory of one user, which a program can open and the daemon serves.
 
-`Memory` combines the packages below it; read `memory` first. `ingest` stores events and `vectors` embeds them.
+`Memory` combines the packages below it; read `memory` first. `ingest` stores events and `vectors` embeds them;
+`browsing` reads memories without a query.
 `Memory.runs`, `Memory.shared`, `Memory.sona` and `Memory.care` are in `runs`, `sharing` and `namespaces`;
 `Memory.erasure` is in the package `erasure`.
 """

@@ -28,8 +28,8 @@ from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.indexes import IndexOf
 from memory_agent.learning import Consolidation, RunRecords, UserLearner
+from memory_agent.memory.browsing import Browsing
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, NumberedEvents, arrivals_of
-from memory_agent.memory.listing import list_page
 from memory_agent.memory.namespaces import Care, Sona
 from memory_agent.memory.quota import MemoryQuota
 from memory_agent.memory.record_checks import checked_record, masked_record
@@ -38,16 +38,14 @@ from memory_agent.memory.sharing import Shared
 from memory_agent.memory.vectors import MemoryVectors, Progress
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_filter, check_now, make_query
-from memory_agent.records.arguments import RecallOptions, check_ids, joined
+from memory_agent.records.arguments import RecallOptions, joined
 from memory_agent.records.memories import (
     IngestReport,
     Kind,
     MemoryFilter,
-    MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
-    Order,
     RecallResult,
     Source,
     StatedProvenance,
@@ -69,7 +67,7 @@ from relay.log import log
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
-class Memory:
+class Memory(Browsing):
     """The memory of one user. Every method raises `StoreError` if the store has failed or is closed.
 
     In the examples, `memory` is an empty memory, opened with `Memory.open("data/alice")`.
@@ -96,7 +94,7 @@ class Memory:
         """Connect the parts of a memory to an open archive. Call `open` instead."""
         self.user_id = user_id
         self._is_hosted = is_hosted
-        self._archive = archive
+        super().__init__(archive, OpenCalls(f"the memory of {user_id}"))
         self._embedder = embedder
         self._ingest_settings = settings.ingest
         self._recall_settings = settings.recall
@@ -112,7 +110,6 @@ class Memory:
         self._intake = Intake(archive, self._vectors, reader, run_records, quota)
         self.judge = Judge(settings.judge, settings.recall.deadline_ms)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner, self.judge)
-        self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
             user_id, archive, run_records, self._ingest_one, self._similar_runs, self._stored_text, self._call
         )
@@ -350,19 +347,6 @@ class Memory:
             self._learner.follow()
             return stored
 
-    def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`.
-
-        >>> record = memory.remember("Staging needs the VPN")
-        >>> [found.text for found in memory.get([record.id, "unknown"])]
-        ['Staging needs the VPN']
-        """
-        wanted = check_ids("ids", ids)
-        with self._call():
-            rows = [self._archive.store.row_of_id(one) for one in wanted if one]
-            found = self._archive.store.records([row for row in rows if row is not None], with_embedding)
-            return [record for record in found if record is not None]
-
     def forget(self, ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many existed. Durable on return.
 
@@ -484,32 +468,6 @@ class Memory:
         with self._call():
             calls = self._embedder.provider_calls()
             return msgspec.structs.replace(self._archive.stats(self.user_id, chosen), provider=calls)
-
-    def list(
-        self,
-        filter: MemoryFilter | Mapping[str, Any] | None = None,
-        order: Order = "newest",
-        limit: int = 50,
-        after: str | None = None,
-    ) -> MemoryPage:
-        """Return a page of the memories that match a filter, ordered by `timestamp` or by last update.
-
-        `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
-        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
-        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
-        with `min_score`.
-
-        >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
-        >>> page = memory.list(order="oldest", limit=2)
-        >>> [record.text for record in page.records], page.total
-        (['Step 0', 'Step 1'], 3)
-        >>> third = memory.list({"metadata": {"step": 2}}, order="oldest", after=page.next_cursor)
-        >>> [record.text for record in third.records]
-        ['Step 2']
-        """
-        with self._call():
-            return list_page(self._archive, filter, order, limit, after)
 
     def copy_records(self, folder: Path) -> None:
         """Write a compact copy of the records into the empty folder `folder`. Not fsynced.

@@ -262,6 +262,52 @@ class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One session: its memories from `first` to `last`, counted by kind, and the number of runs that they belong to.
+
+    `channel_id` is the channel of its newest memory that has one. `title` is the beginning of its first user request
+    or, without one, of its first memory.
+    """
+
+    session_id: str
+    first: datetime
+    last: datetime
+    memories: int
+    runs: int = 0
+    kinds: dict[str, int] = {}
+    channel_id: str | None = None
+    title: str = ""
+
+
+class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list of sessions. `total` sessions match the filter; `next_cursor` is None on the last page."""
+
+    sessions: tuple[SessionSummary, ...]
+    total: int
+    next_cursor: str | None = None
+
+
+class MemoryMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Memories as points in a plane, near each other if their vectors are. Each field in the plural is a column.
+
+    `x` and `y` are from -1 to 1. A quality is that of the memory or of its run; a title is the beginning of the title
+    or text. `total` is the number of the user's memories. `explained` is the share, 0 to 1, of the variance of the
+    vectors that is linear in `x` and `y`; neighbours are preserved better than that. `model` is the vectors' model.
+    """
+
+    ids: tuple[str, ...] = ()
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    session_ids: tuple[str | None, ...] = ()
+    qualities: tuple[float | None, ...] = ()
+    timestamps: tuple[datetime, ...] = ()
+    titles: tuple[str, ...] = ()
+    total: int = 0
+    explained: float = 0.0
+    model: str | None = None
+
+
 class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that can never become a memory; `position` is its index in the ingested batch."""
 

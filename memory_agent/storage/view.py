@@ -54,9 +54,9 @@ class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
     `asks` is true for texts that end with a question. `qualities` are NaN for a memory without a quality; `kinds` and
-    `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers of names, or
-    `NO_NAME`. Slots that are not `alive` are dead: they have neither vector nor words. The view includes all changes up
-    to `applied`; `stamp` and `words_stamp` name the embedders of the vectors and of the word bits.
+    `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs`, `sessions` and `channels` are numbers of
+    names, or `NO_NAME`. Slots that are not `alive` are dead: they have neither vector nor words. The view includes all
+    changes up to `applied`; `stamp` and `words_stamp` name the embedders of the vectors and of the word bits.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class View:
         self.runs: npt.NDArray[np.int32] = arrays["runs"]
         self.asks: Mask = arrays["asks"]
         self.sessions: npt.NDArray[np.int32] = arrays["sessions"]
+        self.channels: npt.NDArray[np.int32] = arrays["channels"]
         self.vectors, self.words, self.word_bits = indexes
         self.live, self.applied = counts
         self.stamp, self.words_stamp = stamps
@@ -254,7 +255,7 @@ class View:
             if name is not None:
                 yield self._is_named(column, name)
         if chosen.in_channel is not None:
-            yield self._is_named("channels", chosen.in_channel) | (self._arrays["channels"] == NO_NAME)
+            yield self._is_named("channels", chosen.in_channel) | (self.channels == NO_NAME)
         if chosen.tags:
             yield self._is_tagged(chosen.tags)
         for numbers in wanted_numbers(chosen.metadata):

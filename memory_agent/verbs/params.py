@@ -24,6 +24,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import MOST_ANSWERS
 from memory_agent.records.arguments import (
     MOST_LISTED,
+    MOST_POINTS,
     MOST_SIMILAR_RUNS,
     check_deadline_ms,
     check_mode,
@@ -301,6 +302,20 @@ class ListParams(Params, frozen=True, kw_only=True):
     order: Annotated[Order, means("Which memories come first.")] = "newest"
     limit: Annotated[int, means("Maximum number of memories.", 1, MOST_LISTED)] = 50
     after: Annotated[str | None, means("Continue after the page that printed this cursor, in the same order.")] = None
+
+
+class SessionsParams(Params, frozen=True, kw_only=True):
+    """Parameters of `sessions`: at most `limit` sessions, starting at the cursor `after`."""
+
+    filter: MemoryFilter | None = None
+    limit: Annotated[int, means("Maximum number of sessions.", 1, MOST_LISTED)] = 50
+    after: Annotated[str | None, means("Continue after the page that printed this cursor.")] = None
+
+
+class MapParams(Params, frozen=True, kw_only=True):
+    """Parameters of `map`: at most `limit` memories."""
+
+    limit: Annotated[int, means("Maximum number of memories.", 1, MOST_POINTS)] = 5_000
 
 
 class StatsParams(Params, frozen=True, kw_only=True):

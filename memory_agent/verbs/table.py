@@ -15,7 +15,15 @@ from typing import Any, Literal
 import msgspec
 
 from memory_agent.erasure.request import ErasureReceipt, Intent
-from memory_agent.records.memories import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
+from memory_agent.records.memories import (
+    Compacted,
+    MemoryMap,
+    MemoryPage,
+    MemoryRecord,
+    MemoryStats,
+    RecallResult,
+    SessionPage,
+)
 from memory_agent.records.shared import (
     FoundItem,
     GlobalRecord,
@@ -40,6 +48,7 @@ from memory_agent.verbs.params import (
     JoinParams,
     LeaveParams,
     ListParams,
+    MapParams,
     NoParams,
     OwnerParams,
     Params,
@@ -56,6 +65,7 @@ from memory_agent.verbs.params import (
     RunSimilarParams,
     RunStepParams,
     SessionParams,
+    SessionsParams,
     SonaImportParams,
     StatsParams,
     WaitParams,
@@ -179,6 +189,12 @@ VERBS: tuple[Verb, ...] = (
          "Record which recalled memories were used and how the work ended.", scope=Scope.PUBLISH, repeat="by event id"),
     Verb("stats", "stats", StatsParams, MemoryStats,
          "Return statistics about a user's memory or a part of it.", scope=Scope.RECALL, repeat="read"),
+    Verb("sessions", "sessions", SessionsParams, SessionPage,
+         "Return sessions with their times and counts, newest first, a page at a time.",
+         scope=Scope.RECALL, repeat="read"),
+    Verb("map", "map", MapParams, MemoryMap,
+         "Return positions of memories in a plane, near each other if alike.",
+         scope=Scope.RECALL, repeat="read", patience_ms=_MINUTE_MS),
     Verb("run_begin", "runs.begin", RunBeginParams, Trajectory,
          "Begin a run.", scope=Scope.PUBLISH, repeat="by event id"),
     Verb("run_step", "runs.step", RunStepParams, Trajectory,

@@ -82,6 +82,7 @@ IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAG
 
 NEW = {
     "list",
+    "map",
     "owner",
     "runs.similar",
     "shared.preview",
@@ -96,6 +97,7 @@ NEW = {
     "shared.attachment",
     "shared.name",
     "shared.set_name",
+    "sessions",
 }
 """Verbs that the former version did not have."""
 ADDED = {

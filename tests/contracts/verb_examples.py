@@ -71,6 +71,11 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("list", {"after": "not a cursor"}, "after"),
     ("list", {"filter": {"colour": "red"}}, "filter.colour"),
     ("list", {"filter": {"metadata": {"a": {"b": 1}}}}, "filter.metadata[...]"),
+    ("sessions", {"limit": 0}, "limit"),
+    ("sessions", {"after": "not a cursor"}, "after"),
+    ("sessions", {"filter": {"min_score": 0.5}}, "filter.min_score"),
+    ("map", {"limit": 0}, "limit"),
+    ("map", {"limit": 10_001}, "limit"),
     ("stats", {"filter": {"colour": "red"}}, "filter.colour"),
     ("stats", {"filter": {"min_score": 0.5}}, "filter.min_score"),
     ("erasure.erase", {"filter": {"colour": "red"}}, "filter.colour"),
@@ -197,6 +202,9 @@ class Story:
         self.ask("runs.list", "open", limit=1)
         self.ask("feedback", found.recall_id, [race.id], 1.0, "Held for a week")
         self.ask("stats", {"tags": ["food"], "session_id": "s-1"})
+        (session,) = self.ask("sessions", {"session_id": "s-1"}, limit=1).sessions
+        assert (session.runs, session.title) == (1, LUNCH)
+        self.ask("map", limit=1_000)
         self.ask("sona.status")
         data = self.ask("sona.export")
         self.told.pop()  # its bytes contain ids and times

@@ -335,6 +335,8 @@ def test_reads_need_recall_and_writes_need_publish() -> None:
         "recall",
         "get",
         "list",
+        "sessions",
+        "map",
         "stats",
         "run_get",
         "run_list",

@@ -229,6 +229,8 @@ OPERATIONS = (
     of_daemon("remember", lambda user, id_: {"text": f"{SHARED} {user.word()}", "id": id_, "run_id": id_}),
     of_daemon("list", lambda *_: {"limit": 100}),
     of_daemon("list", lambda user, id_: {"filter": {"run_id": id_}, "order": "updated"}),
+    of_daemon("sessions", lambda *_: NOTHING),
+    of_daemon("map", lambda *_: {"limit": 100}),
     of_daemon("get", lambda _, id_: {"ids": [id_]}),
     of_daemon("forget", lambda _, id_: {"ids": [id_]}),
     of_daemon("forget_session", lambda *_: {"session_id": "shared-session"}),
@@ -328,5 +330,6 @@ def found_ids(answer: bytes) -> list[object]:
         memories, listed = result.get("memories"), result.get("records", [])
         nested = [memory["record"]["id"] for memory in memories] if isinstance(memories, list) else []
         nested += [record["id"] for record in listed]
+        nested += result.get("ids", [])
         return [result.get("id"), result.get("recall_id"), *nested]
     return []

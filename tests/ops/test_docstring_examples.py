@@ -32,6 +32,7 @@ from memory_agent.erasure.eraser import Erasure
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.store import SearchQuota
 from memory_agent.memory import Care, Runs, Shared, Sona
+from memory_agent.memory.browsing import Browsing
 from memory_agent.memory.mentions import mentions
 from memory_agent.recall.context import context_block
 from memory_agent.rerankers import Judge
@@ -187,6 +188,7 @@ def a_lesson(_: Path, __: Embedder) -> Iterator[Names]:
 
 WORLDS: dict[Any, World] = {
     Memory: a_memory,
+    Browsing: a_memory,
     Runs: a_memory,
     Sona: a_memory,
     Care: a_memory,

@@ -19,6 +19,7 @@ from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.verbs.params import (
     FeedbackParams,
     ListParams,
+    MapParams,
     QuarantineParams,
     RebuildParams,
     RecallParams,
@@ -28,6 +29,7 @@ from memory_agent.verbs.params import (
     RunListParams,
     RunSimilarParams,
     RunStepParams,
+    SessionsParams,
 )
 from memory_agent.verbs.shared_params import PreviewParams, RateParams, SearchSharedParams
 
@@ -141,6 +143,8 @@ STRUCTS: dict[tuple[str, ...], type[msgspec.Struct]] = {
     ("recall",): RecallParams,
     ("remember",): RememberParams,
     ("list",): ListParams,
+    ("sessions",): SessionsParams,
+    ("map",): MapParams,
     ("feedback",): FeedbackParams,
     ("rebuild",): RebuildParams,
     ("quarantine", "list"): QuarantineParams,

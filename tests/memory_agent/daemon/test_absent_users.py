@@ -13,6 +13,7 @@ from served_gateway import Served, gateway_in_new_folder
 from memory_agent import Memory, MemoryClient, MemoryStats
 from memory_agent.errors import InvalidInputError, RunUnknownError, StoreError
 from memory_agent.learning import read_export
+from memory_agent.records.memories import MemoryMap, SessionPage
 from memory_agent.storage.folders import known_users, user_folder
 from relay import ALL_SCOPES, create_key
 
@@ -36,6 +37,8 @@ READS: list[tuple[Callable[[MemoryClient], Any], object]] = [
     (lambda client: client.get(["01KHJY9080NWG22H9Q8BBD7B80"]), []),
     (lambda client: (client.stats().user_id, client.stats().memories), ("alcie", 0)),
     (lambda client: client.stats().disk_bytes, 0),
+    (lambda client: client.sessions(), SessionPage(sessions=(), total=0)),
+    (lambda client: client.map(), MemoryMap()),
     (lambda client: client.runs.list(), []),
     (lambda client: client.runs.similar("the proxy"), []),
     (lambda client: client.runs.get("run-7"), None),

@@ -229,6 +229,8 @@ def answered(folder: Path, chosen: IndexSettings) -> Iterator[Any]:
                         found = memory.recall(query, 5, filter, mode, min_relevance=0.0)
                         assert found.degraded == ()
                         yield query, mode, filter, [(one.record.id, round(one.sona_score, 3)) for one in found.memories]
+            found_map = memory.map()
+            yield found_map.ids, found_map.x, found_map.y
             assert memory.erasure.erase(filter={"tags": ["t2"]}).complete
         assert memory.stats().index == ("exact" if chosen.engine == "builtin" else f"{chosen.engine}, exact")
 

@@ -1,4 +1,4 @@
-"""Pages of memories equal a plain sort of all records, even while memories are added and removed."""
+"""Pages of memories and of sessions equal a plain sort of all records, even while memories are added and removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory_samples import NOW, START
 from memory_agent.erasure.request import passes
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory, listing
-from memory_agent.records.memories import ORDERS, Exclusion, MemoryFilter, MemoryRecord, Order
+from memory_agent.records.memories import ORDERS, Exclusion, MemoryFilter, MemoryRecord, Order, SessionSummary
 from memory_agent.settings import EmbedderSettings, Settings
 
 NO_MODEL = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
@@ -222,3 +222,103 @@ def test_what_is_replaced_between_two_pages_is_shown_once_unless_its_place_chang
         memory.remember("Retimed", id="m-0", timestamp=START + timedelta(hours=9), now=NOW + timedelta(minutes=2))
         assert [record.id for record in memory.list(after=first.next_cursor).records] == ["m-2", "m-1"]
         assert [record.id for record in memory.list(order="updated", limit=3).records] == ["m-0", "m-4", "m-1"]
+
+
+def remember_in_sessions(memory: Memory, count: int) -> None:
+    """Store memories of six sessions and of none, in five channels and in none, some of them in runs."""
+    for number in range(count):
+        remember(
+            memory,
+            number,
+            kind="episode" if number % 2 else "finding",
+            source="user_input" if number % 5 == 3 else "worker_result",
+            session_id=None if number % 7 == 6 else f"s-{number % 7}",
+            channel_id=None if number % 3 else f"c-{number % 5}",
+            run_id=None if number % 4 else f"r-{number % 8}",
+        )
+
+
+def expected_sessions(memory: Memory, chosen: MemoryFilter) -> list[SessionSummary]:
+    """The expected sessions of all pages, computed from the records."""
+    ordered = sorted(memory._archive.store.scan(), key=lambda pair: (pair[1].timestamp, pair[0]))
+    found: list[tuple[tuple[datetime, int], SessionSummary]] = []
+    for session in {record.session_id for _, record in ordered} - {None}:
+        everything = [record for _, record in ordered if record.session_id == session]
+        inside = [(row, record) for row, record in ordered if record.session_id == session and passes(record, chosen)]
+        if not inside:
+            continue
+        records = [record for _, record in inside]
+        requests = [record for record in everything if record.source == "user_input"] or everything
+        kinds = [record.kind for record in records]
+        summary = SessionSummary(
+            session_id=str(session),
+            first=records[0].timestamp,
+            last=records[-1].timestamp,
+            memories=len(records),
+            runs=len({record.run_id for record in records} - {None}),
+            kinds={kind: kinds.count(kind) for kind in kinds},
+            channel_id=next((one.channel_id for one in reversed(records) if one.channel_id is not None), None),
+            title=requests[0].text,
+        )
+        found.append(((records[-1].timestamp, inside[-1][0]), summary))
+    return [summary for _, summary in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def session_pages(memory: Memory, chosen: MemoryFilter, limit: int) -> Iterator[tuple[SessionSummary, ...]]:
+    after = None
+    for _ in range(100):
+        page = memory.sessions(chosen, limit, after)
+        yield page.sessions
+        after = page.next_cursor
+        if after is None:
+            return
+    raise AssertionError("the pages do not end")
+
+
+@pytest.fixture(scope="module")
+def with_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
+    with Memory.open(tmp_path_factory.mktemp("sessions") / "alice", settings=NO_MODEL) as memory:
+        remember_in_sessions(memory, 60)
+        memory.forget([f"m-{number}" for number in range(0, 60, 9)])
+        yield memory
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 1_000])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        MemoryFilter(),
+        MemoryFilter(in_channel="c-3"),
+        MemoryFilter(channel_id="c-3"),
+        MemoryFilter(kinds=("episode",), phase="act"),
+        MemoryFilter(session_id="s-2"),
+        MemoryFilter(session_id="unknown"),
+    ],
+)
+def test_pages_of_sessions_are_the_grouped_records(with_sessions: Memory, chosen: MemoryFilter, limit: int) -> None:
+    expected = expected_sessions(with_sessions, chosen)
+    found = list(session_pages(with_sessions, chosen, limit))
+    assert [one for page in found for one in page] == expected
+    assert with_sessions.sessions(chosen, limit).total == len(expected)
+    assert all(len(page) == limit for page in found[:-1])
+
+
+def test_the_title_of_a_session_is_one_line_of_bounded_length(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "alice", settings=NO_MODEL) as memory:
+        memory.remember("Fix\n\n  the\trace", session_id="short")
+        memory.remember("word " * 3_000, session_id="long")
+        titles = {one.session_id: one.title for one in memory.sessions().sessions}
+    assert titles["short"] == "Fix the race"
+    assert len(titles["long"]) == 200
+    assert titles["long"].endswith("word…")
+
+
+def test_a_session_that_is_forgotten_while_a_page_is_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory.open(tmp_path / "alice", settings=NO_MODEL) as memory:
+        remember_in_sessions(memory, 12)
+        view = memory._archive.settled_view()
+        memory.forget_session("s-2")
+        monkeypatch.setattr(memory._archive, "settled_view", lambda: view)
+        assert {one.session_id for one in memory.sessions().sessions} == {"s-0", "s-1", "s-3", "s-4", "s-5"}
