@@ -14,9 +14,9 @@ from sona.centering import WARM_UP, QueryCentering
 from sona.clusters import average_linkage
 from sona.comparison import compare, mean_of
 from sona.errors import DamagedStateError, ShapeError, SonaError
-from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS, Evidence, Gain, Route
+from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS, Evidence, Gain, Gate, Route
 from sona.interleaving import Arm, Pick, contest, share, team_draft
-from sona.learner import CAPACITY, REACH, Adaptation, Learner, Use
+from sona.learner import CAPACITY, REACH, Adaptation, Fact, Learner, Use
 from sona.lesson import Array, Comparison, Contest, Lesson, Vector
 
 __all__ = [
@@ -32,7 +32,9 @@ __all__ = [
     "Contest",
     "DamagedStateError",
     "Evidence",
+    "Fact",
     "Gain",
+    "Gate",
     "Learner",
     "Lesson",
     "Pick",

@@ -35,6 +35,7 @@ from memory_agent.learning.patterns import (
 from memory_agent.learning.run_records import Entry, RunRecords
 from memory_agent.learning.run_views import to_similar_run, to_trajectory, words_of
 from memory_agent.learning.shared_use import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in
+from memory_agent.learning.standings import most_credited, standings
 
 __all__ = [
     "LEARNER_FILE",
@@ -57,6 +58,7 @@ __all__ = [
     "import_runs",
     "load_learner",
     "look_at_learner",
+    "most_credited",
     "names_list",
     "outbox_blob",
     "outbox_in",
@@ -66,6 +68,7 @@ __all__ = [
     "saved_bytes",
     "shared_steps",
     "shown_row",
+    "standings",
     "steps_of_failed_alone",
     "to_similar_run",
     "to_trajectory",

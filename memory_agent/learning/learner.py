@@ -30,7 +30,7 @@ from memory_agent.storage.store import Store
 from memory_agent.storage.stored_runs import StoredTrajectory
 from relay import UndecipherableError
 from relay.disk import write_private
-from sona import Adaptation, DamagedStateError, Evidence, Gain, Learner, Lesson, Route, checkpoint
+from sona import Adaptation, DamagedStateError, Evidence, Fact, Gain, Learner, Lesson, Route, checkpoint
 
 RunOf = Callable[[int, float], RecalledRun | None]
 """Returns a lesson's run; takes the lesson's number and its similarity to the request."""
@@ -69,13 +69,14 @@ exact."""
 
 
 class Figures(NamedTuple):
-    """Statistics of a learner: the evidence of its gate, and the size of its state."""
+    """Statistics of a learner: the evidence of its gate, the size of its state, and its lessons' facts by number."""
 
     evidence: Evidence
     gain: Gain | None
     credited: int
     exemplars: int
     memories: int
+    facts: dict[int, Fact]
 
 
 class UserLearner:
@@ -156,6 +157,7 @@ class UserLearner:
                 credited=learner.credited,
                 exemplars=len(learner.exemplars),
                 memories=len(learner.prior),
+                facts=learner.facts.copy(),
             )
 
     def _load(self) -> None:

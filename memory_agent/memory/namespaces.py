@@ -10,7 +10,16 @@ from datetime import datetime
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning import Consolidation, UserLearner, export_runs, ignore_ended_runs, import_runs, saved_bytes
+from memory_agent.learning import (
+    Consolidation,
+    UserLearner,
+    export_runs,
+    ignore_ended_runs,
+    import_runs,
+    most_credited,
+    saved_bytes,
+    standings,
+)
 from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
 from memory_agent.records.memories import Compacted
@@ -40,9 +49,10 @@ class Sona:
         with self._in_use():
             self._learner.follow()
             store = self._archive.store
+            found = self._learner.figures(store.state.ndim or 1)
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
-            found = self._learner.figures(store.state.ndim or 1)
+                history, credited = standings(snapshot, found.facts), most_credited(snapshot, found.facts)
             gain, counters = found.gain, store.state.counters
             return SonaStatus(
                 user_id=self._user_id,
@@ -59,6 +69,8 @@ class Sona:
                 consolidated_at=self._learner.consolidated_at,
                 state_bytes=saved_bytes(store.folder),
                 engine=self._learner.settings.engine,
+                history=history,
+                most_credited=credited,
             )
 
     def reset(self) -> int:

@@ -147,11 +147,44 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
 
 
+class GateStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate after a lesson: `at` is when its run ended. The other fields are as in `GateEvidence` and
+    `SonaStatus`.
+    """
+
+    at: datetime
+    run_id: str
+    state: GateState
+    won: int
+    lost: int
+    evidence: float
+    threshold: float
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+
+
+class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory that ended runs used: the number of `runs`, the sum of its `credit`, and their mean `quality`.
+
+    `lift` is that quality minus the mean over all lessons in which a memory was used. `run_ids` are the latest of these
+    runs, at most three, newest first.
+    """
+
+    id: str
+    runs: int
+    credit: float
+    quality: float
+    lift: float
+    run_ids: tuple[str, ...] = ()
+
+
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the learner. `mode` and `engine` are settings, and `served` counts recalls by the arm that ranked.
 
     `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval, or None before
-    the first contest. `consolidated_at` is None before the first consolidation.
+    the first contest. `consolidated_at` is None before the first consolidation. `history` is the gate after at most 100
+    lessons, oldest first. `most_credited` are the 20 memories with the largest sum of credit times quality.
     """
 
     user_id: str
@@ -168,6 +201,8 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     consolidated_at: datetime | None
     state_bytes: int
     engine: str = ""
+    history: tuple[GateStanding, ...] = ()
+    most_credited: tuple[CreditedMemory, ...] = ()
 
 
 class RecalledRun(msgspec.Struct, frozen=True, kw_only=True):

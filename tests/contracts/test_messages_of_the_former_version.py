@@ -129,6 +129,8 @@ ADDED = {
     "total",
     "cached_from",
     "engine",
+    "history",
+    "most_credited",
 }
 """Fields of records, statistics and answers that the former version did not have."""
 

@@ -148,6 +148,7 @@ def test_while_the_gate_is_open_some_answers_are_interleaved_and_measure_the_gai
     assert status.gain is not None
     assert status.gain_low is not None
     assert status.gain_low <= status.gain
+    assert (status.history[-1].gain, status.history[-1].evidence) == (status.gain, status.gate.evidence)
     company.memory.close()
 
 
