@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.openapi import describe_door
+from memory_agent.doors.http.page.files import answer_file
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.publishing import EventsRequest, publish_events
 from memory_agent.doors.http.streams import (
@@ -66,7 +67,9 @@ EVENTS = "/v1/events"
 """The path of events: POST publishes, GET follows."""
 _MOST_PUBLISHING = 64
 _PREFIX = "/v1/"
-_BEGINNING = msgspec.json.encode({"docs": "/docs", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"})
+_BEGINNING = msgspec.json.encode(
+    {"docs": "/docs", "page": "/page/", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"}
+)
 _JSON = "application/json"
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 64 << 10
@@ -110,7 +113,7 @@ class Routes:
         self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes: one for each verb, events and streams, MCP, and the documentation."""
+        """Return the routes: one for each verb, events and streams, MCP, the documentation, and the page."""
         return [
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
@@ -119,7 +122,9 @@ class Routes:
             Route(MCP, self.answer_mcp, methods=["POST"]),
             Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
-            *(Route(path, _page, methods=["GET"]) for path in PAGES),
+            *(Route(path, _documentation, methods=["GET"]) for path in PAGES),
+            Route("/page", _to_page, methods=["GET"]),
+            Route("/page/{name:path}", _page_file, methods=["GET"]),
         ]
 
     async def answer(self, request: Request, verb: Verb) -> Response:
@@ -313,10 +318,14 @@ async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:
 
 
 async def _begin(request: Request) -> Response:
-    """List the main paths; redirect a browser to the documentation."""
+    """List the main paths; redirect a browser to the page."""
     if "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse("/docs", 303)
+        return await _to_page(request)
     return Response(_BEGINNING, media_type=_JSON)
+
+
+async def _to_page(_: Request) -> Response:
+    return RedirectResponse("/page/", 303)
 
 
 async def _describe(_: Request) -> Response:
@@ -324,8 +333,16 @@ async def _describe(_: Request) -> Response:
     return Response(_description(), media_type=_JSON)
 
 
-async def _page(request: Request) -> Response:
-    """Return a file of the documentation page."""
+async def _page_file(request: Request) -> Response:
+    """Return a file of the page. Raises `HTTPException` (404)."""
+    found = await asyncio.to_thread(answer_file, request.path_params["name"], request.headers.get("if-none-match", ""))
+    if found is None:
+        raise HTTPException(404)
+    return Response(found.body, found.status, found.headers)
+
+
+async def _documentation(request: Request) -> Response:
+    """Return a file of the documentation."""
     name, media_type = PAGES[request.url.path]
     content = await asyncio.to_thread((_DOCS / name).read_bytes)
     return Response(content, media_type=media_type, headers={"content-security-policy": _CSP})

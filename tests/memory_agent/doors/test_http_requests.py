@@ -436,10 +436,11 @@ def test_the_documentation_page_loads_nothing_from_other_hosts(caller: HttpCalle
     assert caller.send("GET", "/").json() == {
         "docs": "/docs",
         "openapi": "/openapi.json",
+        "page": "/page/",
         "verbs": "POST /v1/VERB",
     }
     browser = caller.send("GET", "/", Accept="text/html,*/*")
-    assert (browser.status, browser.headers["location"]) == (303, "/docs")
+    assert (browser.status, browser.headers["location"]) == (303, "/page/")
     refused(caller.send("GET", "/docs/../app.py"), 404, "protocol")
     refused(caller.send("GET", "/docs/LICENSE"), 404, "protocol")
 
