@@ -8,7 +8,8 @@ DATA/encryption             the id of the key of `system`, which identifies the 
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
                             and for each host, host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
-                            http: the address of the HTTP server while it runs;
+                            http: the address of the HTTP server while it runs; http-port: its last free port;
+                            page-sessions: the sessions of browsers (0600);
                             start.lock: held by a client while it starts a daemon
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
                             and for keys other than those of the data folder
@@ -91,6 +92,16 @@ class Layout:
     def http(self) -> Path:
         """The file with the address of the daemon's HTTP server."""
         return self.run / "http"
+
+    @property
+    def http_port(self) -> Path:
+        """The file with the port that the HTTP server had last, if the settings choose none."""
+        return self.run / "http-port"
+
+    @property
+    def page_sessions(self) -> Path:
+        """The file with the sessions of browsers."""
+        return self.run / "page-sessions"
 
     @property
     def node_marker(self) -> Path:

@@ -193,7 +193,7 @@ class Daemon:
             return None
         from memory_agent.doors.http.server import HttpDoor  # takes 0.1 s, which a daemon without HTTP saves
 
-        door = HttpDoor(self._settings.daemon.http, place)
+        door = HttpDoor(self._settings.daemon.http, place, self._layout)
         stack.callback(door.close)
         return door
 

@@ -170,7 +170,7 @@ async def _serve(
     of_shared = HostServer(host, HostEndpoints(answer=answer, ingest=ingest), 4, 1)
     place = place_of(settings.daemon.http)
     assert place is not None
-    http = HttpDoor(settings.daemon.http, place)
+    http = HttpDoor(settings.daemon.http, place, layout)
 
     async def describe() -> DaemonStatus:
         return DaemonStatus(

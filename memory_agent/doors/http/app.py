@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from email.utils import formatdate
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,9 +22,11 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
-from memory_agent.doors.http.guard import Place, refuse_names
+from memory_agent.doors.http.asgi import Asgi, Exchange, Receive, Send
+from memory_agent.doors.http.guard import Place, is_own_site, refuse_names
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.page.files import answer_file
+from memory_agent.doors.http.page.sessions import PAGE_KEY, Secrets, Sessions, SignedIn, SignIn, Ticket
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.publishing import EventsRequest, publish_events
 from memory_agent.doors.http.streams import (
@@ -43,13 +45,20 @@ from memory_agent.doors.mcp.messages import MOST_BYTES
 from memory_agent.doors.mcp.tools import Context
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
-from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnknownMethodError
+from memory_agent.errors import (
+    InvalidInputError,
+    MemoryAgentError,
+    ProtocolError,
+    UnauthorizedError,
+    UnknownMethodError,
+)
 from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import HttpSettings
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import protocol
 from memory_agent.verbs.params import OwnerParams, RebuildParams
 from memory_agent.verbs.table import BY_NAME, Verb
+from memory_agent.version import VERSION
 from relay import SYSTEM_USER, Endpoints, EventLimits, MalformedEventError, Principal, RelayError, validate_user_id
 from relay.log import log
 
@@ -66,6 +75,9 @@ MCP = "/mcp"
 EVENTS = "/v1/events"
 """The path of events: POST publishes, GET follows."""
 _MOST_PUBLISHING = 64
+_SIGN_IN_BYTES = 4096
+_ANYBODY = Principal("", "", frozenset())
+"""Holds the bytes of sign-ins, whose callers are not known yet."""
 _PREFIX = "/v1/"
 _BEGINNING = msgspec.json.encode(
     {"docs": "/docs", "page": "/page/", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"}
@@ -73,16 +85,10 @@ _BEGINNING = msgspec.json.encode(
 _JSON = "application/json"
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 64 << 10
-_LINGER_S = 1.0
 _DOCS = Path(__file__).with_name("docs")
 _CSP = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
-_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 T = TypeVar("T")
-Send = Callable[[Message], Awaitable[None]]
-Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class Routes:
@@ -94,6 +100,7 @@ class Routes:
         relay: Endpoints,
         limits: EventLimits,
         watch: JournalWatch,
+        sessions: Sessions,
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
@@ -107,6 +114,7 @@ class Routes:
         self._relay = relay
         self._limits = limits
         self._watch = watch
+        self._sessions = sessions
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
         self._streams = RequestQuota(settings.streams)
@@ -124,6 +132,10 @@ class Routes:
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _documentation, methods=["GET"]) for path in PAGES),
             Route("/page", _to_page, methods=["GET"]),
+            Route("/page/ticket", self.give_ticket, methods=["POST"]),
+            Route("/page/session", self.sign_in, methods=["POST"]),
+            Route("/page/session", self.show_session, methods=["GET"]),
+            Route("/page/session", self.sign_out, methods=["DELETE"]),
             Route("/page/{name:path}", _page_file, methods=["GET"]),
         ]
 
@@ -133,7 +145,7 @@ class Routes:
         """
         for name in request.query_params:
             raise InvalidInputError(name, "must be in the request body, not in the URL")
-        credential = _credential(request)
+        credential = self._credential(request)
         principal = self._reception.principal(credential)
         async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
@@ -147,7 +159,7 @@ class Routes:
 
     async def publish(self, request: Request) -> Response:
         """Publish a request's events; respond once they are durable."""
-        credential = _credential(request)
+        credential = self._credential(request)
         principal = self._reception.principal(credential)
         with self._publishing.slot(principal):
             async with self._body(request, principal) as body:
@@ -157,7 +169,7 @@ class Routes:
 
     async def answer_mcp(self, request: Request) -> Response:
         """Answer an MCP message in the context that the query parameters describe."""
-        credential = _credential(request)
+        credential = self._credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
         async with self._body(request, principal, MOST_BYTES) as body:
@@ -165,6 +177,52 @@ class Routes:
         if len(reply.body) > _PIECE_BYTES:
             return _Held(reply.body, self._answers, principal)
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
+
+    async def give_ticket(self, request: Request) -> Response:
+        """Return a ticket for the bearer token of a request, with which a browser signs in once."""
+        credential = _bearer(request)
+        principal = self._reception.principal(credential)
+        ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())
+        return Response(msgspec.json.encode(Ticket(ticket)), media_type=_JSON)
+
+    async def sign_in(self, request: Request) -> Response:
+        """Begin a session for a ticket or a token. Raises `UnauthorizedError`."""
+        _require_own_site(request)
+        async with self._body(request, _ANYBODY, _SIGN_IN_BYTES) as body:
+            given = decode_body(body, SignIn).token.strip()
+        token = await asyncio.to_thread(self._sessions.take_ticket, given, time.time()) or given
+        principal = self._reception.principal(Credential(token))
+        begun = await asyncio.to_thread(self._sessions.begin, principal.key_id, token, time.time())
+        response = _signed_in(principal, begun.page_key)
+        response.headers["set-cookie"] = self._sessions.set_cookie(begun.cookie)
+        return response
+
+    async def show_session(self, request: Request) -> Response:
+        """Describe the session of a request. Raises `UnauthorizedError`."""
+        return _signed_in(self._reception.principal(self._credential(request)), request.headers.get(PAGE_KEY))
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session of a request, if it has one."""
+        _require_own_site(request)
+        await asyncio.to_thread(self._sessions.end, self._secrets(request))
+        return Response(status_code=204, headers={"set-cookie": self._sessions.set_cookie("")})
+
+    def _credential(self, request: Request) -> Credential:
+        """Return the bearer token of a request, or else the token of its page's session. Without both, it is empty.
+
+        Raises `UnauthorizedError` if the session is not valid, and `HTTPException` (403) if another site sends it.
+        """
+        if "authorization" in request.headers or PAGE_KEY not in request.headers:
+            return _bearer(request)
+        _require_own_site(request)
+        token = self._sessions.token(self._secrets(request), time.time())
+        if token is None:
+            raise UnauthorizedError("this browser is not signed in, or no longer: run memory-agent open")
+        return Credential(token)
+
+    def _secrets(self, request: Request) -> Secrets:
+        cookie = request.cookies.get(self._sessions.cookie_name, "")
+        return Secrets(cookie, request.headers.get(PAGE_KEY, ""))
 
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
         """Return a verb's result as JSON. Raises `MemoryAgentError`."""
@@ -194,7 +252,7 @@ class Routes:
         """Stream the blocks published for a user; `role`, `run` and `session` restrict them."""
         known = _query(request, {"user_id", "role", "run", "session"})
         wanted = Wanted(*(known.get(name) for name in ("role", "run", "session")))
-        principal = self._reception.principal(_credential(request))
+        principal = self._reception.principal(self._credential(request))
         user_id = _user_id(known.get("user_id"), principal)
         wanted.check(user_id)
         return await self._follow(request, principal, user_id, blocks_for(wanted), "block", wanted)
@@ -202,7 +260,7 @@ class Routes:
     async def follow_events(self, request: Request) -> Response:
         """Stream a user's events; the patterns in `type` restrict them."""
         known = _query(request, {"user_id", "type"})
-        principal = self._reception.principal(_credential(request))
+        principal = self._reception.principal(self._credential(request))
         everybody = known.get("user_id") == ALL_USERS
         user_id = None if everybody else _user_id(known.get("user_id"), principal)
         take = events_of(tuple(request.query_params.getlist("type")))
@@ -218,7 +276,7 @@ class Routes:
         wanted: Wanted | None = None,
     ) -> Response:
         after = read_place(request.headers.get("Last-Event-ID"))
-        credential = _credential(request)
+        credential = self._credential(request)
         owner = None
         if wanted is not None and user_id == SYSTEM_USER:
             owner = partial(self._owner, credential, wanted)
@@ -370,7 +428,7 @@ def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> A
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        exchange = _Exchange(headers, receive, send)
+        exchange = Exchange(headers, receive, send)
         refusal = refuse_names(place, hosts, *_names(headers))
         if refusal is None:
             with suppress(ClientDisconnect):
@@ -382,51 +440,25 @@ def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> A
     return guarded
 
 
-class _Exchange:
-    """One request and its response, to which it adds the common headers.
-
-    A response that leaves the request body unread announces that the connection closes. The rest of the body is then
-    read for a moment, because a client that is still sending would otherwise see a connection reset instead of the
-    response.
-    """
-
-    def __init__(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
-        self._is_read = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        self._is_read = self._is_read or not message.get("more_body", False)
-        return message
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            own = {name for name, _ in message["headers"]}
-            added = [(b"date", formatdate(usegmt=True).encode()), *(one for one in _HEADERS if one[0] not in own)]
-            if not self._is_read:
-                added.append((b"connection", b"close"))
-            await self._send({**message, "headers": [*message["headers"], *added]})
-        elif self._is_read or message.get("more_body", False):
-            await self._send(message)
-        else:
-            await self._send({**message, "more_body": True})
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LINGER_S):
-                    while not self._is_read:
-                        await self.receive()
-            await self._send({"type": "http.response.body", "body": b""})
-
-
 def _names(headers: dict[bytes, bytes]) -> tuple[str, str | None]:
     origin = headers.get(b"origin")
     return headers.get(b"host", b"").decode("latin-1"), None if origin is None else origin.decode("latin-1")
 
 
-def _credential(request: Request) -> Credential:
+def _bearer(request: Request) -> Credential:
     """Return the bearer token of a request, or an empty token."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return Credential(token.strip() if scheme.lower() == "bearer" else "")
+
+
+def _require_own_site(request: Request) -> None:
+    if not is_own_site(request.headers.get("sec-fetch-site")):
+        raise HTTPException(403, "requests from other sites are not allowed")
+
+
+def _signed_in(principal: Principal, page_key: str | None) -> Response:
+    described = SignedIn(principal.user_id, tuple(sorted(principal.scopes)), page_key, VERSION)
+    return Response(msgspec.json.encode(described), media_type=_JSON)
 
 
 def _wants_stream(request: Request) -> bool:

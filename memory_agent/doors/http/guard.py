@@ -2,6 +2,7 @@
 
 A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Their
 Host header contains the page's host name, so requests whose Host header does not name this machine are refused.
+Requests with a cookie are refused if another site sends them, which includes other ports of this machine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from memory_agent.errors import SettingsError
 from memory_agent.settings import HttpSettings
 
 _LISTEN = "daemon.http.listen"
-_MOST_PORT = 65_535
+MOST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def place_of(settings: HttpSettings) -> Place | None:
         return None
     host, _, port = settings.listen.rpartition(":")
     host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > _MOST_PORT:
+    if not host or not port.isdecimal() or int(port) > MOST_PORT:
         raise SettingsError(_LISTEN, f"must be HOST:PORT, such as 127.0.0.1:7430 or [::1]:0, not {settings.listen!r}")
     is_tls = _has_certificate(settings)
     place = Place(host, int(port), is_loopback(host), is_tls)
@@ -78,6 +79,14 @@ def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | 
     if origin is not None and origin.partition("://")[2] != host:
         return 403, "requests from other origins are not allowed"
     return None
+
+
+def is_own_site(fetch_site: str | None) -> bool:
+    """Return whether a request with a cookie comes from this server's own page, by its Sec-Fetch-Site header.
+
+    Old browsers and other programs send no such header; `none` is sent if the user entered the address.
+    """
+    return fetch_site in (None, "same-origin", "none")
 
 
 def _name_of(host: str) -> str:

@@ -17,13 +17,17 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from memory_agent.doors.http.app import Asgi, Routes, make_app
-from memory_agent.doors.http.guard import Place
+from memory_agent.doors.http.app import Routes, make_app
+from memory_agent.doors.http.asgi import Asgi
+from memory_agent.doors.http.guard import MOST_PORT, Place
+from memory_agent.doors.http.page.sessions import Sessions
 from memory_agent.doors.http.streams import JournalWatch
 from memory_agent.doors.reception import Reception
 from memory_agent.errors import SettingsError
+from memory_agent.layout import Layout
 from memory_agent.settings import HttpSettings
 from relay import Endpoints, EventLimits
+from relay.disk import write_private
 
 _KEEP_ALIVE_S = 30
 _MOST_CONNECTIONS = 1_024
@@ -36,15 +40,19 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class HttpDoor:
     """An HTTP server at one address."""
 
-    def __init__(self, settings: HttpSettings, place: Place) -> None:
-        """Bind the port; requests are served once `run` is called. Raises `SettingsError` for an unusable address or
-        certificate.
+    def __init__(self, settings: HttpSettings, place: Place, layout: Layout) -> None:
+        """Bind the port; requests are served once `run` is called.
+
+        If the settings choose no port, binds the one that this data folder had before, so that an open page finds the
+        server again, or else a free one. Raises `SettingsError` for an unusable address or certificate.
         """
         self._settings = settings
         self._place = place
         self._tls = _tls(settings) if place.is_tls else None
-        self._socket = _listen(place)
-        self.url = place.url(self._socket.getsockname()[1])
+        self._socket = _listen(place, layout.http_port)
+        port: int = self._socket.getsockname()[1]
+        self.url = place.url(port)
+        self._sessions = Sessions(layout.page_sessions, port, place.is_tls)
 
     async def run(self, reception: Reception, relay: Endpoints, limits: EventLimits, bodies_bytes: int) -> None:
         """Serve until cancelled, then drop running requests and end streams.
@@ -53,7 +61,7 @@ class HttpDoor:
         have any size.
         """
         watch = JournalWatch(relay)
-        routes = Routes(reception, relay, limits, watch, self._settings, bodies_bytes).routes()
+        routes = Routes(reception, relay, limits, watch, self._sessions, self._settings, bodies_bytes).routes()
         loop = asyncio.get_running_loop()
         config, state = _config(make_app(routes, self._place, self._settings.hosts)), ServerState()
         timeout_s = self._settings.timeout_s
@@ -177,14 +185,34 @@ def _config(app: Asgi) -> Config:
     return config
 
 
-def _listen(place: Place) -> socket.socket:
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    try:
-        listening = socket.create_server((place.host, place.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise SettingsError("daemon.http.listen", f"{place.host}:{place.port}: {error.strerror or error}") from error
+def _listen(place: Place, former_port: Path) -> socket.socket:
+    """Return a listening socket. Raises `SettingsError`."""
+    listening = _former(place, former_port) if place.port == 0 else None
+    if listening is None:
+        try:
+            listening = _bound(place.host, place.port)
+        except OSError as error:
+            raise SettingsError(
+                "daemon.http.listen", f"{place.host}:{place.port}: {error.strerror or error}"
+            ) from error
+        if place.port == 0:
+            write_private(former_port, b"%d\n" % listening.getsockname()[1])
     listening.setblocking(False)
     return listening
+
+
+def _former(place: Place, former_port: Path) -> socket.socket | None:
+    """Return a socket at the port in a file, or None if there is none or it is in use."""
+    try:
+        port = int(former_port.read_text())
+        return _bound(place.host, port) if 0 < port <= MOST_PORT else None
+    except (OSError, ValueError):
+        return None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 
 
 def _tls(settings: HttpSettings) -> ssl.SSLContext:

@@ -24,6 +24,7 @@ from memory_agent.daemon.process import serve
 from memory_agent.doors.http.guard import place_of, refuse_names
 from memory_agent.doors.http.server import HttpDoor
 from memory_agent.errors import SettingsError
+from memory_agent.layout import Layout
 from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from relay import Endpoints, EventLimits
 
@@ -91,11 +92,13 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
 def test_an_invalid_certificate_and_a_port_in_use_are_named(tmp_path: Path) -> None:
     _, private = certificate(tmp_path)
     wrong = HttpSettings(certificate=private, private_key=private)
+    layout = Layout(tmp_path / "data")
+    layout.create()
 
     def door(settings: HttpSettings) -> HttpDoor:
         place = place_of(settings)
         assert place is not None
-        return HttpDoor(settings, place)
+        return HttpDoor(settings, place, layout)
 
     with pytest.raises(SettingsError, match=r"daemon\.http\.certificate: cannot be used"):
         door(wrong)
@@ -113,6 +116,30 @@ def test_a_port_in_use_is_reported_before_anything_starts(tmp_path: Path, capfd:
             serve(Settings(daemon=DaemonSettings(http=HttpSettings(listen=listen))), tmp_path)
     assert not (tmp_path / "journal").exists()  # the relay has not started
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_takes_its_former_port_if_it_is_free(tmp_path: Path) -> None:
+    place = place_of(HttpSettings())
+    assert place is not None
+    layout = Layout(tmp_path)
+    layout.create()
+
+    def bound() -> HttpDoor:
+        return HttpDoor(HttpSettings(), place, layout)
+
+    first = bound()
+    second = bound()  # the port of the first is in use
+    assert second.url != first.url
+    first.close()
+    second.close()
+    third = bound()
+    assert third.url == second.url
+    third.close()
+    for unusable in ("", "no port", "99999", "-1"):
+        layout.http_port.write_text(unusable)
+        door = bound()
+        assert layout.http_port.read_text() == f"{urlsplit(door.url).port}\n"
+        door.close()
 
 
 def test_over_tls_a_client_that_trusts_the_certificate_is_served(tmp_path: Path) -> None:
@@ -151,12 +178,14 @@ def test_with_tls_host_names_are_checked_if_the_settings_have_some(tmp_path: Pat
         assert refusal[0] == status
 
 
-def test_a_cancelled_server_drops_its_connections_and_its_port() -> None:
+def test_a_cancelled_server_drops_its_connections_and_its_port(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = HttpSettings()
         place = place_of(settings)
         assert place is not None
-        door = HttpDoor(settings, place)
+        layout = Layout(tmp_path)
+        layout.create()
+        door = HttpDoor(settings, place, layout)
         nowhere = Endpoints("ipc:///none", "ipc:///none")
         running = asyncio.create_task(door.run(None, nowhere, EventLimits(), 1))  # type: ignore[arg-type]  # nothing is asked
         where = urlsplit(door.url)

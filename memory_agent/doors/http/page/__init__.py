@@ -1,5 +1,5 @@
 """The page: the user's memory in a browser, at `/page/`.
 
-`files` serves its static files. `index.html` loads `app.js`; `vendor` contains the
+`files` serves its static files; `sessions` signs browsers in. `index.html` loads `app.js`; `vendor` contains the
 libraries of others, unchanged. There is no build step.
 """

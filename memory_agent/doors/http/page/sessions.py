@@ -1,0 +1,173 @@
+"""Sessions of browsers: each stands for the token of the key that signed in.
+
+A browser sends a cookie to every port of this machine, and any account may serve one. So a session has two secrets, and
+a request needs both: the cookie, which scripts cannot read, and the page key, which only scripts of the page's origin
+can read. A ticket signs in once, so that no token has to be in a command line or in the browser's history.
+
+The file of sessions survives a restart of the daemon. It contains digests of the secrets, and tokens encrypted with
+keystreams (SHAKE-256) that are derived from the secrets and used once, so it reveals no token.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from hashlib import sha256, shake_256
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+from relay.disk import add_checksum, verify_checksum, write_private
+from relay.log import log
+
+PAGE_KEY = "X-Page-Key"
+"""The header with the page key."""
+SESSION_S = 12 * 3600
+TICKET_S = 60
+MOST_OF_A_KEY = 16
+"""Sessions, and tickets, of one key; another one ends the oldest."""
+_SECRET_BYTES = 32
+
+Kind = Literal["session", "ticket"]
+
+
+class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a sign-in: a ticket, or a key's token."""
+
+    token: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """A ticket, which signs in once."""
+
+    ticket: str
+    expires_in_s: int = TICKET_S
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """What the page may do: the key's user (None: all users) and scopes. `version` is that of the daemon."""
+
+    user_id: str | None
+    scopes: tuple[str, ...]
+    page_key: str | None
+    version: str
+
+
+class Secrets(NamedTuple):
+    """The two secrets of a session."""
+
+    cookie: str
+    page_key: str
+
+
+class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An encrypted token, and when it ceases to be valid (Unix time)."""
+
+    kind: Kind
+    key_id: str
+    token: bytes
+    expires_s: float
+
+
+_Table = dict[str, _Sealed]
+
+
+class Sessions:
+    """The tickets and sessions of one server. `now_s` is Unix time. Thread-safe; only changes do I/O.
+
+    >>> sessions = Sessions(Path("page-sessions"), port=7430, is_tls=False)
+    >>> secrets = sessions.begin("laptop", "token", now_s=0)
+    >>> sessions.token(secrets, now_s=60)
+    'token'
+    """
+
+    def __init__(self, path: Path, port: int, is_tls: bool) -> None:
+        """Read the sessions in `path`, of which those of another port are not valid here."""
+        self._path = path
+        self._port = port
+        self._table = _read(path)
+        self._guard = threading.Lock()
+        self.cookie_name = f"memory_agent_{port}"
+        self._attributes = "; Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_tls else "")
+
+    def give_ticket(self, key_id: str, token: str, now_s: float) -> str:
+        """Return a ticket for a token."""
+        ticket = secrets.token_urlsafe(_SECRET_BYTES)
+        self._add(self._secret("ticket", ticket), _Sealed("ticket", key_id, token.encode(), now_s + TICKET_S), now_s)
+        return ticket
+
+    def take_ticket(self, ticket: str, now_s: float) -> str | None:
+        """Return the token of a valid ticket, once."""
+        secret = self._secret("ticket", ticket)
+        with self._guard:
+            token = self._open(secret, now_s)
+            if token is not None:
+                self._store({digest: one for digest, one in self._table.items() if digest != _digest(secret)})
+        return token
+
+    def begin(self, key_id: str, token: str, now_s: float) -> Secrets:
+        """Begin a session for a token."""
+        made = Secrets(secrets.token_urlsafe(_SECRET_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
+        self._add(self._secret("session", *made), _Sealed("session", key_id, token.encode(), now_s + SESSION_S), now_s)
+        return made
+
+    def token(self, given: Secrets, now_s: float) -> str | None:
+        """Return the token of a valid session. Does no I/O."""
+        return self._open(self._secret("session", *given), now_s)
+
+    def end(self, given: Secrets) -> None:
+        """End a session. Idempotent."""
+        digest = _digest(self._secret("session", *given))
+        with self._guard:
+            if digest in self._table:
+                self._store({other: one for other, one in self._table.items() if other != digest})
+
+    def set_cookie(self, cookie: str) -> str:
+        """Return the `Set-Cookie` header that stores a session's cookie, or removes it if `cookie` is empty."""
+        return f"{self.cookie_name}={cookie}{self._attributes}; Max-Age={SESSION_S if cookie else 0}"
+
+    def _secret(self, kind: Kind, *parts: str) -> bytes:
+        return "\n".join((kind, str(self._port), *parts)).encode()
+
+    def _open(self, secret: bytes, now_s: float) -> str | None:
+        found = self._table.get(_digest(secret))
+        return None if found is None or found.expires_s <= now_s else _encrypt(found.token, secret).decode()
+
+    def _add(self, secret: bytes, added: _Sealed, now_s: float) -> None:
+        sealed = msgspec.structs.replace(added, token=_encrypt(added.token, secret))
+        with self._guard:
+            valid = {digest: one for digest, one in self._table.items() if one.expires_s > now_s}
+            same = [digest for digest, one in valid.items() if (one.kind, one.key_id) == (added.kind, added.key_id)]
+            for digest in same[: max(0, len(same) - MOST_OF_A_KEY + 1)]:
+                del valid[digest]
+            self._store({**valid, _digest(secret): sealed})
+
+    def _store(self, table: _Table) -> None:
+        """Replace the table, and write it. If it cannot be written, its sessions last until the daemon stops."""
+        self._table = table
+        try:
+            write_private(self._path, add_checksum(msgspec.json.encode(table)))
+        except OSError as error:
+            log.warning("page.sessions_not_saved", reason=error.strerror or str(error))
+
+
+def _read(path: Path) -> _Table:
+    """Return the sessions in a file, or none if it is missing or damaged: browsers then sign in again."""
+    try:
+        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Table)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
+        log.warning("page.sessions_unreadable", path=str(path))
+        return {}
+
+
+def _digest(secret: bytes) -> str:
+    return sha256(b"digest\n" + secret).hexdigest()
+
+
+def _encrypt(data: bytes, secret: bytes) -> bytes:
+    """Encrypt or decrypt with the keystream of a secret, which encrypts nothing else."""
+    keystream = shake_256(b"keystream\n" + secret).digest(len(data))
+    return bytes(one ^ other for one, other in zip(data, keystream, strict=True))
