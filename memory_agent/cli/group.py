@@ -28,6 +28,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
+    "open": Verb("page", "open_page", "Show a memory in the browser."),
     "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),

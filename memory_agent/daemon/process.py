@@ -270,9 +270,10 @@ def ready_words(ready: Mapping[str, Any]) -> str:
     """Return the ready message for a terminal: the addresses, and commands to try."""
     data_dir, url = Path(ready["data_dir"]), ready["endpoints"].get("http")
     named = "" if data_dir == default_data_dir() else f" --data-dir {shlex.quote(str(data_dir))}"
+    page = "" if url is None else f"  page    memory-agent open{named}\n"
     http = "" if url is None else f"  HTTP    {url}/docs, with the token in {data_dir / TOKEN_FILE}\n"
     return (
-        f"memory-agent is ready: {data_dir}, process {ready['pid']}\n{http}"
+        f"memory-agent is ready: {data_dir}, process {ready['pid']}\n{page}{http}"
         f'  try     memory-agent remember "Staging needs the VPN"{named}\n'
         f'          memory-agent recall "what does staging need?"{named}\n'
         f"  look    memory-agent status{named}\n"

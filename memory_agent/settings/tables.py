@@ -319,9 +319,9 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The HTTP server.
 
-    `listen` is HOST:PORT. Port 0 selects a free port, and "" turns the server off. Beyond loopback, the PEM files
-    `certificate` and `private_key` are required. `hosts` lists additional names that requests may use for this machine.
-    A connection is closed if a request or its answer makes no progress for `timeout_s`.
+    `listen` is HOST:PORT. Port 0 selects the former port or a free one, and "" turns the server off. Beyond loopback,
+    the PEM files `certificate` and `private_key` are required. `hosts` lists additional names that requests may use for
+    this machine. A connection is closed if a request or its answer makes no progress for `timeout_s`.
     """
 
     listen: str = "127.0.0.1:0"

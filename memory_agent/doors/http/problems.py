@@ -44,7 +44,7 @@ _STATUS: dict[type[Exception], int] = {
     QuotaExceededError: 507,
     ModelError: 503,
 }
-_WITH_HEADER = f"the header Authorization: Bearer TOKEN (memory-agent mcp: with {PRESENTED_WITH})"
+_WITH_HEADER = f"the header Authorization: Bearer TOKEN (memory-agent mcp and open: with {PRESENTED_WITH})"
 _RETRYABLE = 503
 _FAILED = 500
 _RETRY_AFTER_S = 1

@@ -49,8 +49,9 @@ def test_the_ready_message_has_the_address_and_commands_to_try(tmp_path: Path, m
     ready = {"pid": 7, "data_dir": str(tmp_path / "my data"), "endpoints": {"http": "http://127.0.0.1:7421"}}
     said = ready_words(ready)
     assert f"http://127.0.0.1:7421/docs, with the token in {tmp_path / 'my data'}/token\n" in said
+    assert f"memory-agent open --data-dir '{tmp_path}/my data'\n" in said
     assert f"memory-agent status --data-dir '{tmp_path}/my data'\n" in said
     usual = ready_words({"pid": 7, "data_dir": str(tmp_path / "usual"), "endpoints": {}})
-    assert ("--data-dir" in usual, "/docs" in usual) == (False, False)
+    assert [word for word in ("--data-dir", "/docs", "memory-agent open") if word in usual] == []
     with pytest.raises(json.JSONDecodeError):
         json.loads(usual)

@@ -105,10 +105,8 @@ def test_a_revoked_key_is_refused_at_its_next_request(served: Served) -> None:
     assert caller.post("stats").json()["user_id"] == "alice"
     revoke_key(served.data_dir, "passing")
     detail = refused(caller.post("stats"), 401, "unauthorized")["detail"]
-    assert (
-        "with the header Authorization: Bearer TOKEN (memory-agent mcp: with --key-file or MEMORY_AGENT_TOKEN);"
-        in detail
-    )
+    header = "with the header Authorization: Bearer TOKEN"
+    assert f"{header} (memory-agent mcp and open: with --key-file or MEMORY_AGENT_TOKEN);" in detail
     caller.close()
 
 

@@ -1,0 +1,123 @@
+"""The options with which `mcp` and `open` find a daemon's HTTP interface."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from memory_agent.cli.command import as_struct
+from memory_agent.cli.failure import note
+from memory_agent.doors.exchange import Door
+from memory_agent.doors.mcp.stdio import LocalDoor
+from memory_agent.errors import UnavailableError
+from memory_agent.layout import (
+    CONFIG_VARIABLE,
+    DATA_DIR_VARIABLE,
+    KEY_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    Layout,
+    default_data_dir,
+)
+
+
+class Daemon(NamedTuple):
+    """Which daemon to use, and how to start it."""
+
+    data_dir: Path | None
+    url: str | None
+    key_file: Path | None
+    config: Path | None
+    settings: tuple[str, ...]
+    start: bool
+
+    def finder(self, *, start_early: bool = False) -> Callable[[float], Door]:
+        """Return a function that finds the daemon's door until a time of the monotonic clock.
+
+        It tries to start a daemon if none is running; with `start_early`, this begins at once. The function raises
+        `UnavailableError`.
+        """
+        token = self._token()
+        if self.url is not None:
+            if not _is_address(self.url):
+                raise click.UsageError(f"--url must be http(s)://HOST:PORT, not {self.url!r}")
+            door = Door(self.url, token or "")
+            return lambda _: door
+        own = ["--config", str(self.config.absolute())] if self.config else []
+        own += [word for pair in self.settings for word in ("--set", pair)]
+        folder = self.data_dir or self._configured_folder() or default_data_dir()
+        local = LocalDoor(Layout(folder), token, note, own if self.start else None)
+        if start_early:
+            try:
+                local.start()
+            except UnavailableError as error:
+                note(str(error))
+        return local.find
+
+    def _token(self) -> str | None:
+        if self.key_file is None:
+            return os.environ.get(TOKEN_VARIABLE) or None
+        from relay import identity_of, read_key_file  # late: most clients use the data folder's own key
+
+        return identity_of(read_key_file(self.key_file.expanduser())).token
+
+    def _configured_folder(self) -> Path | None:
+        if self.config is None and not self.settings:
+            return None
+        from memory_agent.cli.options import configured_folder  # late: 6 MB that few clients need
+
+        return configured_folder(self.config, self.settings)
+
+
+_OPTIONS = (
+    click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.",
+    ),
+    click.option(
+        "--url",
+        metavar="URL",
+        help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}) instead.",
+    ),
+    click.option(
+        "--key-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=KEY_FILE_VARIABLE,
+        metavar="FILE",
+        help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE}.",
+    ),
+    click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=CONFIG_VARIABLE,
+        metavar="FILE",
+        help=f"TOML settings file for a daemon that this starts. Default: ${CONFIG_VARIABLE}.",
+    ),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="One setting for that daemon. May be repeated.",
+    ),
+    click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon if none is running."),
+)
+
+
+def door_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `Daemon`, and pass their values as `daemon`."""
+    return functools.reduce(lambda made, option: option(made), reversed(_OPTIONS), as_struct("daemon", Daemon)(command))
+
+
+def _is_address(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:  # not a port number
+        return False

@@ -1,0 +1,79 @@
+"""`open`: show a user's memory in the browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from urllib.parse import urlencode
+
+import click
+
+from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.door import Daemon, door_options
+from memory_agent.cli.failure import Failure, note
+from memory_agent.doors.exchange import Door, Exchange
+from memory_agent.errors import UnavailableError
+
+_PATIENCE_S = 30.0
+"""Time for a daemon to start and to respond."""
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+
+
+@click.command("open", cls=SectionedCommand)
+@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
+@click.option("--print", "is_printed", is_flag=True, help="Print the address instead of opening a browser.")
+@door_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on standard output.")
+def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bool) -> None:
+    """Show a memory in the browser: its timeline, searches with their reasons, runs, and what was learned.
+
+    The page is served by the daemon, on this machine only unless the settings say otherwise. The address signs the
+    browser in with the rights of the key; it works once, within a minute. Without a browser, it is printed. If no
+    daemon is running, one is started and keeps running.
+
+    \b
+    Examples:
+      memory-agent open
+      memory-agent open --user alice --print
+    """
+    until_s = time.monotonic() + _PATIENCE_S
+    door = daemon.finder()(until_s)
+    fragment = {"token": _ticket(door, until_s)} | ({} if user_id is None else {"user": user_id})
+    address = f"{door.url}/page/#{urlencode(fragment)}"
+    is_opened = not is_printed and _opened(address)
+    if as_json:
+        click.echo(json.dumps({"address": address, "opened": is_opened}))
+    elif is_opened:
+        click.echo(f"opened {door.url}/page/ in the browser")
+    else:
+        click.echo(address)
+        note("the address signs in once, within a minute")
+
+
+def _ticket(door: Door, until_s: float) -> str:
+    """Return a ticket of the daemon. Raises `UnavailableError`, and `Failure` with the daemon's reason."""
+    exchange = Exchange(door, until_s)
+    try:
+        answer = exchange.send("/page/ticket", b"").receive()
+    except OSError as error:
+        raise UnavailableError(f"the daemon at {door.url} does not respond: {error or type(error).__name__}") from error
+    finally:
+        exchange.close()
+    try:
+        said = json.loads(answer.body)
+        if answer.status == 200:
+            return str(said["ticket"])
+        raise Failure(said["code"], said["detail"], said["retryable"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnavailableError(f"{door.url} is not the address of a daemon with a page: {answer.first}") from error
+
+
+def _opened(address: str) -> bool:
+    """Open the address in a browser with windows; return False if there is none."""
+    if sys.platform != "darwin" and not any(os.environ.get(name) for name in _SCREENS):
+        return False  # a browser of the terminal cannot show the page
+    import webbrowser  # imported late: it imports subprocess
+
+    return webbrowser.open(address)
