@@ -22,6 +22,7 @@ from ops.demo.books import close_the_books
 from ops.demo.coding_agent import connect_an_agent
 from ops.demo.machines import lose_a_machine
 from ops.demo.on_call import learn_for_three_weeks
+from ops.demo.page import show_page
 from ops.demo.screen import Screen
 from ops.demo.sharing import share_what_worked
 from ops.demo.speaking import let_memory_speak
@@ -57,7 +58,7 @@ def main() -> int:
         return _INTERRUPTED
     else:
         screen.promise("the daemon stopped, leaving no process or file behind", not left_behind)
-    return _end(screen, time.monotonic() - started_s)
+    return _end(screen, time.monotonic() - started_s - screen.paused_s)
 
 
 def _tell(screen: Screen) -> list[str]:
@@ -99,6 +100,8 @@ def _play(stage: Stage, took_s: float) -> None:
     share_what_worked(stage)
     screen.scene("10  A daemon with two more machines, one of which dies in the middle of work")
     lose_a_machine(screen)
+    screen.scene("11  What the memory holds, in a browser")
+    show_page(stage)
 
 
 def _end(screen: Screen, took_s: float) -> int:
@@ -109,7 +112,9 @@ def _end(screen: Screen, took_s: float) -> int:
             screen.say(f"  {text}", "red")
         return 1
     screen.say(f"All {screen.kept} promises were kept, in {took_s:.0f} s.", "bold")
-    screen.say('Next: memory-agent serve · connect an emitter · memory-agent recall "…"   (README.md)')
+    screen.say(
+        'Next: memory-agent serve · connect an emitter · memory-agent recall "…" · memory-agent open   (README.md)'
+    )
     screen.console.print()
     return 0
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -49,6 +51,7 @@ class Screen:
         self.console = console
         self.broken: list[str] = []
         self.kept = 0
+        self.paused_s = 0.0
         self._is_explained = False
 
     def title(self, text: str, subtitle: str) -> None:
@@ -70,6 +73,19 @@ class Screen:
         """Print narration, with wrapped lines aligned to its first word."""
         inner = text.lstrip(" ")
         self._emit(Padding(Text(inner, style=style), (0, 0, 0, _INDENT + len(text) - len(inner))))
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether a user can read the screen and press a key."""
+        return self.console.is_terminal and sys.stdin.isatty()
+
+    def pause(self, text: str, most_s: float) -> None:
+        """Print `text`, and wait for Enter, for at most `most_s`."""
+        self.say(text, "bold")
+        started_s = time.monotonic()
+        if select.select([sys.stdin], [], [], most_s)[0]:
+            sys.stdin.readline()
+        self.paused_s += time.monotonic() - started_s
 
     def promise(self, text: str, holds: bool) -> bool:
         """Print whether a promise holds, and record it."""

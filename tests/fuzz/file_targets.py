@@ -22,6 +22,8 @@ from target import Target, refused
 from memory_agent.care import read_manifest
 from memory_agent.care.export import Bodies, decode_head, decode_line, encode_line
 from memory_agent.cli.publish import BadLine, EventLines
+from memory_agent.doors.bodies import decode_body
+from memory_agent.doors.http.page.sessions import Secrets, Sessions, SignIn
 from memory_agent.erasure import logs, retention
 from memory_agent.erasure.logs import INTENT_FILE, read_history, read_intent
 from memory_agent.knowledge import items
@@ -236,6 +238,19 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], Non
     return run
 
 
+def _sessions(folder: Path) -> None:
+    sessions = Sessions(folder / "page-sessions", 7430, is_tls=False)
+    sessions.token(BEGUN, 60.0)
+    sessions.begin("laptop", "t", 60.0)
+
+
+def _begun() -> tuple[Secrets, bytes]:
+    """Return a session and the content of its file, without the checksum."""
+    path = scratch() / "page-sessions"
+    begun = Sessions(path, 7430, is_tls=False).begin("laptop", "t", 0.0)
+    return begun, path.read_bytes().splitlines()[0]
+
+
 def _pages(folder: Path) -> None:
     fault = pages.find_fault(folder)
     assert fault is None or len(fault) < 500
@@ -336,6 +351,8 @@ def _decode_usage(value: bytes) -> Any:
     return codec.decode_record(NUMBER, codec.with_checksum(NUMBER, _record()), usage)
 
 
+BEGUN, SESSIONS_FILE = _begun()
+
 TARGETS = (
     Target(
         "journal-values",
@@ -388,6 +405,8 @@ TARGETS = (
         KEYS,
         "json",
     ),
+    Target("page-sessions", _in_file("page-sessions", _sessions), (SESSIONS_FILE,), "json"),
+    Target("sign-in", lambda data: refused(decode_body, data, SignIn), (b'{"token": "t"}',), "json"),
     Target("token-file", _in_file("token", key_file._local_token), (b"abc\n",)),
     Target("backup-manifest", _in_file("manifest.json", read_manifest), MANIFEST, "json"),
     Target("erasure-begun", _in_file(INTENT_FILE, read_intent), INTENTS, "json"),

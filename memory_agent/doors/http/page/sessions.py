@@ -132,7 +132,9 @@ class Sessions:
 
     def _open(self, secret: bytes, now_s: float) -> str | None:
         found = self._table.get(_digest(secret))
-        return None if found is None or found.expires_s <= now_s else _encrypt(found.token, secret).decode()
+        if found is None or found.expires_s <= now_s:
+            return None
+        return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token is unknown
 
     def _add(self, secret: bytes, added: _Sealed, now_s: float) -> None:
         sealed = msgspec.structs.replace(added, token=_encrypt(added.token, secret))
