@@ -78,6 +78,10 @@ _MOST_PUBLISHING = 64
 _SIGN_IN_BYTES = 4096
 _ANYBODY = Principal("", "", frozenset())
 """Holds the bytes of sign-ins, whose callers are not known yet."""
+_NOT_SIGNED_IN = (
+    "cannot sign in: the key is unknown or was revoked, or the ticket was used or has expired; "
+    "enter the token of a valid key, or run memory-agent open again"
+)
 _PREFIX = "/v1/"
 _BEGINNING = msgspec.json.encode(
     {"docs": "/docs", "page": "/page/", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"}
@@ -191,7 +195,10 @@ class Routes:
         async with self._body(request, _ANYBODY, _SIGN_IN_BYTES) as body:
             given = decode_body(body, SignIn).token.strip()
         token = await asyncio.to_thread(self._sessions.take_ticket, given, time.time()) or given
-        principal = self._reception.principal(Credential(token))
+        try:
+            principal = self._reception.principal(Credential(token))
+        except UnauthorizedError as error:
+            raise UnauthorizedError(_NOT_SIGNED_IN) from error
         begun = await asyncio.to_thread(self._sessions.begin, principal.key_id, token, time.time())
         response = _signed_in(principal, begun.page_key)
         response.headers["set-cookie"] = self._sessions.set_cookie(begun.cookie)

@@ -114,7 +114,7 @@ def test_a_ticket_signs_in_once(served: Served) -> None:
         "version": VERSION,
     }
     assert browser.stats().json()["user_id"] == "default"
-    unauthorized(Browser(served.http).sign_in(ticket))
+    assert "the ticket was used or has expired" in unauthorized(Browser(served.http).sign_in(ticket))
     assert browser.stats().status == 200
 
 
