@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 from memory_agent.evaluation import child_environment
 from ops.demo.stage import HEROINE, PATIENCE_S, Stage
 
-_VISIT_S = 600.0
+_VISIT_S = 60.0
 
 
 def show_page(stage: Stage) -> None:
@@ -23,7 +23,7 @@ def show_page(stage: Stage) -> None:
     )
     if stage.screen.is_interactive:
         stage.screen.console.print(_address(stage), soft_wrap=True)  # in one piece, so that it can be clicked
-        stage.screen.pause("Open it within a minute to see these three weeks. Enter ends the demo.", _VISIT_S)
+        stage.screen.pause("Open it to see these three weeks. Enter, or a minute without it, ends the demo.", _VISIT_S)
     else:
         stage.screen.say(
             f"{address.partition('#')[0]} is gone when this daemon stops, which is now; on a terminal, the demo waits "
