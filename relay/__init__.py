@@ -42,6 +42,7 @@ _HOMES = {
     "EventLimits": "config",
     "EventTooLargeError": "errors",
     "FlushReport": "publishing.delivery",
+    "Histogram": "histogram",
     "Identity": "access",
     "Journal": "journal",
     "JournalCopy": "journal",

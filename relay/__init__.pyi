@@ -8,6 +8,7 @@ from relay.config import *
 from relay.crypto import *
 from relay.errors import *
 from relay.event import *
+from relay.histogram import *
 from relay.intake.masking import *
 from relay.intake.table_tail import *
 from relay.journal import *

@@ -21,6 +21,7 @@ from relay.errors import (
     ProtocolError,
     QuarantineEntryError,
 )
+from relay.histogram import Histogram
 from relay.intake.admission import Admission
 from relay.journal import Journal, publisher_of
 from relay.log import log
@@ -39,8 +40,13 @@ class Answers:
         admission: Admission,
         counts: Counter[str],
         on_erased: Callable[[], None] = lambda: None,
+        acks: Histogram | None = None,
     ) -> None:
-        """`on_erased` is called after each erasure, while the erased bytes are still in the file."""
+        """`on_erased` is called after each erasure, while the erased bytes are still in the file.
+
+        `acks` is reported by `stats`.
+        """
+        self._acks = acks or Histogram()
         self._on_erased = on_erased
         self._journal = journal
         self._admission = admission
@@ -119,7 +125,8 @@ class Answers:
 
     def stats(self, _request: wire.Stats) -> wire.RelayStats:
         counts = dict(self._counts)
-        return wire.RelayStats(version=wire.VERSION, pid=os.getpid(), journal=self._journal.stats(), counts=counts)
+        journal = self._journal.stats()
+        return wire.RelayStats(version=wire.VERSION, pid=os.getpid(), journal=journal, counts=counts, acks=self._acks)
 
     def ping(self, _request: wire.Ping) -> int:
         return wire.VERSION

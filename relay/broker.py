@@ -32,6 +32,7 @@ from relay.errors import (
     RelaySettingsError,
     UnauthorizedError,
 )
+from relay.histogram import Histogram
 from relay.intake.admission import Admission
 from relay.intake.collector import Collector
 from relay.intake.copier import Copier
@@ -71,6 +72,7 @@ class Broker:
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()
+        self._acks = Histogram()
         self._is_stopping = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -91,7 +93,8 @@ class Broker:
         self.endpoints = Endpoints(self._server.ingest[0], self._server.feed[0])
         self.listen, self.feed_listen = self._server.ingest[1:], self._server.feed[1:]
         self._intake = Intake(self._journal, self._admission, self._counts, self._settings.broker.max_lag)
-        self._answers = Answers(self._journal, self._settings, self._admission, self._counts, self._upkeep.wake)
+        counts, admission = self._counts, self._admission
+        self._answers = Answers(self._journal, self._settings, admission, counts, self._upkeep.wake, self._acks)
         self._rung_seq = self._journal.last_seq
 
     @property
@@ -213,7 +216,7 @@ class Broker:
             self._reply(peer, correlation, _unauthorized(request, error))
             return
         if isinstance(request, wire.Publish):
-            submissions.append(Submission(peer, request, principal))
+            submissions.append(Submission(peer, request, principal, time.monotonic()))
         else:
             requests.append(ReceivedRequest(peer, correlation, principal, request))
 
@@ -246,6 +249,7 @@ class Broker:
     def _send(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             self._reply(reply.peer, b"", wire.encode(reply.message))
+            self._acks.add(time.monotonic() - reply.received_s)
 
     def _reply(self, peer: bytes, correlation: bytes, body: bytes) -> None:
         if not self._server.send(peer, [correlation, body]):

@@ -17,6 +17,7 @@ import msgspec
 
 from relay.access import Origin
 from relay.errors import MalformedEventError, ProtocolError, RelayError, rebuild
+from relay.histogram import Histogram
 
 VERSION = 1
 _Result = TypeVar("_Result")
@@ -270,12 +271,16 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a relay. `counts` start at 0 when the process starts; the journal's counts are durable."""
+    """Statistics of a relay. `counts` start at 0 when the process starts; the journal's counts are durable.
+
+    `acks`: the time from the receipt of a publish to its ack or refusal, since the process started.
+    """
 
     version: int
     pid: int
     journal: JournalStats
     counts: dict[str, int]
+    acks: Histogram = msgspec.field(default_factory=Histogram)
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -45,7 +45,10 @@ START_RAY = (
 )
 WITHOUT_RAY = tuple(
     f"tests/end_to_end/test_{name}.py"
-    for name in ("coding_agents", "early_client", "encrypted", "keys_of_users", "page_of_a_daemon", "reembedding")
+    for name in (
+        *("coding_agents", "early_client", "encrypted", "keys_of_users"),
+        *("metrics_of_a_daemon", "page_of_a_daemon", "reembedding"),
+    )
 )
 """Files of START_RAY whose daemons are light."""
 SECOND = ("tests/ops/", "tests/end_to_end/test_cluster")

@@ -33,6 +33,7 @@ ENGINES = frozenset(
         "uvicorn",
         "fsspec",
         "httpx2",
+        "prometheus_client",
         "sqlcipher3",
         "sqlite_vec",
         "psycopg",

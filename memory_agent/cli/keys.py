@@ -53,12 +53,14 @@ def keys() -> None:
       share          publish items for other users, unpublish them, rate items
       shared-admin   with share: withdraw an item of any user
       join           with --all-users: join the cluster, hosting users
+      metrics        with --all-users: read the daemon's figures, for Prometheus
       admin          forget, export, and with --all-users manage the daemon
 
     \b
     Examples:
       memory-agent keys create alice-laptop --user alice --scope publish,recall,share --org acme
       memory-agent keys create planner --all-users --curve --out planner.key
+      memory-agent keys create prometheus --all-users --scope metrics
       memory-agent keys list
       memory-agent keys rotate local
       memory-agent keys revoke alice-laptop

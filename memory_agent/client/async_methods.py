@@ -512,6 +512,10 @@ class AsyncMemoryMethods:
         """Return the state of the daemon."""
         return await self._ask("status")
 
+    async def metrics(self) -> str:
+        """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`."""
+        return await self._ask("metrics")
+
     async def address(self) -> HostAddress:
         """Wake the user and return the Ray actor that hosts it."""
         return await self._ask("address")
@@ -535,15 +539,11 @@ class AsyncMemoryMethods:
         return await self._ask("quarantined", after=after, limit=limit)
 
     async def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError` for unknown
-        ids.
-        """
+        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`."""
         return await self._ask("retry_quarantined", ids=ids)
 
     async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids, or all without `ids`; return their number. Raises
-        `InvalidInputError`.
-        """
+        """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`."""
         return await self._ask("drop_quarantined", ids=ids)
 
     async def list(

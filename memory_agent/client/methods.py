@@ -517,6 +517,14 @@ class MemoryMethods:
         """
         return self._ask("status")
 
+    def metrics(self) -> str:
+        """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`.
+
+        >>> [line for line in memory.metrics().splitlines() if line.startswith("memory_agent_events_total")][0]
+        'memory_agent_events_total{outcome="read"} 0.0'
+        """
+        return self._ask("metrics")
+
     def address(self) -> HostAddress:
         """Wake the user and return the Ray actor that hosts it.
 
@@ -558,8 +566,7 @@ class MemoryMethods:
         return self._ask("quarantined", after=after, limit=limit)
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError` for unknown
-        ids.
+        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`.
 
         >>> memory.retry_quarantined([1])
         RetryReport(handled=0, still_failing=1)
@@ -567,8 +574,7 @@ class MemoryMethods:
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids, or all without `ids`; return their number. Raises
-        `InvalidInputError`.
+        """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])

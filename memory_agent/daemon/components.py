@@ -23,6 +23,7 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.service import Deployment, Service
 from memory_agent.doors.reception import Reception
+from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.doors.zmq import Gateway
 from memory_agent.errors import MemoryAgentError
 from memory_agent.knowledge import RemoteKnowledge
@@ -72,12 +73,16 @@ class Components:
     service: Service
     endpoints: tuple[str, ...] = field(default=(), init=False)
     """The endpoints of the gateway, the socket file first."""
+    http: HttpDoor | None = field(default=None, init=False)
+    requests: RequestQuota | None = field(default=None, init=False)
+    """The running requests of all doors."""
     _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = field(default=(), init=False)
 
     def open_doors(self, requests_in_flight: int, http: HttpDoor | None) -> None:
         """Listen for requests, which wait for `work`."""
         credentials = Credentials(self.layout.data_dir)
         reception = Reception(self.service, credentials, requests_in_flight)
+        self.requests, self.http = reception.requests, http
         sockets = _bound_sockets(self.layout, self.settings.daemon.listen, credentials)
         self.endpoints = tuple(endpoint for socket in sockets for endpoint in socket.endpoints)
         most_bytes = self.settings.daemon.requests_bytes

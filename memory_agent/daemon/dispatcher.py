@@ -30,7 +30,7 @@ from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings
 from memory_agent.signals import is_own
 from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
-from relay import SHARED_USER, SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
+from relay import SHARED_USER, SYSTEM_USER, AsyncSubscriber, Histogram, JournalEntry, RelayError
 from relay.log import log
 
 _FETCH_EVENTS = 100  # routing them takes 2 ms, during which recalls wait
@@ -76,6 +76,10 @@ class Dispatcher:
         self._committed = 0
         self._progress = asyncio.Event()
         self.counts: Counter[str] = Counter()
+        self.ingestion = Histogram()
+        """How long hosts took to ingest batches."""
+        self.lags = Histogram()
+        """The age of each event when it was ingested, since the relay received it."""
         hosts.watch(self)
 
     async def run(self) -> None:
@@ -158,6 +162,11 @@ class Dispatcher:
         """Return how many events wait to be ingested, at most 200 per user, without lanes that errors delay."""
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
+    @property
+    def parked(self) -> int:
+        """The number of events that wait for their owner to be known."""
+        return len(self._parking)
+
     async def commit(self) -> None:
         """Commit the low-water mark as the cursor. Durable on return. Raises `RelayError` and `StoreError`."""
         low_water = self._low_water()
@@ -181,16 +190,16 @@ class Dispatcher:
         while True:
             with _relay_errors():
                 batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
-            found = [Pending(entry.seq, entry.data) for entry in batch.entries if not is_own(entry.event_type)]
+            found = [_pending(entry) for entry in batch.entries if not is_own(entry.event_type)]
             if found or not batch.entries:
                 return found
             after_seq = batch.entries[-1].seq
 
-    async def content(self, seq: int) -> bytes | None:
+    async def content(self, seq: int) -> Pending | None:
         with _relay_errors():
             batch = await self._journal.fetch(seq - 1, 1, max_bytes=_FETCH_BYTES)
         if batch.entries and batch.entries[0].seq == seq:
-            return batch.entries[0].data
+            return _pending(batch.entries[0])
         log.info("event.gone", seq=seq)  # erased, set aside as damaged, or expired
         return None
 
@@ -234,11 +243,16 @@ class Dispatcher:
         self._progress.set()
         log.warning("event.quarantined", user_id=user_id, seq=event.seq, code=code)
 
-    def report(self, user_id: str, report: IngestReport) -> None:
+    def report(self, user_id: str, report: IngestReport, batch: Sequence[Pending], took_ms: float) -> None:
         self.counts["kept"] += report.kept
         self.counts["duplicates"] += report.duplicates
         self.counts["dropped"] += sum(report.dropped.values())
         self._progress.set()
+        self.ingestion.add(took_ms / 1000)
+        now_ms = time.time() * 1000
+        for event in batch:
+            if event.received_ms:
+                self.lags.add((now_ms - event.received_ms) / 1000)
         log.info(
             "events.ingested",
             user_id=user_id,
@@ -246,6 +260,7 @@ class Dispatcher:
             duplicates=report.duplicates,
             dropped=sum(report.dropped.values()),
             rejected=len(report.rejected),
+            took_ms=round(took_ms, 1),
         )
 
     async def _start(self) -> None:
@@ -335,7 +350,7 @@ class Dispatcher:
             self._parking.park(Parked(entry, keys, time.monotonic() + self._settings.owner_wait_s))
 
     def _offer(self, user_id: str, entry: JournalEntry, *, late: bool = False) -> None:
-        self._lane(user_id).offer(Pending(entry.seq, entry.data, late=late))
+        self._lane(user_id).offer(_pending(entry, late=late))
         self._notice(user_id, entry)
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
@@ -407,6 +422,10 @@ class Dispatcher:
     async def _pause(self, error: RelayError) -> None:
         log.warning("relay.unavailable", code=error.code)
         await asyncio.sleep(_IDLE_WAIT_S)
+
+
+def _pending(entry: JournalEntry, *, late: bool = False) -> Pending:
+    return Pending(entry.seq, entry.data, late, entry.received_ms)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from memory_agent.errors import (
     FencedError,
     HostDiedError,
     MemoryAgentError,
+    ModelError,
     ProtocolError,
     StoreError,
     StoreFullError,
@@ -37,17 +38,18 @@ from memory_agent.errors import (
     UnknownMethodError,
 )
 from memory_agent.knowledge import Knowledge
-from memory_agent.memory import Memory
+from memory_agent.memory import Memory, Sizes
 from memory_agent.records.placement import Placement, Position
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights, SharedStore
-from memory_agent.rerankers import open_reranker
-from memory_agent.settings import Settings
+from memory_agent.rerankers import ChatModel, open_reranker
+from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import AGED_AT_ONCE, Params
 from memory_agent.verbs.protocol import (
     NOT_DONE,
     OUTCOME_UNKNOWN,
     HostEndpoints,
+    HostFigures,
     HostRequest,
     IngestBatch,
     decode,
@@ -63,6 +65,7 @@ from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
 _FILL_CHUNK = 256
+_COUNTS_WITHIN_S = 1.0
 NOT_PLACED = Placement()
 _MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)
 
@@ -338,10 +341,10 @@ class MemoryHost:
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 
-    def keep_up(self, now: datetime, *, fill_vectors: bool = False) -> None:
+    def keep_up(self, now: datetime, *, fill_vectors: bool = False) -> HostFigures:
         """Run the upkeep of every awake user: expire runs and memories, consolidate learning, compute missing vectors.
 
-        A failure for one user does not affect the others.
+        A failure for one user does not affect the others. Returns this host's figures.
         """
         for memory in self._awake_memories():
             try:
@@ -359,6 +362,29 @@ class MemoryHost:
                 log.exception("memory.upkeep_failed", user_id=memory.user_id)
         for memory in self._awake_memories() if fill_vectors else ():
             self._fill_vectors(memory)
+        return self._figures()
+
+    def _figures(self) -> HostFigures:
+        """Add up the figures of the open memories, except of those that are being closed."""
+        gates, sizes = Counter[str](), [Sizes(0, 0, 0)]
+        for memory in self._awake_memories():
+            with suppress(MemoryAgentError, OSError):
+                sizes.append(memory.care.sizes())
+                if memory.user_id != SHARED_USER:
+                    gates[memory.sona.gate] += 1
+        memories, waiting, store_bytes = map(sum, zip(*sizes, strict=True))
+        calls = None
+        if not isinstance(self._settings.embedder, EmbedderSettings):
+            with suppress(ModelError):
+                calls = self._embedder.provider_calls(_COUNTS_WITHIN_S)
+        return HostFigures(
+            memories=memories,
+            waiting=waiting,
+            store_bytes=store_bytes,
+            gates=dict(gates),
+            embedder=calls,
+            judge=self._reranker.calls() if isinstance(self._reranker, ChatModel) else None,
+        )
 
     def renew(self, written_s: float, lease_s: float, was_full: bool) -> tuple[float, bool]:
         """Renew the lease (`Lease.renew`); return the current time, and the result of `DiskRoom.check`."""

@@ -8,7 +8,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from memory_agent.archiving import UserFiles
+from memory_agent.daemon.children import resident_bytes
 from memory_agent.daemon.compatibility import decode_settings
 from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.daemon.lease import Lease
@@ -18,7 +21,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.records.placement import Placement, Position
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs.protocol import HostEndpoints, HostRequest
+from memory_agent.verbs.protocol import HostEndpoints, HostFigures, HostRequest
 from relay import SHARED_USER
 from relay.log import configure_logging
 
@@ -64,9 +67,10 @@ class HostActor:
         request = HostRequest(user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=sent_at_s)
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
-    def keep_up(self, fill_vectors: bool) -> None:
-        """Like `MemoryHost.keep_up`, at the current time."""
-        self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
+    def keep_up(self, fill_vectors: bool) -> HostFigures:
+        """Like `MemoryHost.keep_up`, at the current time. Adds the memory of the process."""
+        figures = self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
+        return msgspec.structs.replace(figures, resident_bytes=resident_bytes(os.getpid()))
 
     def sleep(self, user_id: str) -> Position | None:
         """As `MemoryHost.sleep`."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memory_agent.archiving import Placements
 from memory_agent.daemon.lease import keep_lease
 from memory_agent.daemon.supervisor import Host, Supervisor
 from memory_agent.errors import MemoryAgentError
+from memory_agent.records.memories import ApiCounts
 from memory_agent.records.placement import HOME
+from memory_agent.verbs.protocol import HostFigures
 from relay.log import log
 
 _AVOIDED_S = 10.0
@@ -30,6 +33,25 @@ class Topology:
     placements: Placements
     cores: int
     lease_s: float = 3.0
+
+
+CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written", "cost_usd")
+"""The counted fields of `ApiCounts`."""
+
+
+@dataclass(frozen=True)
+class PoolFigures:
+    """The figures of the hosts in use, the number of spares, and what was counted since the daemon started.
+
+    `restarts`: how often a host's process was restarted. `lost`: hosts that ended and were replaced, on other nodes
+    mostly. `calls` to servers of models: by part (`embedder`, `judge`) and name in `CALLS`.
+    """
+
+    hosts: tuple[HostFigures, ...] = ()
+    spares: int = 0
+    restarts: int = 0
+    lost: int = 0
+    calls: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 class HostPool:
@@ -61,6 +83,9 @@ class HostPool:
         self._spares: list[Host] = []
         self._leases: dict[Host, asyncio.Task[None]] = {}
         self._avoided: dict[str, float] = {}
+        self._restarts = self._lost = 0
+        self._calls: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._embedders: dict[str, ApiCounts] = {}
 
     def __len__(self) -> int:
         return len(self._used)
@@ -135,11 +160,14 @@ class HostPool:
         if name is None and host not in self._spares:
             return
         log.warning("host.gone", host=host.name, node=host.node)
+        self._lost += 1
         if name is None:
             self._spares.remove(host)
         else:
             del self._used[name]
-        if host.node != HOME:
+        if host.node == HOME:
+            self._restarts += host.restarts
+        else:
             self._avoided[host.node] = time.monotonic() + _AVOIDED_S
             self._end(host)
             if name is not None:
@@ -148,10 +176,33 @@ class HostPool:
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
         """Run the upkeep of every host in use, one after another."""
         for host in list(self._used.values()):
+            former = host.figures
             try:
-                await host.keep_up(timeout_s, fill_vectors=fill_vectors)
+                host.figures = await host.keep_up(timeout_s, fill_vectors=fill_vectors)
+                self._count_calls(host, former)
             except MemoryAgentError as error:
                 log.warning("host.not_kept_up", host=host.name, code=error.code)
+
+    def figures(self) -> PoolFigures:
+        """Return the figures of all hosts, as of their last upkeep. Sends no messages."""
+        restarts = self._restarts + sum(host.restarts for host in (*self._used.values(), *self._spares))
+        hosts = tuple(host.figures for host in self._used.values())
+        return PoolFigures(hosts, len(self._spares), restarts, self._lost, self._calls)
+
+    def _count_calls(self, host: Host, former: HostFigures) -> None:
+        """Add a host's calls since its former figures. All hosts of a node report the calls of one embedder."""
+        self._add_calls("judge", former.judge, host.figures.judge)
+        if host.figures.embedder is not None:
+            self._add_calls("embedder", self._embedders.get(host.node), host.figures.embedder)
+            self._embedders[host.node] = host.figures.embedder
+
+    def _add_calls(self, part: str, former: ApiCounts | None, now: ApiCounts | None) -> None:
+        if now is None:
+            return
+        if former is None or now.calls + now.refused < former.calls + former.refused:  # the process was restarted
+            former = ApiCounts(provider=now.provider)
+        for name in CALLS:
+            self._calls[part, name] += getattr(now, name) - getattr(former, name)
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
@@ -174,6 +225,7 @@ class HostPool:
         if lease is not None and lease is not asyncio.current_task():
             lease.cancel()
         host.is_gone = True
+        self._restarts += host.restarts
         host.end()
 
     def _start(self, node: str, *, shared: bool = False) -> Host:

@@ -25,7 +25,7 @@ import msgspec
 
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.directory import Directory, chosen_node
-from memory_agent.daemon.host_pool import HostPool, Topology
+from memory_agent.daemon.host_pool import HostPool, PoolFigures, Topology
 from memory_agent.daemon.supervisor import Host, Supervisor
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, StoreError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
@@ -333,6 +333,10 @@ class Hosts:
     async def keep_up(self, *, fill_vectors: bool) -> None:
         """Run the upkeep of every host, one after another: expire runs and memories, learn, compute missing vectors."""
         await self._pool.keep_up(self._settings.ingest_timeout_s, fill_vectors=fill_vectors)
+
+    def figures(self) -> PoolFigures:
+        """Return the figures of the hosts, as of their last upkeep."""
+        return self._pool.figures()
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""

@@ -11,6 +11,7 @@ the memory is archived (`save`). If the node is lost, the unsaved events are del
 from __future__ import annotations
 
 import asyncio
+import time
 from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -47,11 +48,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pending:
-    """An unhandled journal entry. `late`: whether its owner became known only after later events were handled."""
+    """An unhandled journal entry. `late`: whether its owner became known only after later events were handled.
+
+    `received_ms` is as in `relay.JournalEntry`.
+    """
 
     seq: int
     data: bytes
     late: bool = False
+    received_ms: int = 0
 
 
 class Budget:
@@ -80,8 +85,8 @@ class Journal(Protocol):
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
         """Return the user's next journal entries after `after_seq`, or nothing at the end."""
 
-    async def content(self, seq: int) -> bytes | None:
-        """Return the bytes of a journal entry, or None if it was erased or has expired."""
+    async def content(self, seq: int) -> Pending | None:
+        """Return a journal entry, or None if it was erased or has expired."""
 
     def is_erased(self, seq: int) -> bool:
         """Whether this event was erased after it was read, and must not be ingested."""
@@ -89,8 +94,8 @@ class Journal(Protocol):
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         """Quarantine an event. Durable on return."""
 
-    def report(self, user_id: str, report: IngestReport) -> None:
-        """Count the outcome of a batch."""
+    def report(self, user_id: str, report: IngestReport, batch: Sequence[Pending], took_ms: float) -> None:
+        """Count the outcome of a batch, which the host ingested within `took_ms`."""
 
 
 class Lane:
@@ -292,8 +297,8 @@ class Lane:
 
     async def _loaded(self, event: Pending) -> Pending | None:
         async def load() -> Pending | None:
-            data = await self._journal.content(event.seq)
-            return None if data is None else replace(event, data=data)
+            found = await self._journal.content(event.seq)
+            return None if found is None else replace(found, late=event.late)
 
         return await self._persist(load)
 
@@ -354,6 +359,7 @@ class Lane:
         crashes = 0.0
         pauses = _pauses()
         while True:
+            sent_s = time.monotonic()
             try:
                 report = await self._hosts.ingest(self._user_id, message)
             except HostDiedError as error:
@@ -374,14 +380,14 @@ class Lane:
                 if self._hosts.is_away(self._user_id):
                     self._unsaved.extend(event.seq for event in batch)
                     self._least_unsaved = min(self._least_unsaved or batch[0].seq, *(event.seq for event in batch))
-                await self._settle(batch, report)
+                await self._settle(batch, report, (time.monotonic() - sent_s) * 1000)
                 return None
 
-    async def _settle(self, batch: list[Pending], report: IngestReport) -> None:
+    async def _settle(self, batch: list[Pending], report: IngestReport, took_ms: float) -> None:
         self._is_failing = False
         for rejected in report.rejected:
             await self._quarantine(batch[rejected.position], UnhandledEventError.code, rejected.reason)
-        self._journal.report(self._user_id, report)
+        self._journal.report(self._user_id, report, batch, took_ms)
 
     async def _quarantine(self, event: Pending, code: str, reason: str) -> None:
         await self._persist(lambda: self._journal.quarantine(self._user_id, event, code, reason))

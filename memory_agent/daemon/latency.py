@@ -1,10 +1,12 @@
-"""Latencies of requests: their number, and quantiles of the last thousand."""
+"""Latencies of requests: their number, a histogram, and quantiles of the last thousand."""
 
 from __future__ import annotations
 
 from collections import deque
 
 import numpy as np
+
+from relay import Histogram
 
 _WINDOW = 1_000
 
@@ -15,11 +17,14 @@ class LatencyWindow:
     def __init__(self) -> None:
         self._took_ms: deque[float] = deque(maxlen=_WINDOW)
         self._count = 0
+        self.histogram = Histogram()
+        """All requests, in seconds."""
 
     def add(self, took_ms: float) -> None:
         """Add one request."""
         self._took_ms.append(took_ms)
         self._count += 1
+        self.histogram.add(took_ms / 1000)
 
     def summary(self) -> dict[str, float]:
         """Return the `count` of all requests and, after the first one, `p50_ms` and `p99_ms` of the window."""

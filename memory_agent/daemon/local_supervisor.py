@@ -36,6 +36,7 @@ from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import (
     HostAddress,
     HostEndpoints,
+    HostFigures,
     HostRequest,
     IngestBatch,
     JoinGrant,
@@ -241,18 +242,18 @@ class ThreadHost(Host):
         with self._deliveries.of(request.user_id, [seq for seq, _ in decode(body, IngestBatch).events]):
             return await super().request(request, body, timeout_s)
 
-    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
         """As `Host.keep_up`. Does nothing while an earlier round, which exceeded its timeout, still runs."""
         if not self._is_kept_up.acquire(blocking=False):
-            return
+            return self.figures
 
-        def work() -> None:
+        def work() -> HostFigures:
             try:
-                self._memories.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
+                return self._memories.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
             finally:
                 self._is_kept_up.release()
 
-        await self._within(timeout_s, work)
+        return await self._within(timeout_s, work)
 
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
         """As `Host.sleep`."""

@@ -25,6 +25,7 @@ from memory_agent.archiving import ObjectStore, Placements
 from memory_agent.daemon.children import resident_bytes
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, ray_environment, require_address
 from memory_agent.daemon.components import opened_components
+from memory_agent.daemon.exposition import exposition
 from memory_agent.daemon.host_pool import Topology
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.nodes import Nodes
@@ -49,10 +50,14 @@ from relay import (
     TOKEN_FILE,
     RelayError,
     RelaySettingsError,
+    RelayStats,
     check_endpoint,
 )
 from relay.disk import write_private
 from relay.log import log
+
+_SCRAPE_S = 2.0
+"""How long the figures wait for the relay."""
 
 if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
@@ -170,7 +175,7 @@ class Daemon:
         hosts = Hosts(self._supervisor, self._settings.daemon, capacity, self._topology())
         stack.push_async_callback(hosts.close)
         self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, hosts.drain)
-        deployment = Deployment(self._status, self._nodes)
+        deployment = Deployment(self._status, self._measure, self._nodes)
         opening = opened_components(self._layout, self._settings, capacity, hosts, deployment, http)
         self._components = await stack.enter_async_context(opening)
         self._endpoints = self._all_endpoints(listens, http)
@@ -218,12 +223,25 @@ class Daemon:
             await self._components.keep_up(fill_vectors=has_model)
 
     async def _status(self) -> DaemonStatus:
-        journal: dict[str, Any] = {}
+        return self._described(await self._relay_stats(), await self._components.hosts.pids())
+
+    async def _measure(self) -> str:
+        """Return the figures as text. Sends one request, to the relay; hosts report theirs with their upkeep."""
+        stats = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SCRAPE_S):
+                stats = await self._relay_stats()
+        return exposition(self._described(stats, {}), stats, self._components)
+
+    async def _relay_stats(self) -> RelayStats | None:
         with contextlib.suppress(RelayError):
-            stats = await self._components.journal.stats()
-            journal = {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
+            return await self._components.journal.stats()
+        return None
+
+    def _described(self, stats: RelayStats | None, hosts: Mapping[str, int]) -> DaemonStatus:
+        """Return the status, with the figures of the relay and the process ids of the hosts, if they are known."""
+        journal = {} if stats is None else {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
         users = self._components.hosts
-        hosts = await users.pids()
         full = users.full_nodes()
         own = os.getpid()
         parts = [

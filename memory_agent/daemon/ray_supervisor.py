@@ -70,7 +70,7 @@ from memory_agent.errors import (
 from memory_agent.layout import Layout
 from memory_agent.records.placement import Placement, Position
 from memory_agent.settings import Settings
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, JoinGrant, PartStatus
+from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostFigures, JoinGrant, PartStatus
 from relay import Identity, RelaySettings
 from relay.access import CURVE, ipc_endpoint
 
@@ -454,9 +454,10 @@ class ActorHost(Host):
         """The actor, for callers within Ray (`ask_host`)."""
         return HostAddress(actor=self.name, namespace=NAMESPACE)
 
-    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
         """As `Host.keep_up`."""
-        await self._call("upkeep", "keep_up", timeout_s, fill_vectors)
+        figures: HostFigures = await self._call("upkeep", "keep_up", timeout_s, fill_vectors)
+        return figures
 
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
         """As `Host.sleep`."""

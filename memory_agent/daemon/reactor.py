@@ -24,7 +24,7 @@ from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.params import ReactParams
 from memory_agent.verbs.protocol import decode_reply, encode
 from memory_agent.verbs.table import BY_NAME
-from relay import JournalEntry, Publisher, RelayError, read_event
+from relay import Histogram, JournalEntry, Publisher, RelayError, read_event
 from relay.log import log
 
 _MOST_BYTES = 16 << 20
@@ -110,6 +110,11 @@ class Reactor:
         finally:
             self._paused[user_id] -= 1
             self._paused += Counter()  # removes zeros
+
+    @property
+    def histogram(self) -> Histogram:
+        """How long after an event's arrival its block was sent."""
+        return self._latency.histogram
 
     def status(self) -> dict[str, float]:
         """Return the numbers of published blocks and of dropped causes by reason, and the latency of blocks.

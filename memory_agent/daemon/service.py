@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ from memory_agent.verbs.protocol import (
     decode_reply,
     encode_fault,
     encode_result,
+    is_fault,
 )
 from memory_agent.verbs.table import BY_NAME, OF_ANY_STORE, Verb
 from relay import (
@@ -83,10 +85,24 @@ _CHANGES_SHARED = ("publish_confirm", "unpublish")
 
 @dataclass(frozen=True)
 class Deployment:
-    """The daemon as a whole: `describe` returns its status, and `nodes` are the other machines of its cluster."""
+    """The daemon as a whole: `describe` returns its status, `measure` its figures as text (`metrics`), and `nodes` are
+    the other machines of its cluster.
+    """
 
     describe: Callable[[], Awaitable[DaemonStatus]]
+    measure: Callable[[], Awaitable[str]]
     nodes: Nodes
+
+
+class _Judged(msgspec.Struct):
+    is_cached: bool = False
+
+
+class _Outcome(msgspec.Struct):
+    """The fields of `RecallResult` that are counted. The others are not decoded."""
+
+    degraded: tuple[str, ...] = ()
+    judgement: _Judged | None = None
 
 
 class Service:
@@ -111,9 +127,20 @@ class Service:
         self._eraser = eraser
         self._deployment = deployment
         self.recall_latency = LatencyWindow()
+        self.requests: Counter[tuple[str, bool]] = Counter()
+        """The answered requests, by verb and by whether the answer is a fault."""
+        self.degraded: Counter[str] = Counter()
+        """The recalls by the reasons in `RecallResult.degraded`."""
+        self.judged: Counter[bool] = Counter()
+        """The recalls whose memories a judge selected, by whether the selection was cached."""
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
         """Return the encoded reply to an admitted request; an error is a fault in it."""
+        reply = await self._handle(request, principal)
+        self.requests[request.method if request.method in BY_NAME else "unknown", is_fault(reply)] += 1
+        return reply
+
+    async def _handle(self, request: Request, principal: Principal) -> bytes:
         started_s = time.monotonic()
         try:
             reply = await self._answer(request, principal)
@@ -129,7 +156,7 @@ class Service:
                 self._on_shared()
         if request.method == "recall":
             took_ms = (time.monotonic() - started_s) * 1000
-            asyncio.get_running_loop().call_soon(self._note_recall, request.user_id, took_ms)  # after the reply
+            asyncio.get_running_loop().call_soon(self._note_recall, request.user_id, took_ms, reply)  # after the reply
         return reply
 
     async def _answer(self, request: Request, principal: Principal) -> bytes:
@@ -190,8 +217,13 @@ class Service:
             reply = encode_result(nothing)
         return reply if was_awake else _with_waking(reply)
 
-    def _note_recall(self, user_id: str, took_ms: float) -> None:
+    def _note_recall(self, user_id: str, took_ms: float, reply: bytes) -> None:
         self.recall_latency.add(took_ms)
+        if not is_fault(reply):
+            outcome = decode_reply(reply, _Outcome)
+            self.degraded.update(outcome.degraded)
+            if outcome.judgement is not None:
+                self.judged[outcome.judgement.is_cached] += 1
         log.info("recall.answered", user_id=user_id, took_ms=round(took_ms, 2))
 
     async def answer_erase(self, request: Request, params: EraseParams) -> ErasureReceipt:
@@ -201,6 +233,10 @@ class Service:
     async def answer_status(self, _request: Request, _params: NoParams) -> DaemonStatus:
         """Return the state of the daemon."""
         return await self._deployment.describe()
+
+    async def answer_metrics(self, _request: Request, _params: NoParams) -> str:
+        """Return the daemon's figures."""
+        return await self._deployment.measure()
 
     async def answer_address(self, request: Request, _params: NoParams) -> HostAddress:
         """Wake the user and return its actor."""

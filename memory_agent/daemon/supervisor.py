@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,15 @@ from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import shared_socket
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
 from memory_agent.records.placement import HOME, Placement, Position
-from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, JoinGrant, PartStatus, encode
+from memory_agent.verbs.protocol import (
+    HostAddress,
+    HostEndpoints,
+    HostFigures,
+    HostRequest,
+    JoinGrant,
+    PartStatus,
+    encode,
+)
 from relay import Identity
 from relay.access import ipc_endpoint
 from relay.log import log
@@ -122,6 +131,9 @@ class Host(ABC):
         self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in own]
         self.is_gone = False
         """Whether the host ended and will not be restarted."""
+        self.figures = HostFigures()
+        """The host's figures at its last upkeep."""
+        self._connected: Counter[str] = Counter()
         self._answers = HostConnection(name, partial(self._endpoint, "answer"), identity)
         self._batches = HostConnection(name, partial(self._endpoint, "ingest"), identity)
 
@@ -141,8 +153,11 @@ class Host(ABC):
         return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
 
     @abstractmethod
-    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
-        """Run the upkeep of awake users. Raises `HostDiedError` and `DeadlineExceededError`."""
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
+        """Run the upkeep of awake users; return the host's figures.
+
+        Raises `HostDiedError` and `DeadlineExceededError`.
+        """
 
     @abstractmethod
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
@@ -195,8 +210,15 @@ class Host(ABC):
     async def endpoints(self) -> HostEndpoints:
         """Return the endpoints of the sockets, once the host listens. Raises `HostDiedError`."""
 
+    @property
+    def restarts(self) -> int:
+        """How often the process was restarted and then used: a connection ends with its process."""
+        return max(0, *(self._connected[socket] - 1 for socket in ("answer", "ingest")))
+
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
-        return str(getattr(await self.endpoints(), socket))
+        endpoint = str(getattr(await self.endpoints(), socket))
+        self._connected[socket] += 1
+        return endpoint
 
 
 class HostConnection:

@@ -42,13 +42,14 @@ class Reception:
         """Run at most `limit` requests at a time, and at most a quarter of them (at least 8) for one user."""
         self._service = service
         self._credentials = credentials
-        self._quota = RequestQuota(limit)
+        self.requests = RequestQuota(limit)
+        """The running requests."""
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
         """Return the encoded reply, which contains any error as a fault. Never raises."""
         try:
             principal = self.principal(credential)
-            with self._quota.slot(principal):
+            with self.requests.slot(principal):
                 return await self._service.handle(permitted(request, principal), principal)
         except MemoryAgentError as error:
             return encode_fault(error)

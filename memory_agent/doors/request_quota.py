@@ -27,6 +27,9 @@ class RequestQuota:
         self._of_users: Counter[str] = Counter()
         self._for_all = 0
 
+    def __len__(self) -> int:
+        return self._for_all + self._of_users.total()
+
     @contextmanager
     def slot(self, principal: Principal) -> Iterator[None]:
         """Reserve a request slot for this principal. Raises `UnavailableError` if none is free for it."""

@@ -21,7 +21,7 @@ from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.learning.engine import EngineLearner, own_engine
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
 from memory_agent.records.embedded import Embedding
-from memory_agent.records.trajectories import RecalledRun
+from memory_agent.records.trajectories import GateState, RecalledRun
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.codec import StoreState
@@ -146,6 +146,12 @@ class UserLearner:
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
                 self._save(self._relearn() if learner.changes else learner)
+
+    @property
+    def gate(self) -> GateState:
+        """The state of the gate; `shadow` before anything was learned."""
+        with self._lock:
+            return "shadow" if self._learner is None else self._learner.gate.state
 
     def figures(self, ndim: int) -> Figures:
         """Return the learner's statistics."""

@@ -7,8 +7,8 @@
 """
 
 from memory_agent.memory.memory import Memory
-from memory_agent.memory.namespaces import Care, Sona
+from memory_agent.memory.namespaces import Care, Sizes, Sona
 from memory_agent.memory.runs import Runs, feedback_payload
 from memory_agent.memory.sharing import Shared
 
-__all__ = ["Care", "Memory", "Runs", "Shared", "Sona", "feedback_payload"]
+__all__ = ["Care", "Memory", "Runs", "Shared", "Sizes", "Sona", "feedback_payload"]

@@ -6,6 +6,7 @@ Every method raises `StoreError` if the store has failed or is closed.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +24,7 @@ from memory_agent.learning import (
 from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
 from memory_agent.records.memories import Compacted
-from memory_agent.records.trajectories import GateEvidence, SonaStatus
+from memory_agent.records.trajectories import GateEvidence, GateState, SonaStatus
 from memory_agent.storage.archive import Archive, InUse
 
 
@@ -72,6 +73,16 @@ class Sona:
                 history=history,
                 most_credited=credited,
             )
+
+    @property
+    def gate(self) -> GateState:
+        """The state of the gate, as in `status`, without its cost.
+
+        >>> memory.sona.gate
+        'shadow'
+        """
+        with self._in_use():
+            return self._learner.gate
 
     def reset(self) -> int:
         """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
@@ -132,6 +143,14 @@ class Sona:
             return self._consolidation.consolidate(check_now(now))
 
 
+class Sizes(NamedTuple):
+    """The number of memories, of those that wait to be embedded, and the bytes of all files on disk."""
+
+    memories: int
+    waiting: int
+    disk_bytes: int
+
+
 class Care:
     """Maintenance of one user's files while they are in use."""
 
@@ -164,6 +183,17 @@ class Care:
                 return waiting
             self._archive.rebuild()
             return self._archive.store.counts().memories
+
+    def sizes(self) -> Sizes:
+        """Return the sizes, as in `stats`, at once: this does not wait for a rebuild.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> memory.care.sizes().memories
+        1
+        """
+        with self._in_use():
+            counts = self._archive.store.counts()
+            return Sizes(counts.memories, counts.waiting, self._archive.store.disk_bytes)
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait.

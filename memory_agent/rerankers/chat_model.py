@@ -13,6 +13,7 @@ import msgspec
 
 from memory_agent.errors import InvalidSelectionError, ProviderUnavailableError
 from memory_agent.model_apis import ModelEndpoint, open_api
+from memory_agent.records.memories import ApiCounts
 from memory_agent.rerankers.prompt import Prompt, prompt_of, read_reply, schema_of
 from memory_agent.rerankers.protocol import Selection, Snippet
 from memory_agent.settings import JudgeSettings
@@ -126,6 +127,10 @@ class ChatModel:
         except InvalidSelectionError as error:
             raise InvalidSelectionError(error.reason, read, written) from error
         return Selection(selected, notes, read, written)
+
+    def calls(self) -> ApiCounts | None:
+        """Return the calls to the server, or None before the first one."""
+        return None if self._api is None else self._api.counts()
 
     def close(self) -> None:
         """Cancel the calls in progress. Idempotent."""

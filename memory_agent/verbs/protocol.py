@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from memory_agent import errors
 from memory_agent.records.arguments import located
+from memory_agent.records.memories import ApiCounts
 from memory_agent.records.placement import Placement
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
@@ -173,6 +174,23 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resident_bytes: int = 0
 
 
+class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a host reports after each upkeep, in total over the memories that are open in it. Names no user.
+
+    `waiting` counts memories without vectors (`MemoryStats.waiting`), `gates` the users by the state of their gate.
+    `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` are the calls of their
+    processes to a model's server.
+    """
+
+    memories: int = 0
+    waiting: int = 0
+    store_bytes: int = 0
+    gates: dict[str, int] = {}
+    resident_bytes: int = 0
+    embedder: ApiCounts | None = None
+    judge: ApiCounts | None = None
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Another machine of the daemon's cluster. `address` is its IP address, `users` the number of awake users on it.
 
@@ -247,6 +265,8 @@ NOT_DONE = b""
 OUTCOME_UNKNOWN = b"\0"
 """The reply of a host whose lease ended during a request."""
 
+_FAULT = b"\x81\xa5fault"
+"""How each reply with a fault begins: a map of one field."""
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _host_request_decoder = msgspec.msgpack.Decoder(HostRequest)
@@ -313,6 +333,11 @@ def encode_fault(error: errors.MemoryAgentError) -> bytes:
     """Encode a reply that raises `error` in the client."""
     fault = Fault(code=error.code, args=error.args, message=str(error), retryable=error.retryable)
     return _encoder.encode(Reply(fault=fault))
+
+
+def is_fault(reply: bytes) -> bool:
+    """Whether a reply that this module encoded contains a fault. Does not decode it."""
+    return reply.startswith(_FAULT)
 
 
 def decode_reply(data: bytes, type_: type[T]) -> T:

@@ -16,7 +16,8 @@ class Scope(StrEnum):
 
     `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, and
     rate items. `shared-admin`: withdraw the items of any user. `join`: join the daemon's cluster as a machine that
-    hosts users, with access to their data. `admin`: everything else.
+    hosts users, with access to their data. `metrics`: read the daemon's figures, which name no user. `admin`:
+    everything else.
     """
 
     PUBLISH = "publish"
@@ -25,6 +26,7 @@ class Scope(StrEnum):
     SHARE = "share"
     SHARED_ADMIN = "shared-admin"
     JOIN = "join"
+    METRICS = "metrics"
 
 
 ALL_SCOPES = frozenset(Scope)

@@ -46,11 +46,12 @@ Producer = tuple[str, str]
 
 
 class Submission(NamedTuple):
-    """A `Publish`, the peer to answer, and the sender's principal."""
+    """A `Publish`, the peer to answer, the sender's principal, and when it was received (monotonic seconds)."""
 
     peer: bytes
     publish: Publish
     principal: Principal
+    received_s: float = 0.0
 
     @property
     def producer(self) -> Producer:
@@ -59,10 +60,11 @@ class Submission(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An ack or a refusal, and the peer to send it to."""
+    """An ack or a refusal, the peer to send it to, and when the publish was received."""
 
     peer: bytes
     message: Ack | Refusal
+    received_s: float = 0.0
 
 
 class _Position(NamedTuple):
@@ -174,7 +176,7 @@ def _acks(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Itera
     """Return one ack for each contiguous run of a producer's events."""
     numbers = iter(appended)
     acks: dict[tuple[bytes, str, int], list[Reply]] = {}
-    for (peer, publish, _), admitted in accepted:
+    for (peer, publish, _, received_s), admitted in accepted:
         receipts = [
             Receipt(*next(numbers))
             if isinstance(result, Event)
@@ -186,7 +188,8 @@ def _acks(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Itera
         if isinstance(last, Ack) and last.first_seq + len(last.receipts) == publish.first_seq:
             last.receipts.extend(receipts)
         else:
-            runs.append(Reply(peer, Ack(epoch=publish.epoch, first_seq=publish.first_seq, receipts=receipts)))
+            ack = Ack(epoch=publish.epoch, first_seq=publish.first_seq, receipts=receipts)
+            runs.append(Reply(peer, ack, received_s))
     return [reply for runs in acks.values() for reply in runs]
 
 
@@ -196,4 +199,4 @@ def _expected(submission: Submission, positions: dict[Producer, _Position]) -> i
 
 
 def _refusal(submission: Submission, error: RelayError, expected_seq: int) -> Reply:
-    return Reply(submission.peer, refusal(submission.publish, error, expected_seq))
+    return Reply(submission.peer, refusal(submission.publish, error, expected_seq), submission.received_s)

@@ -83,6 +83,7 @@ IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAG
 NEW = {
     "list",
     "map",
+    "metrics",
     "owner",
     "runs.similar",
     "shared.preview",

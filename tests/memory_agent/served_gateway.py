@@ -17,7 +17,9 @@ from served_host import absent_embedder
 
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.components import Components, opened_components
+from memory_agent.daemon.exposition import exposition
 from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
+from memory_agent.daemon.host_pool import PoolFigures
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.service import Deployment
@@ -62,6 +64,9 @@ class HostsHere(AtHome):
 
     def awake(self) -> tuple[str, ...]:
         return tuple(self._host._memories)
+
+    def figures(self) -> PoolFigures:
+        return PoolFigures()
 
     async def sleep_idle(self) -> None:
         pass
@@ -186,13 +191,19 @@ async def _serve(
             triggers=components.reactor.status(),
         )
 
+    async def measure() -> str:
+        dispatched = {**components.dispatcher.counts, "lag": components.dispatcher.lag()}
+        status = msgspec.structs.replace(await describe(), dispatched=dispatched)
+        return exposition(status, await components.journal.stats(), components)
+
     hosts = cast(Hosts, HostsHere(host))
 
     async def drain(_node: str) -> None:
         pass
 
     nodes = Nodes(cast(Supervisor, None), settings.cluster, lambda: None, drain)
-    async with opened_components(layout, settings, capacity, hosts, Deployment(describe, nodes), http) as components:
+    deployment = Deployment(describe, measure, nodes)
+    async with opened_components(layout, settings, capacity, hosts, deployment, http) as components:
         works = [*components.work(), *([_keep_up(components)] if settings.retention.rules else [])]
         tasks = [asyncio.create_task(work) for work in works]
         listening.append(Served(layout.data_dir, layout.gateway, components.endpoints[1], relay, host, http.url))

@@ -297,6 +297,7 @@ OPERATIONS = (
     of_daemon("leave", lambda *_: {"name": "w"}),
     of_daemon("owner", lambda user, _: {"session_id": f"s-{user.name}"}),
     of_daemon("status", lambda *_: NOTHING),
+    of_daemon("metrics", lambda *_: NOTHING),
     of_daemon("wait", lambda *_: {"through": {"alice": 1, "bob": 1}}),
     of_daemon("no_such_verb", lambda *_: NOTHING),
     of_relay(

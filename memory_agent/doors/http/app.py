@@ -72,6 +72,8 @@ PAGES = {
 ALL_USERS = "*"
 """The user id with which a key for all users follows every user's events."""
 MCP = "/mcp"
+METRICS = "/metrics"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "/v1/events"
 """The path of events: POST publishes, GET follows."""
 _MOST_PUBLISHING = 64
@@ -121,7 +123,8 @@ class Routes:
         self._sessions = sessions
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
-        self._streams = RequestQuota(settings.streams)
+        self.streams = RequestQuota(settings.streams)
+        """The streams that clients follow."""
         self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
@@ -132,6 +135,7 @@ class Routes:
             _stream_route("events", self.follow_events),
             Route(EVENTS, self.publish, methods=["POST"]),
             Route(MCP, self.answer_mcp, methods=["POST"]),
+            Route(METRICS, self.measure, methods=["GET"]),
             Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _documentation, methods=["GET"]) for path in PAGES),
@@ -160,6 +164,12 @@ class Routes:
         if len(content) > _PIECE_BYTES:
             return _Held(content, self._answers, principal)
         return Response(content, media_type=_JSON)
+
+    async def measure(self, request: Request) -> Response:
+        """Return the daemon's figures, for Prometheus."""
+        asked = protocol.Request(method="metrics")
+        text = protocol.decode_reply(await self._reception.answer(self._credential(request), asked), str)
+        return Response(text, media_type=METRICS_TYPE)
 
     async def publish(self, request: Request) -> Response:
         """Publish a request's events; respond once they are durable."""
@@ -241,7 +251,7 @@ class Routes:
     ) -> Response:
         """Respond with a stream, or with a problem and its status if the request fails within a second."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._streams.slot(principal))
+            stack.enter_context(self.streams.slot(principal))
             work = Work(self._result(credential, verb, asked), self._settings.heartbeat_s)
             await work.raise_early()
             embeds = verb.name == "rebuild" and protocol.decode(asked.params, RebuildParams).vectors
@@ -288,7 +298,7 @@ class Routes:
         if wanted is not None and user_id == SYSTEM_USER:
             owner = partial(self._owner, credential, wanted)
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._streams.slot(principal))
+            stack.enter_context(self.streams.slot(principal))
             stream = Stream(self._relay, self._watch, credential.token, name, take, self._settings.heartbeat_s)
             stack.push_async_callback(stream.close)
             await stream.begin(user_id, after, owner)

@@ -76,6 +76,7 @@ def describe_door() -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": {f"/v1/{verb.name}": {"post": _operation(verb, body, result)} for verb, body, result in of_verbs}
         | {f"/v1/{name}": {"get": _stream(name)} for name in _STREAMED if name != "events"}
+        | {"/metrics": {"get": _metrics()}}
         | {"/v1/events": {"get": _stream("events"), "post": _publish(events, published)}},
         "components": {
             "schemas": _plain(components),
@@ -119,6 +120,16 @@ def _publish(events: dict[str, Any], published: dict[str, Any]) -> dict[str, Any
         "tags": ["events"],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _plain(events)}}},
         "responses": _responses("The outcome for each event.", {"application/json": {"schema": _plain(published)}}),
+    }
+
+
+def _metrics() -> dict[str, Any]:
+    return {
+        "operationId": "scrape",
+        "summary": "Return the daemon's figures, for Prometheus.",
+        "description": "As the verb metrics. Requires a key for all users with scope metrics.",
+        "tags": ["daemon"],
+        "responses": _responses("The figures.", {"text/plain": {"schema": {"type": "string"}}}),
     }
 
 

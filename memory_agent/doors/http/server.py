@@ -23,6 +23,7 @@ from memory_agent.doors.http.guard import MOST_PORT, Place
 from memory_agent.doors.http.page.sessions import Sessions
 from memory_agent.doors.http.streams import JournalWatch
 from memory_agent.doors.reception import Reception
+from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.errors import SettingsError
 from memory_agent.layout import Layout
 from memory_agent.settings import HttpSettings
@@ -50,6 +51,7 @@ class HttpDoor:
         self._place = place
         self._tls = _tls(settings) if place.is_tls else None
         self._socket = _listen(place, layout.http_port)
+        self._streams: RequestQuota | None = None
         port: int = self._socket.getsockname()[1]
         self.url = place.url(port)
         self._sessions = Sessions(layout.page_sessions, port, place.is_tls)
@@ -61,9 +63,10 @@ class HttpDoor:
         have any size.
         """
         watch = JournalWatch(relay)
-        routes = Routes(reception, relay, limits, watch, self._sessions, self._settings, bodies_bytes).routes()
+        routes = Routes(reception, relay, limits, watch, self._sessions, self._settings, bodies_bytes)
+        self._streams = routes.streams
         loop = asyncio.get_running_loop()
-        config, state = _config(make_app(routes, self._place, self._settings.hosts)), ServerState()
+        config, state = _config(make_app(routes.routes(), self._place, self._settings.hosts)), ServerState()
         timeout_s = self._settings.timeout_s
         server = await loop.create_server(
             lambda: _Connection(config, state, loop, timeout_s),
@@ -82,6 +85,11 @@ class HttpDoor:
             await asyncio.gather(*running, return_exceptions=True)
             for connection in list(state.connections):
                 connection.transport.abort()
+
+    @property
+    def streams(self) -> int:
+        """The number of streams that clients follow."""
+        return 0 if self._streams is None else len(self._streams)
 
     def close(self) -> None:
         """Stop listening if `run` was never called."""

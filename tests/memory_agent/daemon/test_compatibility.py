@@ -33,6 +33,7 @@ from memory_agent.verbs.protocol import (
     HOST_PROTOCOL,
     Fault,
     HostEndpoints,
+    HostFigures,
     HostRequest,
     IngestBatch,
     JoinGrant,
@@ -42,7 +43,7 @@ from memory_agent.verbs.table import VERBS
 from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
-DIGESTS = {1: "d58704512f107d24"}
+DIGESTS = {1: "b43737e740aa2820"}
 """The digest of all structures, by `HOST_PROTOCOL`. Only the digest of a number that was never released may change."""
 STORED = (
     codec.StoreState,
@@ -64,6 +65,7 @@ def structures() -> dict[str, Any]:
         IngestBatch,
         Fault,
         HostEndpoints,
+        HostFigures,
         JoinParams,
         JoinGrant,
         LeaveParams,

@@ -33,6 +33,7 @@ class Host:
 
     can_be_killed = True
     node = ""
+    restarts = 0
 
     def __init__(self, name: str, world: Processes) -> None:
         self.name = name

@@ -87,8 +87,8 @@ class World(AtHome):
         self.backlog_reads += 1
         return [Pending(seq, EVENT) for seq in self.journal if seq > after_seq][:7]
 
-    async def content(self, seq: int) -> bytes | None:
-        return None if seq in self.gone else EVENT
+    async def content(self, seq: int) -> Pending | None:
+        return None if seq in self.gone else Pending(seq, EVENT)
 
     def is_erased(self, seq: int) -> bool:
         return seq in self.erased
@@ -97,7 +97,7 @@ class World(AtHome):
         await asyncio.sleep(0)
         self.set_aside[event.seq] = code
 
-    def report(self, user_id: str, report: IngestReport) -> None:
+    def report(self, user_id: str, report: IngestReport, batch: Sequence[Pending], took_ms: float) -> None:
         pass
 
 
@@ -337,7 +337,7 @@ def test_nothing_is_quarantined_while_the_key_folder_is_missing() -> None:
     class Returning(World):
         """A journal that is readable again once the key folder returns."""
 
-        async def content(self, seq: int) -> bytes | None:
+        async def content(self, seq: int) -> Pending | None:
             self.locked = False
             return await super().content(seq)
 

@@ -40,7 +40,7 @@ def described(served: Served) -> dict[str, Any]:
 
 def test_every_verb_is_described(described: dict[str, Any]) -> None:
     paths = {path.removeprefix("/v1/") for path in described["paths"]}
-    assert paths == {verb.name for verb in PUBLIC} | {"blocks", "events"}
+    assert paths == {verb.name for verb in PUBLIC} | {"blocks", "events", "/metrics"}
     for verb in PUBLIC:
         operation = described["paths"][f"/v1/{verb.name}"]["post"]
         assert operation["summary"] == verb.summary
@@ -81,4 +81,4 @@ def test_no_generated_request_ends_in_a_server_error_or_breaks_the_description(s
         environment = os.environ | {"PYTHONPATH": str(HERE), "HYPOTHESIS_STORAGE_DIRECTORY": folder}
         found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]
-    assert f"Tested: {len(PUBLIC) + 1}" in found.stdout, found.stdout[-3000:]
+    assert f"Tested: {len(PUBLIC) + 2}" in found.stdout, found.stdout[-3000:]
