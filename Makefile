@@ -13,8 +13,13 @@ $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint op
 && PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --loglevel error --no-audit --no-fund --fetch-retries 1 --ignore-scripts --prefix $(@D) $(PACKAGES)
 endef
 
+define GET_PROMTOOL
+cd $(@D) && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } \
+&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar --extract --file - --strip-components 3 ./usr/bin/promtool && rm prometheus_*.deb
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents demo run test fuzz check format lint type contract bench crash clean
+.PHONY: help setup peers agents promtool demo run test fuzz check format lint type contract bench crash clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +52,14 @@ peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its
 
 agents: .venv/agents/ready ## install the coding agents of the end-to-end tests and of the demo, from npm: 870 MB
 
-test: setup peers ## run all tests, in one process more than there are cores (at most four)
+.venv/promtool/ready: .venv/ready Makefile
+	@mkdir -p $(@D)
+	@if (set -e; $(GET_PROMTOOL)) > $(@D)/refused 2>&1; then mv $(@D)/refused $(@D)/ready; \
+	else echo "without promtool, so its tests skip:" >&2; tail -n 3 $(@D)/refused >&2; fi
+
+promtool: .venv/promtool/ready ## install what checks the alerts, from Debian's package of Prometheus: 48 MB
+
+test: setup peers promtool ## run all tests, in one process more than there are cores (at most four)
 	$(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
 fuzz: setup ## fuzz each target for SECONDS (15), with findings added to tests/fuzz/corpus; then try what users share for minutes

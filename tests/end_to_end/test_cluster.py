@@ -20,6 +20,7 @@ from memory_agent.errors import MemoryAgentError
 from relay import Scope, revoke_key
 from tests.end_to_end.cluster import HEAD, PROGRAM, NodeProcess, cluster_daemon, curve_key, nodes, place, until
 from tests.end_to_end.conftest import DaemonProcess, environment, short_folder
+from tests.scraped import value
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +89,11 @@ def test_a_machine_that_joined_hosts_users_in_its_own_folder(daemon: DaemonProce
         [PROGRAM, "status", "--data-dir", str(daemon.data_dir)], env=environment(), capture_output=True, text=True
     )
     assert WORKER in shown.stdout
+    with MemoryClient(data_dir=daemon.data_dir) as client:
+        page = client.metrics()
+        assert value(page, "nodes", state="up") == 1
+        assert value(page, "node_users", node="w1") >= 1
+        until(lambda: value(client.metrics(), "memories") >= 1, daemon.log)  # its host reports with its upkeep
 
 
 def test_a_user_on_another_machine_shares_items(daemon: DaemonProcess, node: NodeProcess) -> None:

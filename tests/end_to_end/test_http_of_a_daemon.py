@@ -11,6 +11,7 @@ from http_caller import HttpCaller, Listener
 from memory_agent import MemoryClient
 from memory_agent.layout import Layout
 from relay import Publisher, relay_endpoints
+from tests.scraped import value
 
 from .conftest import DaemonProcess
 from .test_hosts_killed import killed
@@ -77,7 +78,9 @@ def test_a_host_killed_during_requests_gives_a_retryable_problem(rough_daemon: D
         for _ in range(2):
             before = outcomes[200, ""]
             wait_until(lambda before=before: outcomes[200, ""] >= before + 20)
+            restarts = value(client.metrics(), "host_restarts_total")
             killed(client, "http-killed")
+            wait_until(lambda restarts=restarts: value(client.metrics(), "host_restarts_total") > restarts)
     before = outcomes[200, ""]
     wait_until(lambda: outcomes[200, ""] >= before + 20)
     stop.set()
