@@ -1,24 +1,215 @@
-import { html, render } from "./vendor/preact.js";
+/* The shell: navigation, routes, keys, theme, the user shown, sign-in, and whether the daemon answers. */
 
-const KEY = "page_key";
+import { html, render, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
+import * as api from "./api.js";
+import { Command, Dialog, Field, Loading, Problem, Toasts, useKeys, useStore } from "./parts.js";
 
-// Sign in with the ticket of `memory-agent open`, which is removed from the address, or continue a session.
-async function signIn() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  if (!given.has("token")) return fetch("/page/session", { headers: { "X-Page-Key": localStorage.getItem(KEY) ?? "" } });
-  history.replaceState(null, "", location.pathname);
-  const headers = { "Content-Type": "application/json" };
-  return fetch("/page/session", { method: "POST", headers, body: JSON.stringify({ token: given.get("token") }) });
+/** The views by group, in the order of the navigation. Each is a module whose default export is { title, key, view }. */
+const GROUPS = [
+  ["Memories", ["timeline", "search", "map"]],
+  ["Work", ["runs", "sessions", "live"]],
+  ["Learning", ["learned", "shared"]],
+  ["Care", ["quarantine", "erase", "health"]],
+];
+const THEME = "memory-agent.theme";
+const PREFIX_MS = 1500;
+
+/* Routes: `#/timeline?kind=finding&id=...` is { view: "timeline", params: { kind: "finding", id: "..." } }. */
+
+function routeOf(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  return { view: path || GROUPS[0][1][0], params: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-async function show() {
-  const answer = await signIn();
-  const found = await answer.json();
-  if (!answer.ok) return render(html`<p>${found.detail}</p>`, document.body);
-  localStorage.setItem(KEY, found.page_key);
-  const headers = { "Content-Type": "application/json", "X-Page-Key": found.page_key };
-  const stats = await (await fetch("/v1/stats", { method: "POST", headers, body: "{}" })).json();
-  return render(html`<p>Signed in: ${stats.user_id} has ${stats.memories} memories.</p>`, document.body);
+function hrefOf(view, params = {}) {
+  const set = Object.entries(params).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return `#/${view}${set.length ? `?${new URLSearchParams(set)}` : ""}`;
 }
 
-show();
+/** Go to a view. `replace` does not add to the browser's history. */
+function navigate(view, params = {}, { replace = false } = {}) {
+  if (!replace) location.hash = hrefOf(view, params);
+  else {
+    history.replaceState(null, "", hrefOf(view, params));
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  }
+}
+navigate.href = hrefOf;
+
+function useRoute() {
+  const [route, setRoute] = useState(routeOf(location.hash));
+  useEffect(() => {
+    const read = () => setRoute(routeOf(location.hash));
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+  return route;
+}
+
+/* Theme */
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+const themeNow = () => localStorage.getItem(THEME) ?? (system.matches ? "dark" : "light");
+const showTheme = () => { document.documentElement.dataset.theme = themeNow(); };
+showTheme();
+
+function useTheme() {
+  const [theme, setTheme] = useState(themeNow());
+  useEffect(() => {
+    const follow = () => { showTheme(); setTheme(themeNow()); };
+    system.addEventListener("change", follow);
+    addEventListener("storage", follow);
+    return () => { system.removeEventListener("change", follow); removeEventListener("storage", follow); };
+  }, []);
+  const turn = useCallback(() => {
+    const next = themeNow() === "dark" ? "light" : "dark";
+    localStorage.setItem(THEME, next);
+    showTheme();
+    setTheme(next);
+  }, []);
+  return [theme, turn];
+}
+
+/* Parts of the shell */
+
+function Navigation({ views, route, isOpen, onGo, children }) {
+  return html`<div class=${`side ${isOpen ? "open" : ""}`}>
+    <div class="brand">Memory</div>
+    <nav aria-label="Views" class="stack">${GROUPS.map(([group, names]) => html`<div key=${group}>
+      <h2 id=${`nav-${group}`}>${group}</h2>
+      <ul aria-labelledby=${`nav-${group}`}>${names.filter((name) => views[name]).map((name) => html`<li key=${name}>
+        <a href=${hrefOf(name)} aria-current=${route.view === name ? "page" : undefined} onClick=${onGo}>${views[name].title}<kbd aria-hidden="true">g ${views[name].key}</kbd></a>
+      </li>`)}</ul>
+    </div>`)}</nav>
+    <div class="foot">${children}</div>
+  </div>`;
+}
+
+function UserSwitch() {
+  const { user, bound } = useStore(api.sessionState);
+  const [text, setText] = useState(user);
+  useEffect(() => setText(user), [user]);
+  if (bound !== null) return html`<div class="cut" title="The key is for this user only">${bound}</div>`;
+  const change = (event) => { event.preventDefault(); if (text.trim()) api.switchUser(text.trim()); };
+  return html`<form onSubmit=${change}><${Field} label="User"><input value=${text} spellcheck="false" autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></${Field}></form>`;
+}
+
+function Connection() {
+  const { state } = useStore(api.connection);
+  return html`<span class="row muted" role="status"><span class=${`dot ${state}`}></span>${state === "away" ? "Reconnecting" : "Connected"}</span>`;
+}
+
+/** Says that the daemon is away, counts down, and offers to try now. */
+function Away() {
+  const { state, again } = useStore(api.connection);
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (state !== "away") return undefined;
+    setNow(Date.now());
+    const timer = setInterval(() => setNow(Date.now()), 500);
+    return () => clearInterval(timer);
+  }, [state, again]);
+  if (state !== "away") return null;
+  const seconds = Math.max(0, Math.ceil((again - now) / 1000));
+  return html`<div class="banner" role="alert">
+    <span class="grow">The daemon does not answer. What you typed is kept. ${seconds ? `Next attempt in ${seconds} s.` : "Trying …"}</span>
+    <button onClick=${api.probeNow}>Try now</button>
+  </div>`;
+}
+
+/** The sign-in form, above the views: what was typed there is kept. */
+function SignIn({ problem: reason }) {
+  const [token, setToken] = useState("");
+  const [problem, setProblem] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    setProblem(null);
+    await api.signIn(token).catch(setProblem);
+  };
+  return html`<${Dialog} title="Sign in">
+    <p class="muted">${reason || "This browser has no valid session. What you typed on the page is kept."}</p>
+    <p>Open the page from a terminal, which signs you in:</p>
+    <${Command} text="memory-agent open" />
+    <form onSubmit=${submit}>
+      <${Field} label="Or paste a key" hint="A key of memory-agent keys create, with the scope recall.">
+        <input type="password" autocomplete="off" value=${token} onInput=${(event) => setToken(event.target.value)} />
+      </${Field}>
+      <${Problem} problem=${problem} />
+      <div class="actions"><button class="primary" disabled=${!token.trim()}>Sign in</button></div>
+    </form>
+  </${Dialog}>`;
+}
+
+function Help({ views, onClose }) {
+  const rows = [["/", "Search"], ["j k", "Next, previous row"], ["Enter", "Open the row"], ["Esc", "Close"], ["t", "Dark or light"], ["?", "This help"]];
+  const jumps = Object.values(views).map(({ key, title }) => [`g ${key}`, title]);
+  const table = (all) => html`<dl class="facts">${all.map(([key, what]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>`;
+  return html`<${Dialog} title="Keys" onClose=${onClose}>
+    <div class="columns">${table(rows)}${table(jumps)}</div>
+    <p class="muted">The API behind this page: <a href="/docs">/docs</a></p>
+    <div class="actions"><button onClick=${onClose}>Close</button></div>
+  </${Dialog}>`;
+}
+
+function App({ views }) {
+  const route = useRoute();
+  const session = useStore(api.sessionState);
+  const [theme, turnTheme] = useTheme();
+  const [open, setOpen] = useState("");
+  const prefix = useRef(0);
+  const was = useRef(session.state);
+  if (session.state === "signed-in") was.current = "signed-in";
+
+  const byKey = Object.fromEntries(Object.entries(views).map(([name, { key }]) => [key, name]));
+  const keys = { "/": () => (route.view === "search" ? document.querySelector("#query")?.focus() : navigate("search")), "?": () => setOpen("help"), t: turnTheme, g: () => { prefix.current = Date.now(); } };
+  // `g` and a view's key, ahead of the keys of the view.
+  const go = (event) => {
+    if (Date.now() - prefix.current > PREFIX_MS || !byKey[event.key]) return;
+    prefix.current = 0;
+    event.preventDefault();
+    navigate(byKey[event.key]);
+  };
+  useEffect(() => {
+    addEventListener("keydown", go, true);
+    return () => removeEventListener("keydown", go, true);
+  }, []);
+  useKeys(keys);
+  useEffect(() => { document.title = `${views[route.view]?.title ?? "Not found"} – Memory`; setOpen((now) => (now === "menu" ? "" : now)); }, [route.view]);
+
+  if (session.state === "starting") return html`<div class="empty"><${Away} /><${Loading} what="Connecting" /></div>`;
+  const View = views[route.view]?.view;
+  const isKnown = session.state === "signed-in" || was.current === "signed-in";
+  return html`<div class="shell">
+    <div class="top">
+      <button class="plain" aria-expanded=${open === "menu"} aria-label="Menu" onClick=${() => setOpen(open === "menu" ? "" : "menu")}>☰</button>
+      <b class="grow">${views[route.view]?.title}</b><${Connection} />
+    </div>
+    <${Navigation} views=${views} route=${route} isOpen=${open === "menu"} onGo=${() => setOpen("")}>
+      ${isKnown && html`<${UserSwitch} />`}
+      <${Connection} />
+      <div class="row actions">
+        <button class="plain" onClick=${turnTheme} title="t">${theme === "dark" ? "Light" : "Dark"}</button>
+        <button class="plain" onClick=${() => setOpen("help")} title="?">Keys</button>
+        <button class="plain" onClick=${api.signOut}>Sign out</button>
+      </div>
+    </${Navigation}>
+    <main class="main">
+      <${Away} />
+      ${isKnown && (View ? html`<${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
+        : html`<div class="body"><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}. Choose one from the navigation.` }} /></div>`)}
+    </main>
+    ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} />`}
+    ${open === "help" && html`<${Help} views=${views} onClose=${() => setOpen("")} />`}
+    <${Toasts} />
+  </div>`;
+}
+
+async function loadViews() {
+  const names = GROUPS.flatMap(([, group]) => group);
+  const loaded = await Promise.allSettled(names.map((name) => import(`./${name}.js`)));
+  const found = names.map((name, place) => [name, loaded[place].value?.default]).filter(([, view]) => view);
+  return Object.fromEntries(found);
+}
+
+const [views] = await Promise.all([loadViews(), api.start()]);
+render(html`<${App} views=${views} />`, document.querySelector("#app"));

@@ -1,0 +1,89 @@
+/* A list of any length: only the rows in view are in the document. All rows have the same height. */
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+
+const SPARE = 8;
+const MOST_PIXELS = 15_000_000; // browsers limit the height of an element; beyond it, scrolling is scaled
+
+/** Whether keys go to a control that takes text. */
+export const isTyping = ({ target }) => target.matches?.("input:not([type=checkbox],[type=radio],[type=range]), textarea, select, [contenteditable]");
+
+/** Call `keys[name](event)` for keys that no control takes, while no dialog is open. */
+export function useKeys(keys) {
+  const latest = useRef(keys);
+  latest.current = keys;
+  useEffect(() => {
+    const press = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event) || document.querySelector("dialog[open]")) return;
+      const act = latest.current[event.key];
+      if (act && act(event) !== false) event.preventDefault();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+}
+
+/**
+ * `count` rows of `rowHeight` pixels; `render(index)` returns the content of one. `selected` is the selected index (-1: none);
+ * `onSelect(index)` moves it (`j`, `k`, arrows, a click), `onOpen(index)` opens it (Enter, a click). `onRange(first, last)`
+ * reports the rows in view, for loading. `keyOf(index)` identifies rows. `scrollTo` is { index } to bring into view at the
+ * top: pass a new object to scroll again.
+ */
+export function VirtualList({ count, rowHeight = 36, render, selected = -1, onSelect, onOpen, onRange, keyOf = String, label, scrollTo, isKeyed = true }) {
+  const place = useRef(null);
+  const [view, setView] = useState({ top: 0, height: 600 });
+  const scale = Math.max(1, (count * rowHeight) / MOST_PIXELS);
+  const first = Math.max(0, Math.floor((view.top * scale) / rowHeight));
+  const inView = Math.ceil(view.height / rowHeight);
+  const begin = Math.max(0, first - SPARE);
+  const end = Math.min(count, first + inView + SPARE);
+
+  useLayoutEffect(() => {
+    const list = place.current;
+    const read = () => setView((former) => (former.top === list.scrollTop && former.height === list.clientHeight ? former : { top: list.scrollTop, height: list.clientHeight }));
+    const resized = new ResizeObserver(read);
+    resized.observe(list);
+    list.addEventListener("scroll", read, { passive: true });
+    return () => {
+      resized.disconnect();
+      list.removeEventListener("scroll", read);
+    };
+  }, []);
+  useEffect(() => onRange?.(first, Math.min(count, first + inView)), [first, inView, count]);
+  useLayoutEffect(() => {
+    if (scrollTo) place.current.scrollTop = (scrollTo.index * rowHeight) / scale;
+  }, [scrollTo]);
+
+  const move = (index) => {
+    const next = Math.max(0, Math.min(count - 1, index));
+    const list = place.current;
+    const top = (next * rowHeight) / scale;
+    if (top < list.scrollTop) list.scrollTop = top;
+    else if (top + rowHeight > list.scrollTop + list.clientHeight) list.scrollTop = top + rowHeight - list.clientHeight;
+    onSelect?.(next);
+  };
+  const from = selected < 0 ? first - 1 : selected;
+  const isHere = (event) => place.current.contains(event.target);
+  useKeys(!isKeyed ? {} : {
+    j: () => move(from + 1),
+    k: () => move(selected < 0 ? first : selected - 1),
+    ArrowDown: (event) => isHere(event) && move(from + 1),
+    ArrowUp: (event) => isHere(event) && move(selected < 0 ? first : selected - 1),
+    Home: (event) => isHere(event) && move(0),
+    End: (event) => isHere(event) && move(count - 1),
+    PageDown: (event) => isHere(event) && move(from + inView),
+    PageUp: (event) => isHere(event) && move(from - inView),
+    Enter: (event) => (isHere(event) || event.target === document.body) && selected >= 0 ? onOpen?.(selected) : false,
+  });
+
+  const rows = [];
+  for (let index = begin; index < end; index += 1) {
+    // Placed relative to the first row in view, so that scaling does not tear rows apart.
+    const offset = view.top + index * rowHeight - view.top * scale;
+    rows.push(html`<div key=${keyOf(index)} id=${`row-${index}`} class="item" role="option" aria-selected=${index === selected} aria-setsize=${count} aria-posinset=${index + 1}
+      style=${{ height: `${rowHeight}px`, transform: `translateY(${offset}px)` }} onClick=${() => { onSelect?.(index); onOpen?.(index); }}>${render(index)}</div>`);
+  }
+  return html`<div class="list" ref=${place} role="listbox" tabindex="0" aria-label=${label} aria-activedescendant=${selected >= begin && selected < end ? `row-${selected}` : undefined}>
+    <div class="space" role="presentation" style=${{ height: `${(count * rowHeight) / scale}px` }}>${rows}</div>
+  </div>`;
+}
