@@ -87,3 +87,22 @@ export function VirtualList({ count, rowHeight = 36, render, selected = -1, onSe
     <div class="space" role="presentation" style=${{ height: `${(count * rowHeight) / scale}px` }}>${rows}</div>
   </div>`;
 }
+
+/**
+ * Selection in a short list: `[selected, setSelected]`, moved with `j` and `k`; Enter calls `onOpen(index)`. The element of a row
+ * has the id `PREFIX-INDEX`, and is brought into view.
+ */
+export function useRows(count, prefix, onOpen) {
+  const [selected, setSelected] = useState(-1);
+  const move = (by) => {
+    const next = Math.max(0, Math.min(count - 1, selected + by));
+    setSelected(next);
+    document.getElementById(`${prefix}-${next}`)?.scrollIntoView({ block: "nearest" });
+  };
+  useKeys({
+    j: () => count > 0 && move(1),
+    k: () => count > 0 && move(-1),
+    Enter: (event) => (event.target === document.body && selected >= 0 ? onOpen(selected) : false),
+  });
+  return [selected, setSelected];
+}

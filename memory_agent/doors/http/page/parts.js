@@ -3,7 +3,7 @@
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { call, connection, sessionState } from "./api.js";
 
-export { VirtualList, isTyping, useKeys } from "./list.js";
+export { VirtualList, isTyping, useKeys, useRows } from "./list.js";
 
 /* Hooks */
 
@@ -262,12 +262,16 @@ export function Pane({ title, onClose, footer, children }) {
 
 /* Figures */
 
-/** Parts that add up, as one bar: `parts` are { name, value, series } (series 1 to 8); `most` is the value of a full bar. */
+/**
+ * Parts that add up, as one bar: `parts` are { name, value, series } (series 1 to 8); `most` is the value of a full bar. Negative
+ * parts are hatched, and cover the end of the others.
+ */
 export function Bars({ parts, most, label }) {
   const share = (value) => `${(Math.abs(value) / (most || 1)) * 100}%`;
-  const words = parts.map(({ name, value }) => `${name} ${number(value, 3)}`).join(", ");
+  const shown = parts.filter(({ value }) => value).sort((one, other) => (one.value < 0) - (other.value < 0));
+  const words = shown.map(({ name, value }) => `${name} ${number(value, 3)}`).join(", ");
   return html`<div class="bars" role="img" aria-label=${label ?? words} title=${words}>
-    ${parts.map(({ name, value, series }) => value > 0 && html`<i key=${name} class=${`s${series}`} style=${{ width: share(value) }}></i>`)}
+    ${shown.map(({ name, value, series }) => html`<i key=${name} class=${value < 0 ? "minus" : `s${series}`} style=${{ width: share(value), marginLeft: value < 0 ? `-${share(value)}` : "0" }}></i>`)}
   </div>`;
 }
 
