@@ -72,9 +72,10 @@ function useTheme() {
 
 /* Parts of the shell */
 
-function Navigation({ views, route, isOpen, onGo, children }) {
+function Navigation({ views, route, isOpen, onGo, user, children }) {
   return html`<div class=${`side ${isOpen ? "open" : ""}`}>
     <div class="brand">Memory</div>
+    ${user}
     <nav aria-label="Views" class="stack">${GROUPS.map(([group, names]) => html`<div key=${group}>
       <h2 id=${`nav-${group}`}>${group}</h2>
       <ul aria-labelledby=${`nav-${group}`}>${names.filter((name) => views[name]).map((name) => html`<li key=${name}>
@@ -89,9 +90,9 @@ function UserSwitch() {
   const { user, bound } = useStore(api.sessionState);
   const [text, setText] = useState(user);
   useEffect(() => setText(user), [user]);
-  if (bound !== null) return html`<div class="cut" title="The key is for this user only">${bound}</div>`;
+  if (bound !== null) return html`<div class="user cut" title="The key is for this user only">${bound}</div>`;
   const change = (event) => { event.preventDefault(); if (text.trim()) api.switchUser(text.trim()); };
-  return html`<form onSubmit=${change}><${Field} label="User"><input value=${text} spellcheck="false" autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></${Field}></form>`;
+  return html`<form class="user" onSubmit=${change}><label><span class="hidden">User</span><input title="The user whose memory is shown" value=${text} spellcheck="false" autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></label></form>`;
 }
 
 function Connection() {
@@ -184,8 +185,7 @@ function App({ views }) {
       <button class="plain" aria-expanded=${open === "menu"} aria-label="Menu" onClick=${() => setOpen(open === "menu" ? "" : "menu")}>☰</button>
       <b class="grow">${views[route.view]?.title}</b><${Connection} />
     </div>
-    <${Navigation} views=${views} route=${route} isOpen=${open === "menu"} onGo=${() => setOpen("")}>
-      ${isKnown && html`<${UserSwitch} />`}
+    <${Navigation} views=${views} route=${route} isOpen=${open === "menu"} onGo=${() => setOpen("")} user=${isKnown && html`<${UserSwitch} />`}>
       <${Connection} />
       <div class="row actions">
         <button class="plain" onClick=${turnTheme} title="t">${theme === "dark" ? "Light" : "Dark"}</button>

@@ -138,10 +138,10 @@ export function bytes(count) {
 
 export const Kind = ({ kind }) => html`<span class=${`kind ${kind}`}>${kind}</span>`;
 
-/** How something ended, 0 to 1: in words and as the number. */
+/** How something ended, 0 to 1: coloured and in words only if it did not end well. */
 export function Quality({ value }) {
   if (value === null || value === undefined) return null;
-  const [word, tone] = value >= 0.7 ? ["good", "good"] : value < 0.4 ? ["failed", "bad"] : ["mixed", "warn"];
+  const [word, tone] = value >= 0.7 ? ["", "muted"] : value < 0.4 ? ["failed", "bad"] : ["mixed", "warn"];
   return html`<span class=${tone} title="Quality, from 0 (failed) to 1 (approved)">${word} ${number(value, 1)}</span>`;
 }
 
@@ -200,6 +200,11 @@ export function wordsOf(query) {
 
 /** A labelled control. `children` is one input, select or textarea. */
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+
+/** A select with [value, name] options, or names. */
+export const Select = ({ value, options, onChange, ...more }) => html`<select ...${more} onChange=${(event) => onChange(event.target.value)}>
+  ${options.map((option) => (Array.isArray(option) ? option : [option, option])).map(([one, name]) => html`<option key=${one} value=${one} selected=${one === value}>${name}</option>`)}
+</select>`;
 
 /** Toggles, of which several may be on. `options` are names or [value, name] pairs; `value` is an array. */
 export function Chips({ label, options, value, onChange }) {

@@ -10,6 +10,9 @@ export const headOf = (record) => record.title || record.text;
 /** The project of a channel: `project:atlas` is atlas. */
 export const projectOf = (channel) => channel?.replace(/^project:/, "");
 
+/** Metadata that the record has as fields of its own. */
+const REPEATED = new Set(["run_id", "event_type", "session_id", "channel_id"]);
+
 function valueOf(value) {
   if (value === null || typeof value !== "object") return html`<${Text} text=${String(value)} />`;
   return html`<code><${Text} text=${JSON.stringify(value, null, 1)} /></code>`;
@@ -56,7 +59,7 @@ export function MemoryPane({ id, record: known, navigate, onClose, onForgotten, 
         ["recalled", record.times_recalled ? html`${counted(record.times_recalled, "time")}, last <${Time} at=${record.last_recalled_at} />` : "never"],
         ["used", record.utility?.used ? `${counted(record.utility.used, "time")}, mean quality ${number(record.utility.reward_sum / record.utility.used)}` : "never"],
         ["replaced", record.updated_at && html`<${Time} at=${record.updated_at} exact />`],
-        ...Object.entries(record.metadata ?? {}).map(([name, value]) => [html`<${Text} text=${name} />`, valueOf(value)]),
+        ...Object.entries(record.metadata ?? {}).filter(([name]) => !REPEATED.has(name)).map(([name, value]) => [html`<${Text} text=${name} />`, valueOf(value)]),
         ["event", record.event_id && html`<code><${Text} text=${record.event_id} /></code>`],
         ["id", html`<code>${record.id}</code>`],
       ]} />`}

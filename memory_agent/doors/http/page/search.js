@@ -1,7 +1,7 @@
 /* Recall with its reasons: the answer with the parts of each score, and what was left out. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Problem, Text, Time, counted, dayOf, number, useCall, useRows } from "./parts.js";
+import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Problem, Select, Text, Time, counted, dayOf, number, useCall, useRows } from "./parts.js";
 import { Explanation, fullBar, leftOut, legendOf, partsOf, sentencesOf } from "./explanation.js";
 import { MemoryPane } from "./record.js";
 
@@ -51,8 +51,7 @@ const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id
   </button></li>`;
 
 function Options({ params, onChange }) {
-  const choose = (name, label, options) => html`<${Field} label=${label}><select value=${params[name] ?? ""} onChange=${(event) => onChange({ [name]: event.target.value })}>
-    ${options.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}</select></${Field}>`;
+  const choose = (name, label, options) => html`<${Field} label=${label}><${Select} value=${params[name] ?? ""} options=${options} onChange=${(value) => onChange({ [name]: value })} /></${Field}>`;
   const write = (name, label, more = {}) => html`<${Field} label=${label}><input ...${more} value=${params[name] ?? ""} spellcheck="false" onChange=${(event) => onChange({ [name]: event.target.value })} /></${Field}>`;
   return html`<details class="menu"><summary class="button">Options</summary><div class="stack">
     <div class="fields">

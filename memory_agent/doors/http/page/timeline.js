@@ -55,6 +55,7 @@ function Density({ placed, shown, onJump }) {
   const most = Math.max(1, ...spans.map(([, count]) => count));
   const here = spans.findLastIndex(([ms]) => shown && ms <= shown);
   return html`<div class="density" aria-hidden="true">
+    ${spans.length > 0 && html`<span class="edge">${dayOf(placed.oldest)}</span><span class="edge last">${dayOf(placed.newest)}</span>`}
     ${spans.map(([ms, count], place) => html`<i key=${ms} class=${place === here ? "here" : ""} title=${`${dayOf(ms)}: ${counted(count, "memory", "memories")}`}
       onClick=${() => onJump(spans[place + 1]?.[0] ?? Date.now())}><b style=${{ height: `${count ? Math.max(6, (count / most) * 100) : 0}%` }}></b></i>`)}
   </div>`;
@@ -73,8 +74,8 @@ function More({ params, onChange }) {
   </form></details>`;
 }
 
-const Row = ({ record, day, isShowing }) => !record ? html`<span class="day"></span><span class="clock"></span><span class="wait"></span>` : html`
-  <span class=${`day ${isShowing ? "" : "same"}`}>${isShowing ? day : ""}</span>
+const Row = ({ record, day, isFirst, isTop }) => !record ? html`<span class="day"></span><span class="clock"></span><span class="wait"></span>` : html`
+  <span class=${`day ${isFirst ? "begins" : ""}`}>${isFirst || isTop ? day : ""}</span>
   <span class="clock muted">${clockOf(record.timestamp)}</span>
   <${Kind} kind=${record.kind} />
   <span class="what grow"><${Text} one text=${headOf(record)} /></span>
@@ -110,7 +111,7 @@ function Timeline({ route, navigate, api }) {
   const selectedRecord = placed.get(selected);
 
   return html`<div class="view timeline">
-    <div class="bar">
+    <div class="bar slides">
       <h1>Timeline</h1>
       <${Chips} label="Kind" options=${KINDS} value=${listed(params.kind)} onChange=${(all) => go({ kind: all.join(",") })} />
       ${listed(params.source).map((source) => html`<button class="chip set" onClick=${() => go({ source: listed(params.source).filter((one) => one !== source).join(",") })}>${source.replace("_", " ")} ✕</button>`)}
@@ -131,7 +132,7 @@ function Timeline({ route, navigate, api }) {
           <p>Memories come from the events of agents: connect one with <code>memory-agent connect</code>, or import its past sessions with <code>memory-agent import-sessions</code>. To store one by hand:</p></${Empty}>`}</div>`}
       ${placed.total > 0 && html`<${VirtualList} label="Memories, newest first" count=${placed.total} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${setSelected}
         onOpen=${open} onRange=${inView} scrollTo=${scrollTo}
-        render=${(index) => html`<${Row} record=${placed.get(index)} day=${dayAt(index)} isShowing=${index === first || dayAt(index) !== dayAt(index - 1)} />`} />`}
+        render=${(index) => html`<${Row} record=${placed.get(index)} day=${dayAt(index)} isFirst=${index > 0 && dayAt(index) !== dayAt(index - 1)} isTop=${index === first} />`} />`}
       ${params.id && html`<${MemoryPane} key=${params.id} id=${params.id} record=${selectedRecord} navigate=${navigate} onClose=${() => go({ id: "" })} onForgotten=${reload} />`}
     </div>
   </div>`;
