@@ -57,7 +57,7 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
     cls=SectionedCommand,
     sections={
         "Filters": FURTHER_FILTERS,
-        "How to search": ("--mode", "--min-relevance", "--deadline-ms", "--dates", "--at", "--runs"),
+        "How to search": ("--mode", "--min-relevance", "--deadline-ms", "--dates", "--at", "--runs", "--unlogged"),
         "The caller, whose own words are left out": ("--by-run", "--by-session", "--by-event"),
         "Output": ("--max-tokens", "--with-embedding"),
     },

@@ -200,6 +200,7 @@ def make_query(
         tiers=tiers,
         vector=None if vector is None else tuple(vector),
         vector_model=given.get("vector_model") or "",
+        is_noted=not given.get("unlogged"),
     )
 
 

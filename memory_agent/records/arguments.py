@@ -55,6 +55,9 @@ class RecallOptions(TypedDict, total=False):
     `vector`: the caller's own vector of the query, of the memories' dimension and any length but zero, which replaces
     the embedder's; the query may then be empty. `vector_model` is required with it: the `model` in `stats`, or the
     stamp of another embedder with the same weights and prefixes.
+
+    `unlogged`: leave no trace of the recall. Its memories do not count as recalled, nothing is learned from it, and no
+    feedback can refer to it. For people who look at a memory, and for tools that test it.
     """
 
     profile: Profile | None
@@ -70,6 +73,7 @@ class RecallOptions(TypedDict, total=False):
     tiers: Sequence[Tier] | None
     vector: Sequence[float] | None
     vector_model: str | None
+    unlogged: bool | None
 
 
 def check_text(field: str, text: object) -> None:
@@ -295,5 +299,6 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "tiers": _check_tiers,
     "vector": _check_vector,
     "vector_model": _check_name,
+    "unlogged": _check_flag,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -198,6 +198,9 @@ class RecallParams(Params, frozen=True, kw_only=True):
     ] = None
     vector: tuple[float, ...] | None = None
     vector_model: str | None = None
+    unlogged: Annotated[
+        bool, means("Do not log the recall: its memories do not count as recalled, and nothing is learned from it.")
+    ] = False
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -246,7 +249,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     @property
     def protocol_version(self) -> int:
         """The version that introduced the newest of the set options."""
-        if self.vector is not None:
+        if self.vector is not None or self.unlogged:
             return SCOPE_VERSION
         newest = (self.by_session, self.by_event, self.min_relevance, self.runs, self.tiers)
         if any(value is not None for value in newest):

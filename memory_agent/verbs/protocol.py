@@ -29,7 +29,7 @@ OPTIONS_VERSION = 2
 MEMORY_VERSION = 3
 """Adds more fields of `remember`, and the session, event and runs of a recall. Older daemons ignore them."""
 SCOPE_VERSION = 4
-"""Adds the filter of `stats`, and the vector of a recall. Older daemons ignore them."""
+"""Adds the filter of `stats`, and the vector of a recall and whether it is logged. Older daemons ignore them."""
 NEWEST_VERSION = SCOPE_VERSION
 HOST_PROTOCOL = 1
 """The version of everything that passes between a daemon and the hosts of other machines.

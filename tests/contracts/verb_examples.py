@@ -53,6 +53,7 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("recall", {"query": ["x", 7]}, "query[1]"),
     ("recall", {"query": "x", "vector": [0.0], "vector_model": "m"}, "vector"),
     ("recall", {"query": "x", "vector": [1.0]}, "vector_model"),
+    ("recall", {"query": "x", "unlogged": "yes"}, "unlogged"),
     ("remember", {"text": ""}, "text"),
     ("remember", {"text": "x", "kind": "story"}, "kind"),
     ("remember", {"text": "x", "source": "hearsay"}, "source"),

@@ -131,6 +131,20 @@ def test_recalls_are_counted_on_the_memories_that_answered(tmp_path: Path, embed
         assert memory.recall("login page", top_k=1, min_relevance=0).memories[0].record.last_recalled_at is not None
 
 
+def test_an_unlogged_recall_answers_alike_and_leaves_no_trace(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(1), message(3)], now=NOW)
+        unlogged = memory.recall("login page", top_k=1, now=NOW, unlogged=True)
+        (answered,) = memory.recall("login page", top_k=1, now=NOW).memories
+        assert (answered.record.id, answered.sona_score) == (
+            unlogged.memories[0].record.id,
+            unlogged.memories[0].sona_score,
+        )
+        assert answered.record.times_recalled == 0
+        with pytest.raises(InvalidInputError, match="unknown recall"):
+            memory.feedback(unlogged.recall_id, used=[answered.record.id])
+
+
 def test_embeddings_are_included_only_on_request(filled: Memory) -> None:
     assert filled.recall("login").memories[0].record.embedding is None
     assert len(filled.recall("login", with_embedding=True).memories[0].record.embedding or []) == 384
