@@ -11,6 +11,8 @@ const PAGE = 100;
 const MOST_GUESSES = 6;
 const BUCKETS = 60;
 const AT_ONCE = 4;
+const MOST_KEPT = 4000;
+const ANCHOR = 500; // every 500th memory is kept, to guess times by
 
 const msOf = (record) => Date.parse(record.timestamp);
 const timeOf = (ms) => new Date(ms).toISOString();
@@ -60,6 +62,13 @@ export class Placed {
       }
     });
     this.isLoading = false;
+    this.forgetFar((first + last) / 2);
+  }
+
+  /** Keep the memories near an index, so that scrolling for hours takes no more room. */
+  forgetFar(middle) {
+    if (this.records.size <= MOST_KEPT) return;
+    for (const index of this.records.keys()) if (Math.abs(index - middle) > MOST_KEPT / 4 && index % ANCHOR) this.records.delete(index);
   }
 
   /** The index of the newest memory before a time (ms), or of the last one. */

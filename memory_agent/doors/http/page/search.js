@@ -20,7 +20,7 @@ function recallOf(params) {
   if (!params.q) return null;
   const filter = { ...(params.kind && { kinds: listed(params.kind) }), ...(params.session && { session_id: params.session }), ...(params.channel && { in_channel: params.channel }) };
   return {
-    query: params.q, top_k: Number(params.k || PLACES[1]), deadline_ms: DEADLINE_MS,
+    query: params.q, top_k: Number(params.k || PLACES[1]), deadline_ms: DEADLINE_MS, unlogged: true,
     ...(Object.keys(filter).length && { filter }),
     ...(params.mode && { mode: params.mode }), ...(params.dates && { dates: params.dates }),
     ...(params.least && { min_relevance: Number(params.least) }),
