@@ -73,7 +73,7 @@ function useTheme() {
 /* Parts of the shell */
 
 function Navigation({ views, route, isOpen, onGo, user, children }) {
-  return html`<div class=${`side ${isOpen ? "open" : ""}`}>
+  return html`<header class=${`side ${isOpen ? "open" : ""}`}>
     <div class="brand">Memory</div>
     ${user}
     <nav aria-label="Views" class="stack">${GROUPS.map(([group, names]) => html`<div key=${group}>
@@ -83,7 +83,7 @@ function Navigation({ views, route, isOpen, onGo, user, children }) {
       </li>`)}</ul>
     </div>`)}</nav>
     <div class="foot">${children}</div>
-  </div>`;
+  </header>`;
 }
 
 function UserSwitch() {
@@ -181,7 +181,7 @@ function App({ views }) {
   const View = views[route.view]?.view;
   const isKnown = session.state === "signed-in" || was.current === "signed-in";
   return html`<div class="shell">
-    <div class="top">
+    <div class="top" role="region" aria-label="Page">
       <button class="plain" aria-expanded=${open === "menu"} aria-label="Menu" onClick=${() => setOpen(open === "menu" ? "" : "menu")}>☰</button>
       <b class="grow">${views[route.view]?.title}</b><${Connection} />
     </div>
@@ -196,7 +196,7 @@ function App({ views }) {
     <main class="main">
       <${Away} />
       ${isKnown && (View ? html`<${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
-        : html`<div class="body"><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}. Choose one from the navigation.` }} /></div>`)}
+        : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}. Choose one from the navigation.` }} /></div>`)}
     </main>
     ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} />`}
     ${open === "help" && html`<${Help} views=${views} onClose=${() => setOpen("")} />`}

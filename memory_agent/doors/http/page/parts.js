@@ -217,6 +217,22 @@ export function Chips({ label, options, value, onChange }) {
   </div>`;
 }
 
+/** A button that opens a box with controls. Closes with Esc and with a click elsewhere. */
+export function Menu({ label, children }) {
+  const place = useRef(null);
+  useEffect(() => {
+    const close = (event) => {
+      if (!place.current.open || (event.type === "keydown" ? event.key !== "Escape" : place.current.contains(event.target))) return;
+      place.current.open = false;
+      if (event.type === "keydown") { event.preventDefault(); place.current.firstElementChild.focus(); }
+    };
+    addEventListener("pointerdown", close);
+    addEventListener("keydown", close, true);
+    return () => { removeEventListener("pointerdown", close); removeEventListener("keydown", close, true); };
+  }, []);
+  return html`<details class="menu" ref=${place}><summary class="button">${label}</summary><div class="stack">${children}</div></details>`;
+}
+
 /** A modal dialog. Closes with Esc, and returns the focus. */
 export function Dialog({ title, onClose, children }) {
   const place = useRef(null);

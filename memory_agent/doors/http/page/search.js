@@ -1,7 +1,7 @@
 /* Recall with its reasons: the answer with the parts of each score, and what was left out. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Problem, Select, Text, Time, counted, dayOf, number, useCall, useRows } from "./parts.js";
+import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, counted, dayOf, number, useCall, useRows } from "./parts.js";
 import { Explanation, fullBar, leftOut, legendOf, partsOf, sentencesOf } from "./explanation.js";
 import { MemoryPane } from "./record.js";
 
@@ -53,7 +53,7 @@ const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id
 function Options({ params, onChange }) {
   const choose = (name, label, options) => html`<${Field} label=${label}><${Select} value=${params[name] ?? ""} options=${options} onChange=${(value) => onChange({ [name]: value })} /></${Field}>`;
   const write = (name, label, more = {}) => html`<${Field} label=${label}><input ...${more} value=${params[name] ?? ""} spellcheck="false" onChange=${(event) => onChange({ [name]: event.target.value })} /></${Field}>`;
-  return html`<details class="menu"><summary class="button">Options</summary><div class="stack">
+  return html`<${Menu} label="Options">
     <div class="fields">
       ${choose("mode", "search by", MODES)}${choose("dates", "a time in the query", DATES)}
       ${choose("k", "places", PLACES.map((count) => [count === PLACES[1] ? "" : String(count), String(count)]))}
@@ -61,7 +61,7 @@ function Options({ params, onChange }) {
       ${write("session", "only session")}${write("channel", "only channel")}${write("by", "asked by session")}
     </div>
     <label class="row"><input type="checkbox" checked=${Boolean(params.shared)} onChange=${(event) => onChange({ shared: event.target.checked ? "1" : "" })} /> also shared items</label>
-  </div></details>`;
+  </${Menu}>`;
 }
 
 /** What was understood, and how long it took. */
@@ -112,7 +112,7 @@ function Search({ route, navigate, api }) {
     <div class="split">
       <div class="body results" tabindex="-1">
         <${Problem} problem=${problem} retry=${reload} />
-        ${!asked && html`<${Empty} title="Ask as an agent would.">
+        ${!asked && html`<${Empty} title="Ask as an agent would." command='memory-agent recall "why does the deploy hang?" --explain'>
           <p>Recall compares the meaning and the words of a request with every memory. Here, each answer shows the parts of its score, and what was left out and why.</p>
           <p class="row wrap">${EXAMPLES.map((example) => html`<button key=${example} class="link" onClick=${() => go({ q: example }, false)}>${example}</button>`)}</p>
           <p>From a terminal:</p></${Empty}>`}

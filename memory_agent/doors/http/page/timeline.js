@@ -1,7 +1,7 @@
 /* Every memory by time: a list to scroll through, how many there were when, and filters. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Chips, Empty, Field, Kind, Loading, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, useStore } from "./parts.js";
+import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, useStore } from "./parts.js";
 import { Placed } from "./placed.js";
 import { MemoryPane, headOf, projectOf } from "./record.js";
 
@@ -65,13 +65,13 @@ function More({ params, onChange }) {
   const [values, setValues] = useState(params);
   useEffect(() => setValues(params), [params]);
   const apply = (event) => { event.preventDefault(); onChange(values); };
-  return html`<details class="menu"><summary class="button">Filter</summary><form class="stack" onSubmit=${apply}>
+  return html`<${Menu} label="Filter"><form class="stack" onSubmit=${apply}>
     <${Chips} label="Source" options=${SOURCES.map((source) => [source, source.replace("_", " ")])} value=${listed(params.source)} onChange=${(all) => onChange({ source: all.join(",") })} />
     <div class="fields">${NAMED.map(([name]) => html`<${Field} key=${name} label=${name}>
       <input value=${values[name] ?? ""} spellcheck="false" onInput=${(event) => setValues({ ...values, [name]: event.target.value })} />
     </${Field}>`)}</div>
     <div class="actions"><button class="primary">Apply</button></div>
-  </form></details>`;
+  </form></${Menu}>`;
 }
 
 const Row = ({ record, day, isFirst, isTop }) => !record ? html`<span class="day"></span><span class="clock"></span><span class="wait"></span>` : html`
