@@ -56,10 +56,12 @@ export function switchUser(user) {
   sessionState.set({ user });
 }
 
-/** Sign in with the token of the address (`#token=...`), or resume the browser's session. */
+/** Sign in with the token of the address (`#token=...&user=...`), or resume the browser's session. */
 export async function start() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  const given = new URLSearchParams(location.hash.slice(1));
+  const token = given.get("token");
   if (token) {
+    if (given.get("user")) localStorage.setItem(USER, given.get("user"));
     history.replaceState(null, "", location.pathname + "#/");
     try {
       return await signIn(token);

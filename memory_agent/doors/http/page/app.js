@@ -125,7 +125,7 @@ function SignIn({ problem: reason }) {
   const submit = async (event) => {
     event.preventDefault();
     setProblem(null);
-    await api.signIn(token).catch(setProblem);
+    await api.signIn(token).catch((error) => setProblem(error.code === "unauthorized" ? { code: error.code, detail: "This key is unknown, revoked or expired. memory-agent keys create makes a new one." } : error));
   };
   return html`<${Dialog} title="Sign in">
     <p class="muted">${reason || "This browser has no valid session. What you typed on the page is kept."}</p>

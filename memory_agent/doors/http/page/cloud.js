@@ -143,7 +143,7 @@ export class Cloud {
 
   paint() {
     const { pen, canvas, ratio = 1 } = this;
-    const radius = RADIUS * Math.min(2, Math.max(0.7, Math.sqrt(this.view.zoom) * (this.xs.length > 2000 ? 0.7 : 1)));
+    const radius = RADIUS * Math.min(2, Math.max(0.7, Math.sqrt(this.view.zoom) * (this.xs.length > 2000 ? 0.7 : this.xs.length < 500 ? 1.4 : 1)));
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
     const paths = this.colours.map(() => new Path2D());

@@ -18,7 +18,7 @@ const BY = {
   session: ({ session_ids }) => session_ids.map((session) => session ?? "no session"),
   outcome: ({ qualities }) => qualities.map(outcomeOf),
 };
-const OUTCOMES = { good: "--good", failed: "--bad", mixed: "--warn", unknown: "--line-strong" };
+const OUTCOMES = { good: "--d1", failed: "--bad", mixed: "--warn", unknown: "--line-strong" };
 
 /** The groups of the points: the names of the largest, the group of each point, their sizes and colours. */
 function grouped(map, by) {
@@ -51,7 +51,7 @@ function useTheme() {
 function Groups({ grouping, hidden, onToggle }) {
   const { names, sizes, variables } = grouping;
   return html`<div class="chips groups" role="group" aria-label="Groups">${names.map((name, place) => html`<button key=${name} class="chip" aria-pressed=${!hidden.has(place)} title="Show or hide" onClick=${() => onToggle(place)}>
-    <i style=${{ background: colour(variables[place]) }}></i><${Text} one text=${name} /> ${sizes[place]}</button>`)}</div>`;
+    <i style=${{ background: `var(${variables[place]})` }}></i><${Text} one text=${name} /> ${sizes[place]}</button>`)}</div>`;
 }
 
 function MapView({ route, navigate }) {
@@ -123,7 +123,7 @@ function MapView({ route, navigate }) {
       </div>
       ${map && html`<section class="near" aria-label="Nearest memories"><header><h2>${opened >= 0 ? "Nearest to the open memory" : "Nearest to the middle"}</h2></header>
         <${VirtualList} label="Nearest memories" count=${nearest.length} rowHeight=${32} selected=${chosen} onSelect=${choose} onOpen=${(index) => go({ id: map.ids[nearest[index]] })}
-          render=${(index) => html`<i class="point" style=${{ background: colour(grouping.variables[grouping.groups[nearest[index]]]) }}></i><span class="grow"><${Text} one text=${map.titles[nearest[index]]} /></span><span class="muted">${ageOf(map.timestamps[nearest[index]])}</span>`} />
+          render=${(index) => html`<i class="point" style=${{ background: `var(${grouping.variables[grouping.groups[nearest[index]]]})` }}></i><span class="grow"><${Text} one text=${map.titles[nearest[index]]} /></span><span class="muted">${ageOf(map.timestamps[nearest[index]])}</span>`} />
       </section>`}`}
       ${params.id && html`<${MemoryPane} key=${params.id} id=${params.id} navigate=${navigate} onClose=${() => go({ id: "" })} onForgotten=${reload} />`}
     </div>

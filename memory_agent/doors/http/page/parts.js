@@ -155,18 +155,29 @@ const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f
 const JOINED = /\p{Extended_Pictographic}\ufe0f?$/u;
 const FOLDED_CHARS = 1200;
 const FURTHER = 16;
+const MOST_FURTHER_CHARS = 200_000;
+const MOST_MARKERS = 200;
+const BLOCK = /[^]{1,8000}(?![\udc00-\udfff])/g; // whole characters
 
-/** Split a text at characters that a reader cannot see; each becomes a marker with its code point. */
+/**
+ * Split a text at characters that a reader cannot see; each becomes a marker with its code point. Only the first are elements, because
+ * a text may consist of them.
+ */
 function visible(text) {
   const pieces = [];
+  let plain = "";
   let end = 0;
   for (const { 0: unseen, index } of text.matchAll(UNSEEN)) {
     if (unseen === "\u200d" && JOINED.test(text.slice(Math.max(0, index - 3), index))) continue; // joins an emoji
     const code = `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-    pieces.push(text.slice(end, index), html`<span class="invisible" title="An invisible character">${code}</span>`);
+    plain += text.slice(end, index);
     end = index + unseen.length;
+    if (pieces.length < MOST_MARKERS) {
+      pieces.push(plain, html`<span class="invisible" title="An invisible character">${code}</span>`);
+      plain = "";
+    } else plain += `[${code}]`;
   }
-  pieces.push(end ? text.slice(end) : text);
+  pieces.push(plain + text.slice(end));
   return pieces;
 }
 
@@ -175,6 +186,9 @@ function marked(text, marks) {
   if (!marks) return visible(text);
   return text.split(marks).map((piece, place) => (place % 2 ? html`<mark>${visible(piece)}</mark>` : visible(piece)));
 }
+
+/** Parts of a long text, which the browser lays out one by one, when they come into view. */
+const blocksOf = (text) => text.match(BLOCK) ?? [""];
 
 /**
  * A text of unknown content. `one`: on one line, cut. `marks`: a regular expression with one group, for what to mark.
@@ -185,9 +199,10 @@ export function Text({ text, one = false, marks = null, from = 0 }) {
   const whole = String(text ?? "");
   if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/\s+/g, " "), marks)}</span>`;
   const rest = whole.length - limit;
-  const shown = useMemo(() => marked(whole.slice(0, limit), marks), [whole, limit, marks]);
-  return html`<span class="text" dir="auto">${shown}${rest > 0 && "… "}${rest > 0 && html`<button class="link" onClick=${() => setLimit(limit * FURTHER)}>
-    show ${rest > limit * FURTHER ? "more" : "all"} (${COUNT.format(rest)} more characters)</button>`}</span>`;
+  const next = Math.min(limit * FURTHER, limit + MOST_FURTHER_CHARS);
+  const shown = useMemo(() => blocksOf(whole.slice(0, limit)).map((block) => html`<span class="block">${marked(block, marks)}</span>`), [whole, limit, marks]);
+  return html`<span class="text" dir="auto">${shown}${rest > 0 && "… "}${rest > 0 && html`<button class="link" onClick=${() => setLimit(next)}>
+    show ${whole.length > next ? "more" : "all"} (${COUNT.format(rest)} more characters)</button>`}</span>`;
 }
 
 /** A regular expression that finds the words of a query in texts, or null. */
