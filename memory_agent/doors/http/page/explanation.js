@@ -54,7 +54,7 @@ export function Explanation({ memory, answer, navigate }) {
       <ul>${why.caused_by.map((run) => html`<li key=${run.trajectory_id}><a href=${navigate.href("runs", { id: run.trajectory_id })}><${Text} one text=${run.trajectory_id} /></a>
         <span class="muted"> request ${Math.round(run.similarity * 100)} % similar${run.quality === null ? "" : `, ended with ${number(run.quality, 1)}`}</span></li>`)}</ul></section>`}
     ${memory.count > 1 && html`<section class="section"><header><h2>${counted(memory.count, "time")} the same text</h2></header>
-      <ul>${origins.map((origin) => html`<li key=${origin.id}><a href=${navigate.href("timeline", { id: origin.id })}><${Time} at=${origin.timestamp} /></a> <span class="muted">${origin.session_id ?? origin.source}</span></li>`)}
+      <ul>${origins.map((origin) => html`<li key=${origin.id}><a href=${navigate.href("timeline", { id: origin.id })}><${Time} at=${origin.timestamp} /></a> <span class="muted"><${Text} one text=${origin.session_id ?? origin.source} /></span></li>`)}
       ${others > 0 && html`<li class="muted">and ${others} more</li>`}</ul></section>`}`;
 }
 

@@ -45,7 +45,7 @@ const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id
     <span class="grow what">
       ${memory.reason && html`<span class="reason warn">${memory.reason}</span>`}
       <span class="clamp"><${Text} one=${false} text=${memory.record.text.slice(Math.max(0, memory.passage_at - 80), memory.passage_at + 400)} marks=${marks} /></span>
-      <span class="row muted meta"><${Kind} kind=${memory.record.kind} /><${Time} at=${memory.record.timestamp} />${memory.record.session_id && html`<span class="cut">${memory.record.session_id}</span>`}
+      <span class="row muted meta"><${Kind} kind=${memory.record.kind} /><${Time} at=${memory.record.timestamp} />${memory.record.session_id && html`<span class="cut"><${Text} one text=${memory.record.session_id} /></span>`}
         ${memory.count > 1 && html`<span>${memory.count} times</span>`}${memory.tier === "global" && html`<span>shared</span>`}${memory.learned > 0 && html`<span>learned</span>`}</span>
     </span>
   </button></li>`;
@@ -96,6 +96,7 @@ function Search({ route, navigate, api }) {
   const open = (index) => go({ id: rows[index].record.id });
   const [selected, setSelected] = useRows(rows.length, "result", open);
   useEffect(() => setSelected(-1), [answer]);
+  useEffect(() => { if (selected >= 0 && params.id && rows[selected]) open(selected); }, [selected]);
   const opened = rows.find(({ record }) => record.id === params.id);
   const item = (memory, place) => html`<${Item} key=${memory.record.id} memory=${memory} place=${place} full=${full} marks=${marks} isSelected=${place === selected || memory.record.id === params.id}
     onOpen=${() => { setSelected(place); open(place); }} />`;

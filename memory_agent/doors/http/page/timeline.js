@@ -79,7 +79,7 @@ const Row = ({ record, day, isFirst, isTop }) => !record ? html`<span class="day
   <span class="clock muted">${clockOf(record.timestamp)}</span>
   <${Kind} kind=${record.kind} />
   <span class="what grow"><${Text} one text=${headOf(record)} /></span>
-  <span class="from muted cut">${projectOf(record.channel_id) ?? record.session_id ?? ""}</span>
+  <span class="from muted"><${Text} one text=${projectOf(record.channel_id) ?? record.session_id} /></span>
   <span class="ended"><${Quality} value=${record.quality_score} /></span>`;
 
 function Timeline({ route, navigate, api }) {
@@ -104,6 +104,7 @@ function Timeline({ route, navigate, api }) {
   useEffect(() => { if (placed.total) placed.need(first, first + 40); }, [placed, placed.total]);
   const jump = async (ms) => setScrollTo({ index: await placed.indexAt(ms) });
   const open = (index) => { const record = placed.get(index); if (record) go({ id: record.id }); };
+  const select = (index) => { setSelected(index); if (params.id) open(index); };
   const dayAt = (index) => { const record = placed.get(index); return record && dayOf(record.timestamp); };
   const shown = placed.get(first) && Date.parse(placed.get(first).timestamp);
   const set = NAMED.filter(([name]) => params[name]);
@@ -130,7 +131,7 @@ function Timeline({ route, navigate, api }) {
         ? html`<${Empty} title="No memory passes this filter."><p>Remove a filter above, or choose another kind.</p></${Empty}>`
         : html`<${Empty} title="Nothing is remembered yet." command=${`memory-agent remember "The deploy needs the VPN" --user ${api.session.user}`}>
           <p>Memories come from the events of agents: connect one with <code>memory-agent connect</code>, or import its past sessions with <code>memory-agent import-sessions</code>. To store one by hand:</p></${Empty}>`}</div>`}
-      ${placed.total > 0 && html`<${VirtualList} label="Memories, newest first" count=${placed.total} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${setSelected}
+      ${placed.total > 0 && html`<${VirtualList} label="Memories, newest first" count=${placed.total} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${select}
         onOpen=${open} onRange=${inView} scrollTo=${scrollTo}
         render=${(index) => html`<${Row} record=${placed.get(index)} day=${dayAt(index)} isFirst=${index > 0 && dayAt(index) !== dayAt(index - 1)} isTop=${index === first} />`} />`}
       ${params.id && html`<${MemoryPane} key=${params.id} id=${params.id} record=${selectedRecord} navigate=${navigate} onClose=${() => go({ id: "" })} onForgotten=${reload} />`}
