@@ -40,7 +40,7 @@ function marksOf(memories) {
 const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id=${`result-${place}`} class="result" aria-current=${isSelected ? "true" : undefined}>
   <button class="open" onClick=${onOpen}>
     <span class="place number muted">${memory.reason ? "" : place + 1}</span>
-    <span class="why"><span class="row"><span class="number">${number(memory.sona_score, 3)}</span><span class="muted grow number" title="Relevance: the probability that it is relevant">${memory.relevance === null ? "?" : `${Math.round(memory.relevance * 100)} %`}</span></span>
+    <span class="score"><span class="row"><span class="number">${number(memory.sona_score, 3)}</span><span class="muted grow number" title="Relevance: the probability that it is relevant">${memory.relevance === null ? "?" : `${Math.round(memory.relevance * 100)} %`}</span></span>
       <${Bars} parts=${partsOf(memory)} most=${full} /></span>
     <span class="grow what">
       ${memory.reason && html`<span class="reason warn">${memory.reason}</span>`}
