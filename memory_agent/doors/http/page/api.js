@@ -37,8 +37,11 @@ function observable(value) {
 
 /** `state`: starting, signed-out, or signed-in. `user`: the user shown. `bound`: the key's only user, or null. */
 export const sessionState = observable({ state: "starting", user: "", bound: null, scopes: [], version: "", problem: "" });
-/** `state`: online or away. `again`: the time (ms) of the next attempt. `restarts`: how often it came back. */
-export const connection = observable({ state: "online", again: 0, restarts: 0 });
+/**
+ * `state`: online or away. `again`: the time (ms) of the next attempt. `restarts`: how often it came back. `isOutdated`: whether it
+ * came back with another version than this page's.
+ */
+export const connection = observable({ state: "online", again: 0, restarts: 0, isOutdated: false });
 
 export const session = {
   get user() { return sessionState.get().user; },
@@ -70,7 +73,11 @@ export async function start() {
       // A ticket is valid once: after a reload of the address, the session may still be.
     }
   }
-  await whileAway(async () => signedIn(await request("GET", "/page/session")));
+  try {
+    await whileAway(async () => signedIn(await request("GET", "/page/session")));
+  } catch (error) {
+    sessionState.set({ state: "signed-out", ...(error.status !== 401 && { problem: error.detail }) });
+  }
 }
 
 /** Exchange a ticket or a key for a session. Raises `Problem`. */
@@ -137,7 +144,10 @@ async function problemOf(response) {
   const described = await response.json().catch(() => ({ detail: `The daemon answered ${response.status}.` }));
   const retryAfterMs = Number(response.headers.get("retry-after") ?? 0) * 1000;
   const problem = new Problem({ ...described, status: response.status, retryAfterMs });
-  if (response.status === 401) sessionState.set({ state: "signed-out", problem: problem.code === "unauthorized" ? "" : problem.detail });
+  if (response.status === 401) {
+    const wasSignedIn = sessionState.get().state === "signed-in";
+    sessionState.set({ state: "signed-out", ...(wasSignedIn && { problem: "The session has ended, or its key was revoked." }) });
+  }
   return problem;
 }
 
@@ -168,7 +178,10 @@ function probe() {
         setTimeout(resolve, pauseMs);
       });
       const response = await fetch("/page/session", { headers: headers({}), cache: "no-store" }).catch(() => null);
-      if (response) answered();
+      if (!response) continue;
+      answered();
+      const { version = session.version } = response.ok ? await response.json().catch(() => ({})) : {};
+      if (session.version) connection.set({ isOutdated: version !== session.version });
     }
     probing = null;
   })();

@@ -102,7 +102,7 @@ function Connection() {
 
 /** Says that the daemon is away, counts down, and offers to try now. */
 function Away() {
-  const { state, again } = useStore(api.connection);
+  const { state, again, isOutdated } = useStore(api.connection);
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
     if (state !== "away") return undefined;
@@ -110,6 +110,9 @@ function Away() {
     const timer = setInterval(() => setNow(Date.now()), 500);
     return () => clearInterval(timer);
   }, [state, again]);
+  if (isOutdated && state === "online") {
+    return html`<div class="banner" role="status"><span class="grow">The daemon was updated. Reload the page when nothing typed is needed any more.</span><button onClick=${() => location.reload()}>Reload</button></div>`;
+  }
   if (state !== "away") return null;
   const seconds = Math.max(0, Math.ceil((again - now) / 1000));
   return html`<div class="banner" role="alert">
@@ -128,7 +131,7 @@ function SignIn({ problem: reason }) {
     await api.signIn(token).catch((error) => setProblem(error.code === "unauthorized" ? { code: error.code, detail: "This key is unknown, revoked or expired. memory-agent keys create makes a new one." } : error));
   };
   return html`<${Dialog} title="Sign in">
-    <p class="muted">${reason || "This browser has no valid session. What you typed on the page is kept."}</p>
+    <p class="muted">${reason || "This browser has no valid session."} What you typed on the page is kept.</p>
     <p>Open the page from a terminal, which signs you in:</p>
     <${Command} text="memory-agent open" />
     <form onSubmit=${submit}>
@@ -196,7 +199,7 @@ function App({ views }) {
     <main class="main">
       <${Away} />
       ${isKnown && (View ? html`<${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
-        : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}. Choose one from the navigation.` }} /></div>`)}
+        : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}, or it could not be loaded. Choose one from the navigation, or reload the page.` }} /></div>`)}
     </main>
     ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} />`}
     ${open === "help" && html`<${Help} views=${views} onClose=${() => setOpen("")} />`}
@@ -211,5 +214,6 @@ async function loadViews() {
   return Object.fromEntries(found);
 }
 
-const [views] = await Promise.all([loadViews(), api.start()]);
+api.start();
+const views = await loadViews();
 render(html`<${App} views=${views} />`, document.querySelector("#app"));

@@ -255,7 +255,7 @@ export function Dialog({ title, onClose, children }) {
     place.current.showModal();
     return () => place.current?.close();
   }, []);
-  return html`<dialog ref=${place} aria-label=${title} onCancel=${(event) => { event.preventDefault(); onClose?.(); }}>
+  return html`<dialog ref=${place} aria-label=${title} onCancel=${(event) => { event.preventDefault(); onClose?.(); }} onClose=${() => place.current?.isConnected && (onClose ? onClose() : place.current.showModal())}>
     <div class="stack"><h1>${title}</h1>${children}</div>
   </dialog>`;
 }
