@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         StoreSettings,
         load_settings,
     )
+    from memory_agent.tracing import trace_clients
 
 _HOMES = {
     "ActorMemoryProvider": "client.in_ray",
@@ -77,6 +78,7 @@ _HOMES = {
     "context_block": "recall.context",
     "join_ray": "client.in_ray",
     "load_settings": "settings",
+    "trace_clients": "tracing",
 }
 
 __all__ = [
@@ -110,6 +112,7 @@ __all__ = [
     "context_block",
     "join_ray",
     "load_settings",
+    "trace_clients",
 ]
 
 

@@ -39,6 +39,7 @@ ENGINES = frozenset(
         "psycopg",
         "lancedb",
         "pyarrow",
+        "opentelemetry",
     }
 )
 FACES_OF_RELAY = frozenset(

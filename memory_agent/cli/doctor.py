@@ -43,6 +43,7 @@ from memory_agent.rerankers import SERVERS, Judge, Snippet, endpoint_of
 from memory_agent.settings import EmbedderSettings, RemoteEmbedder, Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.tracing import find_export_problem
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import CURVE, EncryptionSettings, RelayError, table_problem
@@ -207,6 +208,20 @@ def check_judge(settings: Settings, _layout: Layout) -> Finding:
     return Finding("ok", detail)
 
 
+def check_traces(settings: Settings, _layout: Layout) -> Finding:
+    """Report where traces go and what they contain. Sends the collector an export without spans."""
+    url = settings.tracing.endpoint
+    if not url:
+        return Finding("ok", "off: no traces are exported")
+    problem = find_export_problem(settings.tracing)
+    ids = ", and the ids of users and memories" if settings.tracing.ids else ""
+    place = "" if is_loopback(url) else "not "
+    detail = f"{url} ({place}on this machine) receives the names, figures and times of requests{ids}"
+    if problem:
+        return Finding("failed", f"{detail}; {problem}", "start the collector, or correct tracing.endpoint")
+    return Finding("ok", detail)
+
+
 def check_folders(_settings: Settings, layout: Layout) -> Finding:
     """Check that the folders are writable and private."""
     for folder in (layout.data_dir, cache_folder()):
@@ -340,6 +355,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("embedding", check_embedding, "see the check above"),
     ("recall", check_recall, "see the check above"),
     ("judge", check_judge, "correct the setting in the message"),
+    ("traces", check_traces, "correct the table [tracing] in the settings"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "check encryption.keys_folder, and run memory-agent encryption status"),
     ("index", check_index, "correct the table [index] in the settings, and check that the database is running"),

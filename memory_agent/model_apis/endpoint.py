@@ -35,16 +35,10 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise `SettingsError` for an invalid URL, or one that would send the key unencrypted."""
-        try:
-            parts = urlsplit(self.url)
-            is_usable = bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
-        except ValueError:  # the port, or an IPv6 address
-            is_usable = False
-        if not is_usable or "@" in parts.netloc or parts.query or parts.fragment:
-            raise SettingsError(f"{self.setting}.url", "must be http(s)://HOST[:PORT][/PATH], without a key in it")
+        check_url(f"{self.setting}.url", self.url)
         if self.key and not _KEY.fullmatch(self.key):
             raise SettingsError(f"{self.setting}.api_key", "must name an environment variable, as in ${OPENAI_API_KEY}")
-        if self.key and parts.scheme == "http" and not is_loopback(self.url):
+        if self.key and is_exposed(self.url):
             reason = "contradicts the api_key, which is only sent encrypted: use https, or remove the key"
             raise SettingsError(f"{self.setting}.url", reason)
 
@@ -61,6 +55,22 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         if not key.isascii() or not key.isprintable():
             raise ProviderError(self.provider, f"the environment variable {found[1]} does not contain a valid key")
         return key
+
+
+def check_url(setting: str, url: str) -> None:
+    """Raise `SettingsError` for an invalid URL."""
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+    except ValueError:  # the port, or an IPv6 address
+        is_usable = False
+    if not is_usable or "@" in parts.netloc or parts.query or parts.fragment:
+        raise SettingsError(setting, "must be http(s)://HOST[:PORT][/PATH], without a key in it")
+
+
+def is_exposed(url: str) -> bool:
+    """Return whether a key sent to this URL would leave the machine unencrypted."""
+    return urlsplit(url).scheme == "http" and not is_loopback(url)
 
 
 def is_loopback(url: str) -> bool:

@@ -23,6 +23,8 @@ Auto = Literal["auto"]
 
 KeyReference = Annotated[str, msgspec.Meta(pattern=r"^(\$\{\w+\})?$")]
 """The environment variable that holds a key, as in `${OPENAI_API_KEY}`, or "". A key itself is rejected."""
+HeaderReference = Annotated[str, msgspec.Meta(pattern=r"^(\w+ )?\$\{\w+\}$")]
+"""The same for a header, with the name of a scheme before it, as in `Bearer ${TOKEN}`."""
 
 
 class EmbedderSettings(
@@ -334,6 +336,22 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     streams: Count = 64
 
 
+class TracingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Traces for OpenTelemetry. Without an `endpoint` nothing is traced.
+
+    `endpoint` is the address of a collector, which receives spans at ENDPOINT/v1/traces. The values of `headers` name
+    an environment variable, as in `Bearer ${TOKEN}`. `sample_ratio` is the share of requests without a trace context
+    for which a trace begins. With `ids`, spans contain the ids of users and memories. Spans are exported every
+    `interval_s`, or when 512 are waiting.
+    """
+
+    endpoint: str = ""
+    headers: dict[str, HeaderReference] = {}
+    sample_ratio: Fraction = 1.0
+    ids: bool = False
+    interval_s: Annotated[float, msgspec.Meta(ge=0.05, le=60.0)] = 5.0
+
+
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon.
 
@@ -403,6 +421,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     triggers: TriggerSettings = TriggerSettings()
     shared: SharedSettings = SharedSettings()
     daemon: DaemonSettings = DaemonSettings()
+    tracing: TracingSettings = TracingSettings()
     cluster: ClusterSettings = ClusterSettings()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from provider_server import answer, embeds, serving
+from trace_collector import collecting
 
 from memory_agent.cli import doctor
 from memory_agent.cli.doctor import Check, examine
@@ -26,6 +27,7 @@ from memory_agent.settings import (
     OllamaEmbedder,
     OpenAIEmbedder,
     Settings,
+    TracingSettings,
 )
 from relay import BrokerSettings, EncryptionSettings, RelaySettings, TableTail
 
@@ -37,6 +39,7 @@ NAMES = [
     "embedding",
     "recall",
     "judge",
+    "traces",
     "folders",
     "encryption",
     "index",
@@ -172,6 +175,24 @@ def test_a_table_that_cannot_be_read_fails_with_its_path(data_dir: Path, tmp_pat
     check = checks(data_dir, Settings(ingest=IngestSettings(signals=str(own))))["tables"]
     assert check.state == "failed"
     assert f"{own}: line 2:" in check.detail
+
+
+def test_it_reports_where_traces_go(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def traces(**fields: Any) -> Check:
+        (found,) = examine(Settings(tracing=TracingSettings(**fields)), data_dir)
+        return found
+
+    monkeypatch.setattr(doctor, "_CHECKS", tuple(row for row in doctor._CHECKS if row[0] == "traces"))
+    assert traces().detail == "off: no traces are exported"
+    with collecting() as collector:
+        found = traces(endpoint=collector.url, ids=True)
+        assert (found.state, collector.bodies) == ("ok", [b""])
+        assert "(on this machine) receives the names, figures and times" in found.detail
+        assert found.detail.endswith("ids of users and memories")
+        wrong = traces(endpoint=f"{collector.url}/other")
+        assert (wrong.state, wrong.detail.rpartition("; ")[2]) == ("failed", "status 404")
+    assert traces(endpoint=collector.url).detail.endswith("ConnectionRefusedError")
+    assert traces(endpoint="http://").state == "failed"
 
 
 def test_it_reports_the_input_and_the_faults_of_a_judge(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
