@@ -10,6 +10,7 @@ from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
 from memory_agent.client.following import AsyncBlocks, AsyncFollowing, Feed
 from memory_agent.records.shared import SharedChange
+from memory_agent.tracing import call_span
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs.table import BY_METHOD, Call
@@ -42,11 +43,14 @@ class AsyncMemoryClient(AsyncMemoryMethods):
     async def send(self, call: Call) -> Any:
         """Send one request and return its result."""
         self._address.require()
-        request = call.encode(self._named, self._address.token)
-        if self._socket is None:
-            self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
-        frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
-        return decode_reply(frames[0], call.verb.result)
+        with call_span(call.verb.name) as span:
+            request = call.encode(self._named, self._address.token, span.traceparent)
+            if self._socket is None:
+                self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
+            frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
+            result = decode_reply(frames[0], call.verb.result)
+            span.note(result)
+            return result
 
     def blocks(
         self,

@@ -14,6 +14,7 @@ from memory_agent.client.following import Blocks, Feed, Following
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import DeadlineExceededError
 from memory_agent.records.shared import SharedChange
+from memory_agent.tracing import call_span
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs.table import BY_METHOD, Call
@@ -54,14 +55,17 @@ class MemoryClient(MemoryMethods):
     def send(self, call: Call) -> Any:
         """Send one request and return its result."""
         self._address.require()
-        request = call.encode(self._named, self._address.token)
-        try:
-            with self._socket() as socket:
-                frames = socket.request(request, call.patience_ms / 1000 + GRACE_S)
-        except DeadlineExceededError:
-            self._address.require()
-            raise
-        return decode_reply(frames[0], call.verb.result)
+        with call_span(call.verb.name) as span:
+            request = call.encode(self._named, self._address.token, span.traceparent)
+            try:
+                with self._socket() as socket:
+                    frames = socket.request(request, call.patience_ms / 1000 + GRACE_S)
+            except DeadlineExceededError:
+                self._address.require()
+                raise
+            result = decode_reply(frames[0], call.verb.result)
+            span.note(result)
+            return result
 
     def blocks(
         self,

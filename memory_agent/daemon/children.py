@@ -33,8 +33,9 @@ _OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would e
 
 def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:
     """Return the arguments of the embedder process. Keys are only named in them, because other users can read them."""
-    own, former = (msgspec.json.encode(one).decode() for one in (settings.embedder, former_of(settings)))
-    return ("--endpoint", endpoint, "--settings", own, "--former", former)
+    parts = (settings.embedder, former_of(settings), settings.tracing)
+    own, former, tracing = (msgspec.json.encode(one).decode() for one in parts)
+    return ("--endpoint", endpoint, "--settings", own, "--former", former, "--tracing", tracing)
 
 
 class Child:

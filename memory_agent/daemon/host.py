@@ -44,6 +44,7 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Rights, SharedStore
 from memory_agent.rerankers import ChatModel, open_reranker
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.tracing import current_span, server_span
 from memory_agent.verbs.params import AGED_AT_ONCE, Params
 from memory_agent.verbs.protocol import (
     NOT_DONE,
@@ -133,7 +134,10 @@ def _decoded(method: str, params: bytes) -> tuple[Verb, Params]:
 def _answer(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:
     left_ms = request.remaining_ms(time.time())
     placement = request.placement
-    return host.leased(lambda: host.call(request.user_id, request.method, params, left_ms, request.rights, placement))
+    with server_span("host", request.method, request.traceparent):
+        return host.leased(
+            lambda: host.call(request.user_id, request.method, params, left_ms, request.rights, placement)
+        )
 
 
 def _ingest(host: MemoryHost, request: HostRequest, batch: bytes) -> bytes:
@@ -302,7 +306,9 @@ class MemoryHost:
         self, user_id: str, memory: Memory, verb: Verb, params: Params, remaining_ms: float, rights: Rights
     ) -> bytes:
         try:
-            result = encode_result(verb.answer(memory, params, remaining_ms, rights))
+            found = verb.answer(memory, params, remaining_ms, rights)
+            current_span().note(found, user_id)
+            result = encode_result(found)
             if self._files is not None and verb.repeat != "read":
                 self._files.archive(user_id)
             return result
@@ -532,6 +538,7 @@ class MemoryHost:
                 raise
         if placement.epoch:
             self._epochs[user_id] = placement.epoch
+        current_span().mark("waking")
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))
         return memory
 
@@ -547,6 +554,7 @@ class MemoryHost:
     def _fault(self, user_id: str, memory: Memory | None, cause: MemoryAgentError | OSError) -> bytes:
         error = StoreError(f"{type(cause).__name__}: {cause.strerror}") if isinstance(cause, OSError) else cause
         self._forget_if_broken(user_id, memory, error)
+        current_span().fail(error.code)
         return encode_fault(error)
 
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:

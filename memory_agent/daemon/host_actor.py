@@ -21,6 +21,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.records.placement import Placement, Position
 from memory_agent.storage.folders import user_folder
+from memory_agent.tracing import start_tracing_if_possible
 from memory_agent.verbs.protocol import HostEndpoints, HostFigures, HostRequest
 from relay import SHARED_USER
 from relay.log import configure_logging
@@ -47,6 +48,7 @@ class HostActor:
         folder = Path(place.data_dir)
         is_home = not place.address
         decoded = decode_settings(settings)
+        start_tracing_if_possible(decoded.tracing)
         self._host = MemoryHost(
             folder,
             decoded,

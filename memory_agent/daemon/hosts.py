@@ -32,6 +32,7 @@ from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.placement import HOME
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import DaemonSettings
+from memory_agent.tracing import client_span
 from memory_agent.verbs.params import NoParams
 from memory_agent.verbs.protocol import (
     NOT_DONE,
@@ -115,14 +116,15 @@ class Hosts:
         self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights, *, waits: bool
     ) -> bytes:
         deadline_s = time.monotonic() + deadline_ms / 1000
-        request = HostRequest(user_id=user_id, method=method, rights=rights)
         self.calls_under_way += 1
         try:
-            if waits:
-                await self._recovery(user_id, deadline_s)
-            async with self._busy_user(user_id, deadline_s):
-                is_repeatable = BY_NAME[method].is_repeatable
-                return await self._send(request, params, deadline_s, is_repeatable=is_repeatable, waits=waits)
+            with client_span("daemon", method) as span:
+                request = HostRequest(user_id=user_id, method=method, rights=rights, traceparent=span.traceparent)
+                if waits:
+                    await self._recovery(user_id, deadline_s)
+                async with self._busy_user(user_id, deadline_s):
+                    is_repeatable = BY_NAME[method].is_repeatable
+                    return await self._send(request, params, deadline_s, is_repeatable=is_repeatable, waits=waits)
         except DeadlineExceededError as error:
             raise DeadlineExceededError(f"{method} of {user_id}: {error}") from error
         finally:

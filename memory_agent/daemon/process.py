@@ -42,6 +42,7 @@ from memory_agent.rerankers import check_judge
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.environment import require_keys
+from memory_agent.tracing import start_tracing, stop_tracing
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 from memory_agent.version import VERSION
@@ -84,13 +85,17 @@ def serve(settings: Settings, data_dir: Path) -> int:
     TriggerTable.load(settings.triggers.table)
     check_judge(settings.judge, settings.recall.deadline_ms)
     require_keys(settings.encryption, data_dir)
+    start_tracing(settings.tracing)
     layout = Layout(data_dir)
     if layout.node_marker.exists():
         raise SettingsError("data_dir", f"{data_dir} belongs to a machine that joined a daemon (memory-agent join)")
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during startup needs the token
     with layout.hold():
-        return asyncio.run(Daemon(settings, layout, _supervisor(settings, layout)).run())
+        try:
+            return asyncio.run(Daemon(settings, layout, _supervisor(settings, layout)).run())
+        finally:
+            stop_tracing()
 
 
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:

@@ -13,7 +13,8 @@ import msgspec
 
 from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.errors import MemoryAgentError, ScopeMissingError
-from memory_agent.verbs.protocol import DEFAULT_USER, Request, decode, encode_fault
+from memory_agent.tracing import server_span
+from memory_agent.verbs.protocol import DEFAULT_USER, Request, decode, encode_fault, fault_in
 from memory_agent.verbs.table import BY_NAME
 from relay import Credentials, Principal, Scope
 from relay.log import log
@@ -47,6 +48,14 @@ class Reception:
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
         """Return the encoded reply, which contains any error as a fault. Never raises."""
+        verb = request.method if request.method in BY_NAME else "unknown"
+        with server_span("door", verb, request.traceparent, may_begin=True) as span:
+            reply = await self._answer(credential, request)
+            if span.is_recorded and (fault := fault_in(reply)) is not None:
+                span.fail(fault.code)
+            return reply
+
+    async def _answer(self, credential: Credential, request: Request) -> bytes:
         try:
             principal = self.principal(credential)
             with self.requests.slot(principal):

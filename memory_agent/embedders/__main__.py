@@ -20,7 +20,8 @@ from memory_agent.embedders.malloc import return_freed_memory
 from memory_agent.embedders.server import open_server
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError
-from memory_agent.settings import AnyEmbedder, EmbedderSettings
+from memory_agent.settings import AnyEmbedder, EmbedderSettings, TracingSettings
+from memory_agent.tracing import start_tracing_if_possible, stop_tracing
 from relay import run_program
 from relay.log import configure_logging
 
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         given = (options.settings, options.former)
         settings, former = (msgspec.json.decode(text, type=AnyEmbedder | None) for text in given)
+        start_tracing_if_possible(msgspec.json.decode(options.tracing, type=TracingSettings))
         server = open_server(
             options.endpoint, settings or EmbedderSettings(), options.cache, options.package, former=former
         )
@@ -52,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
     server.serve(lambda: not signals and options.parent_pid in (0, os.getppid()))
+    stop_tracing()
     return 0
 
 
@@ -60,6 +63,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--endpoint", required=True, help="address to listen on, ipc:///path or tcp://127.0.0.1:*")
     parser.add_argument("--settings", default="null", help="the embedder's settings as JSON")
     parser.add_argument("--former", default="null", help="the former embedder's settings as JSON")
+    parser.add_argument("--tracing", default="{}", help="the settings of traces as JSON")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder for downloaded and built models")
     parser.add_argument("--package", default=PACKAGE, help="distribution that may contain the weights (empty for none)")
     parser.add_argument("--parent-pid", type=int, default=0, help="exit when this process is no longer the parent")

@@ -20,6 +20,7 @@ from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError,
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from memory_agent.records.memories import ApiCounts
+from memory_agent.tracing import current_span
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
@@ -104,9 +105,9 @@ class RemoteEmbedder(PassageEmbedder):
         is_text: bool = False,
     ) -> Pending[T]:
         patience_s = self._patience_s(timeout_s)
-        return self._send(
-            wire.QueryQuestion(patience_s, time.monotonic(), is_text, self._is_former), [text], patience_s, decode
-        )
+        trace = current_span().traceparent
+        question = wire.QueryQuestion(patience_s, time.monotonic(), is_text, self._is_former, trace)
+        return self._send(question, [text], patience_s, decode)
 
     def _patience_s(self, timeout_s: float | None) -> float:
         return self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)

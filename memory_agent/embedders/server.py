@@ -22,6 +22,7 @@ from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import PACKAGE, cache_folder, is_bundled
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.settings import AnyEmbedder, EmbedderSettings
+from memory_agent.tracing import NO_SPAN, AnySpan, code_of, server_span
 from relay.future import Future
 from relay.log import log
 from relay.net import Message, ReplySocket
@@ -150,11 +151,13 @@ class EmbedderServer:
 
     def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: ServedEmbedder) -> None:
         if isinstance(question, wire.QueryQuestion) and not question.is_text:
+            span = server_span("embedder", "query", question.traceparent)
             query = embedder.submit_query(texts[0], question.remaining_s(time.monotonic()))
-            self._reply_when_done(request, query, lambda found: wire.encode_query(embedder.info, found))
+            self._reply_when_done(request, query, lambda found: wire.encode_query(embedder.info, found), span)
         elif isinstance(question, wire.QueryQuestion):
+            span = server_span("embedder", "text", question.traceparent)
             awaited = embedder.submit_awaited_text(texts[0], question.remaining_s(time.monotonic()))
-            self._reply_when_done(request, awaited, lambda found: wire.encode_texts(embedder.info, [found]))
+            self._reply_when_done(request, awaited, lambda found: wire.encode_texts(embedder.info, [found]), span)
         elif isinstance(question, wire.BulkQuestion):
             if len(texts) > _MOST_TEXTS:
                 raise InvalidInputError("texts", f"must be at most {_MOST_TEXTS} per request, not {len(texts)}")
@@ -168,14 +171,18 @@ class EmbedderServer:
                 request, wire.encode_answer(wire.Answer(info=embedder.info, calls=embedder.provider_calls()))
             )
 
-    def _reply_when_done(self, request: Message, future: Future[T], encode: Callable[[T], wire.Frames]) -> None:
+    def _reply_when_done(
+        self, request: Message, future: Future[T], encode: Callable[[T], wire.Frames], span: AnySpan = NO_SPAN
+    ) -> None:
         def reply(done: Future[T]) -> None:
             try:
                 answer = encode(done.result())
             except Exception as error:  # noqa: BLE001 - the error is sent to the client
                 self._fail(request, error)
+                span.fail(code_of(error))
             else:
                 self._socket.reply(request, answer)
+            span.end()
 
         future.call_when_done(reply)
 

@@ -37,13 +37,14 @@ class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
 
     `asked_at_s` is in monotonic time, which all processes on the machine share, so time spent in a socket counts. With
     `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer. With `is_former`,
-    the former embedder embeds it.
+    the former embedder embeds it. `traceparent` is a W3C trace context, or "".
     """
 
     timeout_s: float
     asked_at_s: float | None = None
     is_text: bool = False
     is_former: bool = False
+    traceparent: str = ""
 
     def remaining_s(self, now_s: float) -> float:
         """Return the seconds until the timeout; negative after it."""

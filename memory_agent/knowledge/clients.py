@@ -44,6 +44,7 @@ from memory_agent.records.shared_requests import (
     Unpublish,
 )
 from memory_agent.settings import AnyEmbedder
+from memory_agent.tracing import current_span
 from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
 from memory_agent.verbs.shared_params import AskSharedParams
 from relay import SHARED_USER, Identity
@@ -122,7 +123,11 @@ class _Pending:
     def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> None:
         sent_at_s = 0.0 if knowledge._folder is None else time.time()
         request = HostRequest(
-            user_id=SHARED_USER, method="ask_shared", deadline_ms=timeout_s * 1000, sent_at_s=sent_at_s
+            user_id=SHARED_USER,
+            method="ask_shared",
+            deadline_ms=timeout_s * 1000,
+            sent_at_s=sent_at_s,
+            traceparent=current_span().traceparent,
         )
         self._ask = ask
         self._breaker = knowledge._breaker

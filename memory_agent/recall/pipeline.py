@@ -52,6 +52,7 @@ from memory_agent.records.trajectories import SimilarRun
 from memory_agent.rerankers import Judge
 from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.tracing import current_span
 
 BeginShared = Callable[[Query], PendingItems | None]
 """Starts a search of shared items if the query requests one."""
@@ -85,7 +86,10 @@ class RecallPipeline:
             result = self._with_memories(result, query, deadline, now, begin_shared)
         if query.context_tokens is not None:
             result = replace(result, context=self._context(result, query, query.context_tokens, deadline))
+            current_span().mark("context")
         deadline.expired()
+        if deadline.degraded:
+            current_span().set("memory_agent.degraded", tuple(deadline.degraded))
         return replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
     def similar_runs(self, query: Query) -> list[SimilarRun]:
@@ -103,7 +107,7 @@ class RecallPipeline:
         begin_shared: BeginShared | None,
     ) -> RecallResult:
         """Add memories, shared items and runs, and log the recall."""
-        is_local = "local" in query.tiers
+        is_local, span = "local" in query.tiers, current_span()
         pending = self._searcher.begin(query, deadline) if is_local else None
         shared = None if begin_shared is None else begin_shared(query)
         answer: Answer | None = None
@@ -111,11 +115,17 @@ class RecallPipeline:
             pool = self._judge.settings.candidates if self._judge.is_on and query.text.strip() else 0
             search = self._searcher.search(replace(query, pool=pool), result.dates, pending, deadline)
             advice = self._advice(search, result.recall_id)
-            found, judgement = judged(_selected(search, advice, self._learner.settings), search, self._judge)
+            found = _selected(search, advice, self._learner.settings)
+            span.mark("ranking")
+            found, judgement = judged(found, search, self._judge)
+            if judgement is not None:
+                span.mark("judge")
             answer = answer_of(found, search, advice)
             result = replace(result, memories=answer.memories, excluded=search.own.counts, total=search.total)
             result = replace(result, judgement=judgement)
         result = with_shared(result, shared, query, deadline)
+        if shared is not None:
+            span.mark("shared")
         if answer is not None:
             answer = answer.showing(result.memories)
         if query.is_noted:

@@ -49,6 +49,7 @@ from memory_agent.storage.columns import untitled_fingerprints
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
+from memory_agent.tracing import current_span
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
@@ -141,8 +142,11 @@ class Searcher:
         mask = _filtered(query, dates, view, store)
         own = _own_words(query, view, store, mask)
         bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
+        span = current_span()
+        span.mark("words")
         stored = view.stamp or store.state.stamp or ""
         vector = None if pending is None else self._vectors.result(pending, stored, deadline)
+        span.mark("embedding")
         if query.vector is not None:
             vector = _own_vector(query.vector, query.vector_model, view, deadline)
         _note_pending(vector, view, deadline)
@@ -158,6 +162,7 @@ class Searcher:
         if bm25 is None:
             bm25 = np.zeros(view.count)
         mask = _without(aside, wanted, view)
+        span.mark("search")
         return Search(
             query=query,
             view=view,

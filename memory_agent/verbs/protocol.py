@@ -3,7 +3,8 @@
 A request names a verb and carries its parameters (`params`) undecoded, so that the gateway forwards them to the user's
 host without reading them. A reply is a result or a fault; the client raises a fault as the same exception with the same
 arguments. New fields are added last, with defaults; the type of a field never changes. A request with an option that an
-older daemon would ignore carries the version that introduced the option.
+older daemon would ignore carries the version that introduced the option. A trace context needs none: it changes no
+answer.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ T = TypeVar("T")
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A client's request. `deadline_ms` is the time that remained when it was sent.
 
-    An empty `user_id` means the user of the key, or `default` with a key for all users.
+    An empty `user_id` means the user of the key, or `default` with a key for all users. `traceparent` is a W3C trace
+    context, or "".
     """
 
     method: str
@@ -59,6 +61,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: msgspec.Raw = msgspec.Raw(b"\x80")
     token: str = ""
     version: int = PROTOCOL_VERSION
+    traceparent: str = ""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -147,7 +150,7 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The first frame of a request to a host. The second holds the verb's parameters or, without a verb, a batch.
 
     `sent_at_s` is wall time, which processes of one machine share; 0 if the request comes from another machine.
-    `rights` are those of the caller's key. `placement` is the user's, in a cluster.
+    `rights` are those of the caller's key. `placement` is the user's, in a cluster. `traceparent`: as in `Request`.
     """
 
     user_id: str
@@ -156,6 +159,7 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sent_at_s: float = 0.0
     rights: Rights = NO_RIGHTS
     placement: Placement = Placement()
+    traceparent: str = ""
 
     def remaining_ms(self, now_s: float) -> float:
         """Return the deadline minus the time since the request was sent, if that is known."""
@@ -338,6 +342,11 @@ def encode_fault(error: errors.MemoryAgentError) -> bytes:
 def is_fault(reply: bytes) -> bool:
     """Whether a reply that this module encoded contains a fault. Does not decode it."""
     return reply.startswith(_FAULT)
+
+
+def fault_in(reply: bytes) -> Fault | None:
+    """Return the fault of a reply that this module encoded, or None."""
+    return _reply_decoder.decode(reply).fault if is_fault(reply) else None
 
 
 def decode_reply(data: bytes, type_: type[T]) -> T:

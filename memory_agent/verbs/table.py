@@ -160,7 +160,7 @@ class Call:
     params: Params
     patience_ms: float
 
-    def encode(self, user_id: str, token: str) -> bytes:
+    def encode(self, user_id: str, token: str, traceparent: str = "") -> bytes:
         """Return the encoded request. Raises `InvalidInputError` (with the argument's name)."""
         request = Request(
             method=self.verb.name,
@@ -169,6 +169,7 @@ class Call:
             params=msgspec.Raw(encode_fields(self.params)),
             token=token,
             version=self.params.protocol_version,
+            traceparent=traceparent,
         )
         return encode_fields(request)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_collector import Collector, collecting
 
 STOP_TIMEOUT_S = 60
 FEW_HOSTS = "daemon.dedicated_hosts=2"
@@ -104,10 +105,21 @@ def short_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @pytest.fixture(scope="package")
-def daemon() -> Iterator[DaemonProcess]:
-    """One daemon shared by tests that only send requests; each test uses its own users."""
+def collector() -> Iterator[Collector]:
+    """A collector of traces, which tests recognise by their ids."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="package")
+def daemon(collector: Collector) -> Iterator[DaemonProcess]:
+    """One daemon shared by tests that only send requests; each test uses its own users.
+
+    It traces only requests with a trace context.
+    """
     with short_folder() as folder:
-        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", FEW_HOSTS)
+        traces = (f"tracing.endpoint={collector.url}", "tracing.sample_ratio=0", "tracing.interval_s=0.1")
+        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", FEW_HOSTS, *traces)
         process.start()
         yield process
         assert process.stop() == 0, process.log()

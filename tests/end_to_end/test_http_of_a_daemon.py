@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 
 from http_caller import HttpCaller, Listener
+from trace_collector import Collector, lineage
 
 from memory_agent import MemoryClient
 from memory_agent.layout import Layout
@@ -57,6 +58,19 @@ def test_a_remembered_fact_is_recalled_and_published_as_a_block(daemon: DaemonPr
         heard = blocks.next_event()
     assert (heard.name, heard.data["cause_event_id"]) == ("block", event_id)
     assert VPN in heard.data["block"]
+
+
+def test_a_recall_is_one_trace_through_the_daemons_processes(daemon: DaemonProcess, collector: Collector) -> None:
+    caller, trace = caller_of(daemon), "5" * 32
+    caller.post("remember", {"user_id": "http-traced", "text": VPN})
+    asked = {"user_id": "http-traced", "query": QUESTION, "deadline_ms": 30_000}
+    assert caller.post("recall", asked, traceparent=f"00-{trace}-{'6' * 16}-01").json()["memories"]
+    caller.close()
+    spans = collector.trace(trace, 4)
+    assert lineage(spans, "embedder query") == ["host recall", "daemon recall", "door recall"]
+    pids = {name: span.resource["process.pid"] for name, span in spans.items()}
+    assert pids["door recall"] == pids["daemon recall"] == daemon.pid
+    assert len(set(pids.values())) == 3
 
 
 def test_a_host_killed_during_requests_gives_a_retryable_problem(rough_daemon: DaemonProcess) -> None:

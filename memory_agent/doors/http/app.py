@@ -54,6 +54,7 @@ from memory_agent.errors import (
 )
 from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import HttpSettings
+from memory_agent.tracing import receive_trace
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import protocol
 from memory_agent.verbs.params import OwnerParams, RebuildParams
@@ -445,6 +446,7 @@ def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> A
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
+        receive_trace(headers.get(b"traceparent", b"").decode("latin-1"))
         exchange = Exchange(headers, receive, send)
         refusal = refuse_names(place, hosts, *_names(headers))
         if refusal is None:

@@ -37,6 +37,7 @@ from memory_agent.doors.mcp.tools import BY_SET, PLANNED_RUNS, PROMPT, URI, Cont
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records.memories import MemoryRecord
+from memory_agent.tracing import receive_trace
 from memory_agent.verbs import protocol
 from memory_agent.verbs.table import BY_NAME, Verb
 
@@ -70,6 +71,7 @@ class McpDoor:
         has_status = True
         try:
             message = read_message(body)
+            receive_trace(message.meta.get("traceparent"))
             has_status = stateless = is_stateless(message, headers)
             if isinstance(message.id, msgspec.UnsetType):
                 return Reply(202)
