@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.publishing import MOST_EVENTS
-from relay import Event, Publisher, Scope, Subscriber, create_key, read_event
+from relay import Event, Publisher, Scope, Subscriber, create_key, journal_folder, read_event
 
 SECRET = "sk-ant-api03-" + "Zk9" * 31
 TOLD = {"event_type": "user_input", "payload": {"text": "Staging needs the VPN"}}
@@ -142,6 +146,19 @@ def test_events_of_several_bus_messages_are_all_acknowledged(served: Served, cal
     assert [event.event_id for event in journaled(served)] == [event["event_id"] for event in events]
 
 
-def test_a_late_acknowledgement_is_reported_as_an_error(caller: HttpCaller) -> None:
-    answer = caller.post("events", {"events": [TOLD], "deadline_ms": 0})
+@contextmanager
+def no_commits(journal: Path) -> Iterator[None]:
+    """Hold the write lock of a journal's database in another process."""
+    code = f"import lmdb, sys; engine = lmdb.open({str(journal)!r}, max_dbs=16); held = engine.begin(write=True); "
+    command = [sys.executable, "-c", code + "print('held', flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.communicate()
+
+
+def test_a_late_acknowledgement_is_reported_as_an_error(served: Served, caller: HttpCaller) -> None:
+    with no_commits(journal_folder(served.data_dir)):
+        answer = caller.post("events", {"events": [TOLD], "deadline_ms": 50})
     assert (answer.status, answer.code, answer.json()["retryable"]) == (503, "unavailable", True)
