@@ -1,0 +1,219 @@
+/* The live feed: events in, blocks out. Rows and their texts are bounded, so that the tab's memory stays flat. */
+
+import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
+import { session, stream } from "./api.js";
+import { Empty, Plot, Problem, Text, counted, useKeys } from "./parts.js";
+import { runLink, sessionLink } from "./runs.js";
+import { eventText } from "./words.js";
+
+const MOST_ROWS = 300;
+const MOST_CHARS = 600;
+const SECONDS = 120;
+const FRAME_MS = 250;
+const RECALLED = "memory.recalled";
+
+/** What the feed keeps: the newest rows, and events and blocks per second for two minutes. */
+class Feed {
+  constructor() {
+    this.rows = [];
+    this.events = 0;
+    this.blocks = 0;
+    this.unseen = 0;
+    this.frozen = null;
+    this.rates = { at: [], events: [], blocks: [] };
+    this.changed = true;
+  }
+
+  take({ type, data }) {
+    this.changed = true;
+    if (type === "gap") {
+      this.#add({ key: `gap-${data.first}`, gap: data, at: new Date().toISOString() });
+    } else if (type === "event") {
+      const row = data.event.event_type === RECALLED ? blockRow(data) : eventRow(data);
+      this.#count(row.block ? "blocks" : "events");
+      this.#add(row);
+    }
+  }
+
+  /** Whether there is something to draw: new rows, or another second of the plot. */
+  isChanged() {
+    const moved = this.#toNow();
+    const changed = this.changed || moved;
+    this.changed = false;
+    return changed;
+  }
+
+  /** Keep showing the present rows; later ones are counted, and kept as far as they fit. */
+  pause() {
+    this.frozen = [...this.rows];
+    this.unseen = 0;
+  }
+
+  resume() {
+    this.frozen = null;
+  }
+
+  get shown() {
+    return this.frozen ?? this.rows;
+  }
+
+  #count(what) {
+    this[what] += 1;
+    this.#toNow();
+    const column = this.rates[what];
+    column[column.length - 1] += 1;
+  }
+
+  /** Add the seconds since the last event to the rates; return whether there were any. */
+  #toNow() {
+    const now = Math.floor(Date.now() / 1000);
+    const { at, events, blocks } = this.rates;
+    const last = at.at(-1);
+    if (last === now) return false;
+    if (last > now) at.length = events.length = blocks.length = 0; // the clock was set back
+    for (let second = Math.max((at.at(-1) ?? 0) + 1, now - SECONDS + 1); second <= now; second++) {
+      at.push(second);
+      events.push(0);
+      blocks.push(0);
+    }
+    for (const column of [at, events, blocks]) column.splice(0, column.length - SECONDS);
+    return true;
+  }
+
+  #add(row) {
+    if (this.frozen) this.unseen += 1;
+    this.rows.push(row);
+    if (this.rows.length > MOST_ROWS * 1.2) this.rows.splice(0, this.rows.length - MOST_ROWS);
+  }
+}
+
+function eventRow({ seq, event }) {
+  return {
+    key: seq,
+    id: event.event_id,
+    at: event.timestamp,
+    type: event.event_type,
+    who: event.actor_id ?? event.agent_id ?? "",
+    session: event.session_id,
+    run: event.payload?.run_id,
+    text: eventText(event.payload, MOST_CHARS),
+  };
+}
+
+function blockRow({ seq, event }) {
+  const { payload } = event;
+  return {
+    key: seq,
+    id: event.event_id,
+    at: event.timestamp,
+    block: true,
+    type: payload.trigger,
+    who: `for ${payload.role}`,
+    session: event.session_id,
+    run: payload.run_id,
+    cause: payload.cause_event_id,
+    memories: payload.memories?.length ?? 0,
+    text: eventText(payload, 4 * MOST_CHARS),
+  };
+}
+
+const STATES = {
+  connecting: "Connecting",
+  open: "Following",
+  away: "Connection lost; reconnecting where it ended",
+  refused: "Not following",
+};
+
+function useFeed(user) {
+  const feed = useMemo(() => new Feed(), [user]);
+  const [, draw] = useState(0);
+  const [state, setState] = useState({ name: "connecting", problem: null });
+  useEffect(() => {
+    const stop = new AbortController();
+    setState({ name: "connecting", problem: null });
+    stream(`/v1/events?user_id=${encodeURIComponent(user)}`, (event) => feed.take(event), {
+      signal: stop.signal,
+      onState: (name, problem) => setState({ name, problem }),
+    });
+    const timer = setInterval(() => {
+      if (!document.hidden && feed.isChanged()) draw((frame) => frame + 1);
+    }, FRAME_MS);
+    return () => {
+      stop.abort();
+      clearInterval(timer);
+    };
+  }, [feed]);
+  return { feed, state, redraw: () => draw((frame) => frame + 1) };
+}
+
+function Row({ row }) {
+  if (row.gap) {
+    const { first, last } = row.gap;
+    return html`<li class="feed-gap">Events ${first} to ${last} (${counted(last - first + 1, "event")}) are no longer in the journal.</li>`;
+  }
+  const open = row.run ? runLink(row.run) : row.session && sessionLink(row.session);
+  return html`<li class=${row.block ? "feed-row block" : "feed-row"}>
+    <div class="row wrap">
+      <span class="mono muted">${clock(row.at)}</span>
+      <b class="mono">${row.block ? "block" : row.type}</b>
+      <span class="muted">${row.block ? `${row.who}, by ${row.type}` : row.who}</span>
+      ${row.block && html`<span class="muted">${row.memories ? count(row.memories, "memory", "memories") : "nothing relevant"}</span>`}
+      ${open && html`<a href=${open}>${row.run ? "run" : "session"}</a>`}
+    </div>
+    ${row.text && html`<div class=${row.block ? "lines-6" : "lines-3"}><${Text} text=${row.text} /></div>`}
+  </li>`;
+}
+
+const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
+
+function Column({ title, rows, empty }) {
+  return html`<section class="feed-column" aria-label=${title}>
+    <h2>${title}</h2>
+    ${rows.length ? html`<ol>${rows.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</ol>` : html`<p class="muted">${empty}</p>`}
+  </section>`;
+}
+
+const publishLine = (user) =>
+  `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish --user ${user}`;
+
+const SERIES = [{ label: "events/s", series: 1 }, { label: "blocks/s", series: 2 }];
+
+function Live() {
+  const { feed, state, redraw } = useFeed(session.user);
+  const [wanted, setWanted] = useState("");
+  const toggle = () => {
+    if (feed.frozen) feed.resume();
+    else feed.pause();
+    redraw();
+  };
+  useKeys({ p: toggle });
+  const rows = feed.shown.filter((row) => row.gap || !wanted || row.type.includes(wanted) || row.text.includes(wanted)).reverse();
+  const { at, events, blocks } = feed.rates;
+  const data = useMemo(() => [[...at], [...events], [...blocks]], [at.at(-1)]);
+  return html`<div class="view">
+    <div class="bar">
+      <h1>Live</h1>
+      <span class="row" role="status"><i class=${state.name === "open" ? "dot" : "dot away"}></i>${STATES[state.name]}</span>
+      <span class="grow"></span>
+      <input aria-label="Show only" placeholder="Only with this type or text" value=${wanted} onInput=${(event) => setWanted(event.target.value)} />
+      <button onClick=${toggle} aria-pressed=${Boolean(feed.frozen)}>${feed.frozen ? `Resume (${feed.unseen} new)` : "Pause"} <kbd>p</kbd></button>
+    </div>
+    <div class="body">
+      ${state.problem && html`<${Problem} problem=${state.problem} />`}
+      <div class="feed-rate">
+        <${Plot} data=${data} series=${SERIES} height=${96} label="Events and blocks per second, for two minutes" />
+        <p class="muted">${counted(feed.events, "event")} and ${counted(feed.blocks, "block")} since this view was opened; the newest ${MOST_ROWS} rows are kept.</p>
+      </div>
+      ${feed.rows.length === 0
+        ? html`<${Empty} title="Nothing has happened yet" command='memory-agent publish chat.user_msg --payload "{\"text\": \"Checkout logs customers out\"}"'>
+            Events appear here as agents publish them, and beside them the blocks of memories that the daemon publishes in answer. Publish one:
+          <//>`
+        : html`<div class="feed">
+            <${Column} title="Events in" rows=${rows.filter((row) => !row.block)} empty="No event matches." />
+            <${Column} title="Blocks out" rows=${rows.filter((row) => row.block || row.gap)} empty="No block yet. A message, a started run, an assignment or a document causes one." />
+          </div>`}
+    </div>
+  </div>`;
+}
+
+export default { title: "Live", key: "l", view: Live };

@@ -1,0 +1,89 @@
+/* Events that could not be handled, with the reason; they are retried or dropped. */
+
+import { html, useState } from "./vendor/preact.js";
+import { call, may, session } from "./api.js";
+import { Confirm, Empty, Loading, Problem, Text, Time, bytes, counted, toast, useCall, useKeys } from "./parts.js";
+
+const MOST = 1000;
+const EVERY_MS = 10_000;
+/** Whether the key may look at the daemon itself, and why not. */
+export const mayManage = () => may("admin") && session.bound === null;
+export const NOT_MANAGING = "Needs a key with the scope admin for all users";
+
+function Entry({ entry, isChosen, onChoose, isCurrent }) {
+  return html`<tr class=${isCurrent ? "current" : ""}>
+    <td><input type="checkbox" aria-label=${`Select entry ${entry.id}`} checked=${isChosen} onChange=${onChoose} /></td>
+    <td class="number">${entry.id}</td>
+    <td class="why"><code>${entry.code}</code> <${Text} text=${entry.reason} /></td>
+    <td>${entry.event_type ? html`<code><${Text} one text=${entry.event_type} /></code>` : html`<span class="muted">not an event</span>`}</td>
+    <td><${Text} one text=${entry.user_id ?? "–"} /></td>
+    <td class="cut">${entry.source}</td>
+    <td class="number">${bytes(entry.size_bytes ?? 0)}</td>
+    <td><${Time} at=${entry.quarantined_at} /></td>
+  </tr>`;
+}
+
+function Quarantine() {
+  const { result, problem, reload } = useCall("quarantine_list", mayManage() ? { limit: MOST } : null, { everyMs: EVERY_MS });
+  const [chosen, setChosen] = useState(new Set());
+  const [current, setCurrent] = useState(-1);
+  const [isBusy, setBusy] = useState(false);
+  const [isAsking, setAsking] = useState(false);
+  const [failure, setFailure] = useState(null);
+  const entries = result ?? [];
+  const ids = entries.map((entry) => entry.id).filter((id) => chosen.has(id));
+  const choose = (id) => setChosen((former) => (former.has(id) ? new Set([...former].filter((one) => one !== id)) : new Set([...former, id])));
+  useKeys({
+    j: () => setCurrent(Math.min(current + 1, entries.length - 1)),
+    k: () => setCurrent(Math.max(current - 1, 0)),
+    x: () => entries[current] && choose(entries[current].id),
+  });
+  const after = (words) => {
+    toast(words);
+    setChosen(new Set());
+    reload();
+  };
+  const retry = async () => {
+    setBusy(true);
+    setFailure(null);
+    try {
+      const { handled = 0, still_failing: failing = 0 } = await call("quarantine_retry", { ids });
+      after(`${counted(handled, "event")} handled, ${failing} still failing.`);
+    } catch (error) {
+      setFailure(error);
+    }
+    setBusy(false);
+  };
+  const drop = async () => after(`${counted(await call("quarantine_drop", { ids }), "event")} dropped.`);
+  const disabled = !mayManage() || !ids.length || isBusy;
+  const title = mayManage() ? "" : NOT_MANAGING;
+  return html`<div class="view">
+    <div class="bar">
+      <h1>Quarantine</h1>
+      ${entries.length > 0 && html`<span class="muted">${counted(entries.length, "event")}${entries.length === MOST ? " or more" : ""}</span>`}
+      <span class="grow"></span>
+      ${entries.length > 0 && html`
+        <button onClick=${() => setChosen(new Set(ids.length === entries.length ? [] : entries.map((entry) => entry.id)))}>${ids.length === entries.length ? "Select none" : "Select all"}</button>
+        <button class="primary" disabled=${disabled} title=${title} onClick=${retry}>${isBusy ? "Retrying …" : `Retry ${ids.length || ""}`}</button>
+        <button class="danger" disabled=${disabled} title=${title} onClick=${() => setAsking(true)}>Drop ${ids.length || ""} …</button>`}
+    </div>
+    <div class="body">
+      <${Problem} problem=${failure ?? problem} retry=${failure ? null : reload} />
+      ${!mayManage() && html`<${Empty} title="This key does not show the quarantine"><p>${NOT_MANAGING}: the quarantine holds events of every user.</p></${Empty}>`}
+      ${mayManage() && !result && !problem && html`<${Loading} />`}
+      ${result && !entries.length && html`<${Empty} title="Nothing is in quarantine" command="memory-agent quarantine list">
+        <p>An event that cannot be decoded or ingested comes here with the reason, instead of being retried for ever. After the cause is mended, retry it; nothing else waits for it. The same list in a terminal:</p>
+      </${Empty}>`}
+      ${entries.length > 0 && html`<div class="scroll-x"><table class="wide">
+        <thead><tr><th><span class="hidden">Select</span></th><th class="number">Id</th><th>Why</th><th>Type</th><th>User</th><th>From</th><th class="number">Size</th><th>When</th></tr></thead>
+        <tbody>${entries.map((entry, place) => html`<${Entry} key=${entry.id} entry=${entry} isChosen=${chosen.has(entry.id)} isCurrent=${place === current} onChoose=${() => choose(entry.id)} />`)}</tbody>
+      </table></div>
+      <p class="muted note"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>x</kbd> selects. The content of an event is not shown.</p>`}
+    </div>
+    ${isAsking && html`<${Confirm} title=${`Drop ${counted(ids.length, "event")}?`} action="Drop" danger onConfirm=${drop} onClose=${() => setAsking(false)}>
+      <p>They are deleted and cannot be retried. No memory is made of them.</p>
+    </${Confirm}>`}
+  </div>`;
+}
+
+export default { title: "Quarantine", key: "q", view: Quarantine };

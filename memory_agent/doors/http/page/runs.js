@@ -1,0 +1,213 @@
+/* Runs: the list, and one run as a story: its request, what was recalled for it, its steps, its end, and what followed. */
+
+import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
+import { call } from "./api.js";
+import { Empty, Loading, Problem, Quality, Text, Time, clockOf, counted, number, useCall } from "./parts.js";
+import { attribution, reason, span, standing } from "./words.js";
+
+const linkTo = (view, id) => `#/${view}?${new URLSearchParams({ id })}`;
+export const runLink = (id) => linkTo("runs", id);
+export const sessionLink = (id) => linkTo("sessions", id);
+const STATES = [[null, "All"], ["open", "Open"], ["ended", "Ended"], ["expired", "Expired"]];
+const PAGE = 100;
+export const MOST_LISTED = 1000;
+const tookS = (run) => (run.began_at && run.ended_at ? (new Date(run.ended_at) - new Date(run.began_at)) / 1000 : null);
+
+export function RunTable({ runs, inSession = false }) {
+  return html`<div class="scroll-x"><table class="runs">
+    <thead><tr>
+      <th>State</th><th>Request</th><th>Quality</th><th class="number optional">Steps</th><th class="number optional">Used</th><th class="number optional">Took</th><th>Began</th>
+    </tr></thead>
+    <tbody>${runs.map((run) => html`<tr key=${run.id}>
+      <td><${Standing} run=${run} /></td>
+      <td class="request">
+        <a href=${runLink(run.id)} data-row><${Text} one text=${run.objective ?? run.id} /></a>
+        ${!inSession && run.session_id && html`<small class="muted cut">${run.session_id}</small>`}
+      </td>
+      <td>${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} />`}</td>
+      <td class="number optional">${run.steps.length}</td>
+      <td class="number optional">${run.used.length}</td>
+      <td class="number optional">${span(tookS(run))}</td>
+      <td><${Time} at=${run.began_at} /></td>
+    </tr>`)}</tbody>
+  </table></div>`;
+}
+
+export function Standing({ run }) {
+  const word = standing(run);
+  return html`<span class=${`standing ${word}`}>${word}</span>`;
+}
+
+function RunList() {
+  const [state, setState] = useState(null);
+  const [limit, setLimit] = useState(PAGE);
+  const { result, problem, isLoading, reload } = useCall("run_list", { state, limit });
+  const runs = result ?? [];
+  return html`<div class="view">
+    <div class="bar">
+      <h1>Runs</h1>
+      <div class="chips" role="group" aria-label="State">
+        ${STATES.map(([name, label]) => html`<button class="chip" aria-pressed=${state === name} onClick=${() => setState(name)}>${label}</button>`)}
+      </div>
+      <span class="grow"></span>
+      <span class="muted">${result && `${runs.length < limit ? "" : "newest "}${counted(runs.length, "run")}`}</span>
+    </div>
+    <div class="body">
+      ${problem && html`<${Problem} problem=${problem} retry=${reload} />`}
+      ${runs.length > 0 && html`<${RunTable} runs=${runs} />`}
+      ${runs.length === limit && limit < MOST_LISTED && html`<p class="more"><button disabled=${isLoading} onClick=${() => setLimit(Math.min(limit * 3, MOST_LISTED))}>Show more</button></p>`}
+      ${result && runs.length === 0 && html`<${Nothing} state=${state} />`}
+    </div>
+  </div>`;
+}
+
+function Nothing({ state }) {
+  if (state) return html`<${Empty} title=${`No run is ${state}`}>An open run has begun and not ended; one that is not continued for long expires.<//>`;
+  return html`<${Empty} title="No runs yet" command='memory-agent trajectory begin "Find out why checkout logs customers out"'>
+    A run is an agent's work on one request. Conductors' events begin and end runs by themselves; an agent without a conductor begins one with a call, or from the command line:
+  <//>`;
+}
+
+/* Everything that one run's story shows. Reads the run first, then in parallel what it names. */
+function useStory(id) {
+  const run = useCall("run_get", { run_id: id });
+  const found = run.result;
+  const ids = useMemo(() => (found ? [...new Set([...found.steps, ...found.conclusions].map((step) => step.record_id).filter(Boolean))] : []), [found]);
+  const similar = useCall("run_similar", found?.objective && found.state !== "open" ? { query: found.objective.slice(0, 4000), top_k: 12 } : null);
+  const own = similar.result?.find((one) => one.id === id);
+  const shown = useMemo(() => [...new Set([...(own?.recalled ?? []), ...(found?.used ?? []).map((use) => use.record_id)])], [own, found]);
+  const texts = useRecords(ids);
+  const recalled = useRecords(shown);
+  const others = useCall("run_list", found ? { limit: MOST_LISTED } : null);
+  return { run, found, own, shown, texts, recalled, similar: similar.result ?? [], others: others.result ?? [], isReading: similar.isLoading };
+}
+
+/* The memories with these ids, by id. Forgotten ones are missing. */
+export function useRecords(ids) {
+  const [records, setRecords] = useState(new Map());
+  const wanted = ids.join(" ");
+  useEffect(() => {
+    const stop = new AbortController();
+    if (ids.length === 0) setRecords(new Map());
+    else {
+      call("get", { ids }, { signal: stop.signal })
+        .then((found) => setRecords(new Map(found.map((record) => [record.id, record]))))
+        .catch(() => null); // the run's own call reports the problem
+    }
+    return () => stop.abort();
+  }, [wanted]);
+  return records;
+}
+
+function Story({ id }) {
+  const story = useStory(id);
+  const { run, found } = story;
+  return html`<div class="view">
+    <div class="bar">
+      <a href="#/runs">Runs</a><span class="muted">/</span><h1 class="cut mono">${id}</h1>
+      <span class="grow"></span>
+      ${found && html`<${Standing} run=${found} />`}
+    </div>
+    <div class="body">
+      ${run.problem && html`<${Problem} problem=${run.problem} retry=${run.reload} />`}
+      ${!run.isLoading && !run.problem && !found && html`<${Empty} title="There is no such run">It may belong to another user, or have been erased. <a href="#/runs">All runs</a><//>`}
+      ${found && html`<div class="story">
+        <${Part} name="Request" at=${found.began_at}>
+          <p class="request-text"><${Text} text=${found.objective ?? "The memory of the request was forgotten."} /></p>
+          ${found.session_id && html`<p class="muted">Session <a href=${sessionLink(found.session_id)}>${found.session_id}</a></p>`}
+        <//>
+        <${Recalled} ...${story} />
+        <${Steps} ...${story} />
+        <${End} ...${story} />
+        <${Followed} ...${story} />
+      </div>`}
+    </div>
+  </div>`;
+}
+
+function Part({ name, at, note, children }) {
+  return html`<section class="part">
+    <header><h2>${name}</h2>${note && html`<span class="muted">${note}</span>`}<span class="grow"></span>${at && html`<span class="muted"><${Time} at=${at} /></span>`}</header>
+    ${children}
+  </section>`;
+}
+
+function Recalled({ found, shown, recalled, isReading }) {
+  const uses = new Map(found.used.map((use) => [use.record_id, use]));
+  const used = shown.filter((id) => uses.has(id));
+  const others = shown.filter((id) => !uses.has(id));
+  const [isOpen, setOpen] = useState(false);
+  const note = found.recall_ids.length ? `${counted(found.recall_ids.length, "recall")}, ${used.length} of ${counted(shown.length, "memory", "memories")} used` : "";
+  if (!shown.length) {
+    const why = found.recall_ids.length === 0
+      ? "No recall is known for this run. A recall counts if the run names its recall_id, or asked for its request within ten minutes before it began."
+      : found.state === "open" ? "What its recalls showed is listed once the run has ended." : "Its recalls showed nothing that is still stored.";
+    return html`<${Part} name="Recalled for it" note=${note}><p class="muted">${isReading ? "Reading …" : why}</p><//>`;
+  }
+  const visible = isOpen ? others : others.slice(0, 3);
+  return html`<${Part} name="Recalled for it" note=${note}>
+    <ul class="told">
+      ${[...used, ...visible].map((id) => html`<${RecalledMemory} key=${id} id=${id} record=${recalled.get(id)} use=${uses.get(id)} />`)}
+    </ul>
+    ${others.length > 3 && html`<p><button class="link" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : `Show ${others.length - 3} more that were shown and not used`}</button></p>`}
+  <//>`;
+}
+
+function RecalledMemory({ id, record, use }) {
+  return html`<li class=${use ? "used" : ""}>
+    <span class="what">${use ? html`<b class="good">used</b> <span class="muted">${use.credit < 1 ? "half credit" : "full credit"}, ${attribution(use.how)}</span>` : html`<span class="muted">shown</span>`}</span>
+    <a href=${linkTo("timeline", id)}><${Text} one text=${record ? record.title || record.text : "forgotten"} /></a>
+  </li>`;
+}
+
+function Steps({ found, texts }) {
+  if (!found.steps.length) return html`<${Part} name="Steps"><p class="muted">The run reported no steps.</p><//>`;
+  return html`<${Part} name="Steps" note=${counted(found.steps.length, "step")}>
+    <ol class="told">${found.steps.map((step) => html`<${StepLine} key=${step.event_id} step=${step} record=${texts.get(step.record_id)} />`)}</ol>
+  <//>`;
+}
+
+function StepLine({ step, record }) {
+  return html`<li>
+    <span class="what"><span class="muted"><time datetime=${step.timestamp} title=${step.timestamp}>${clockOf(step.timestamp)}</time></span> <span class="mono muted cut">${step.event_type}</span></span>
+    ${record ? html`<div class="lines-3"><${Text} text=${record.text} /></div>` : html`<span class="muted">${step.record_id ? "…" : "made no memory"}</span>`}
+  </li>`;
+}
+
+function End({ found, texts }) {
+  if (found.state === "open") return html`<${Part} name="Outcome"><p class="muted">The run has not ended.</p><//>`;
+  const word = standing(found);
+  return html`<${Part} name="Outcome" at=${found.ended_at} note=${tookS(found) == null ? "" : `after ${span(tookS(found))}`}>
+    <p class="row wrap"><${Standing} run=${found} />${word === "cancelled" && found.quality == null ? html`<span class="muted">neither a success nor a failure, so it has no quality</span>` : html`<${Quality} value=${found.quality} />`}</p>
+    <ul class="told">${found.conclusions.map((step) => html`<${StepLine} key=${step.event_id} step=${step} record=${texts.get(step.record_id)} />`)}</ul>
+    ${found.revisions.length > 0 && html`<table class="revisions"><caption class="hidden">Changes of the quality</caption>
+      <thead><tr><th>Quality</th><th>Because</th><th>Caused by</th><th>When</th></tr></thead>
+      <tbody>${found.revisions.map((one) => html`<tr>
+        <td class="figure">${number(one.quality)}</td><td>${reason(one.reason)}</td>
+        <td>${["retried", "later_success"].includes(one.reason) && one.cause ? html`<a href=${runLink(one.cause)}>${one.cause}</a>` : html`<span class="mono muted cut">${one.cause ?? ""}</span>`}</td>
+        <td><${Time} at=${one.at} /></td>
+      </tr>`)}</tbody>
+    </table>`}
+  <//>`;
+}
+
+function Followed({ found, others, similar }) {
+  const causes = new Set(found.revisions.filter((one) => ["retried", "later_success"].includes(one.reason)).map((one) => one.cause));
+  const later = others.filter((one) => one.id !== found.id && one.began_at > (found.began_at ?? ""));
+  const inSession = found.session_id ? later.filter((one) => one.session_id === found.session_id).reverse() : [];
+  const related = later.filter((one) => causes.has(one.id) && !inSession.includes(one));
+  const alike = similar.filter((one) => one.id !== found.id && ![...inSession, ...related].some((run) => run.id === one.id)).slice(0, 5);
+  return html`<${Part} name="What followed">
+    ${inSession.length + related.length === 0 ? html`<p class="muted">No later run of its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
+    ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${one.relevance.toFixed(2)}`} />`)}</ul>`}
+  <//>`;
+}
+
+function OtherRun({ run, objective, why }) {
+  return html`<li>
+    <span class="what"><${Standing} run=${run} /> <span class="muted">${why}</span></span>
+    <a href=${runLink(run.id)}><${Text} one text=${objective ?? run.id} /></a>
+  </li>`;
+}
+
+export default { title: "Runs", key: "r", view: ({ route }) => (route.params.id ? html`<${Story} id=${route.params.id} />` : html`<${RunList} />`) };

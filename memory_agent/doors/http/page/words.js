@@ -1,0 +1,82 @@
+/* States and reasons in words. */
+
+import { counted } from "./parts.js";
+
+/** A duration in its two largest units: "3 h 20 min". */
+export function span(seconds) {
+  if (seconds == null) return "–";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const at = units.findIndex(([, size]) => seconds >= size);
+  const [name, size] = units[at];
+  const whole = Math.floor(seconds / size);
+  const next = units[at + 1];
+  const rest = next ? Math.floor((seconds - whole * size) / next[1]) : 0;
+  return rest ? `${whole} ${name} ${rest} ${next[0]}` : `${whole} ${name}`;
+}
+
+export const signed = (value) => (value == null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`);
+
+const REASONS = {
+  completed: "it completed",
+  failed: "it failed",
+  approved: "it was approved",
+  rejected: "it was rejected",
+  rated: "it was rated",
+  retried: "its request was asked again",
+  later_success: "a related later run succeeded",
+};
+export const reason = (name) => REASONS[name] ?? name;
+
+const ATTRIBUTIONS = {
+  feedback: "named in feedback",
+  event: "named by the run",
+  overlap: "repeated in the run's output",
+};
+export const attribution = (name) => ATTRIBUTIONS[name] ?? name;
+
+/** How a run stands, in one word. */
+export function standing(run) {
+  if (run.state === "open") return "open";
+  if (run.is_cancelled) return "cancelled";
+  if (run.outcome) return run.outcome;
+  return run.state === "expired" ? "expired" : "ended";
+}
+
+const SHADOW_LESSONS = 2;
+const HARM_THRESHOLD = 20;
+
+/** The gate's state and its evidence, as `memory-agent sona status` words it. */
+export function gateSentence(status) {
+  const { gate, mode, credited } = status;
+  if (mode === "off") return "Learning is switched off (setting learning.mode). Answers are ranked without it.";
+  if (mode === "on") return "The learned ranking is always in effect (setting learning.mode), whatever the evidence.";
+  const decided = gate.won + gate.lost;
+  const won = `The learned ranking won ${gate.won} of ${counted(decided, "decided comparison")}`;
+  return {
+    shadow: `Learning, but not changing answers yet: ${Math.min(credited, SHADOW_LESSONS)} of the ${SHADOW_LESSONS} lessons with credit that a trial needs.`,
+    trial: `On trial: answers keep the usual ranking, and the learned one is compared with it. ${won}.`,
+    on: `In effect: most answers use the learned ranking, and a tenth are interleaved to check it. ${won} since then.`,
+    off: `Withdrawn: the learned ranking lost. ${won}. It is tried again after 100 more lessons with credit.`,
+  }[gate.state];
+}
+export { HARM_THRESHOLD };
+
+/** The words of an event, from the fields in which emitters put them (the order of `signals.toml`). */
+const TEXT_FIELDS = [
+  "text", "message", "content", "block", "summary", "objective", "error", "claim", "insight", "comment", "report",
+  "details", "description", "output", "result", "prompt", "query", "command",
+];
+
+export function eventText(payload, most = 400) {
+  for (const place of [payload, payload?.report, payload?.data, payload?.payload]) {
+    for (const field of TEXT_FIELDS) {
+      const value = place?.[field];
+      if (typeof value === "string" && value) return copied(value, most);
+    }
+  }
+  return "";
+}
+
+/** A slice would keep the whole of a long text in memory. */
+const copied = (text, most) => (text.length <= most ? text : JSON.parse(JSON.stringify(text.slice(0, most))) + " …");
