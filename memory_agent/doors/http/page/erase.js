@@ -2,9 +2,11 @@
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { call, may, session } from "./api.js";
-import { Confirm, Facts, Field, Kind, Loading, Problem, Text, Time, counted } from "./parts.js";
+import { Confirm, Facts, Field, Kind, Loading, Problem, Text, Time, counted, useCall } from "./parts.js";
+import { Lines } from "./words.js";
 
 const SHOWN = 50;
+const SUGGESTED = 200;
 const LONG_MS = 600_000;
 const KINDS = ["episode", "finding", "strategy", "pattern"];
 const WAYS = [
@@ -94,12 +96,16 @@ function Query({ entered, enter }) {
 
 function What({ way, setWay, entered, enter }) {
   const entry = { session: "The session's id", run: "The run's id" }[way];
+  const sessions = useCall("sessions", way === "session" ? { limit: SUGGESTED } : null).result?.sessions ?? [];
+  const runs = useCall("run_list", way === "run" ? { limit: SUGGESTED } : null).result ?? [];
+  const known = way === "session" ? sessions.map((one) => [one.session_id, one.title]) : runs.map((one) => [one.id, one.objective]);
   return html`<section class="section">
     <header><h2>What to erase</h2></header>
     <div class="ways" role="radiogroup" aria-label="What to erase">${WAYS.map(([name, label, what]) => html`<label key=${name} class="way">
       <input type="radio" name="way" checked=${way === name} onChange=${() => setWay(name)} /><span><b>${label}</b> <span class="muted">${what}</span></span>
     </label>`)}</div>
-    ${entry && html`<${Field} label=${entry}><input value=${entered[way] ?? ""} spellcheck="false" onInput=${(event) => enter({ [way]: event.target.value })} /></${Field}>`}
+    ${entry && html`<${Field} label=${entry}><input list="erasable" value=${entered[way] ?? ""} spellcheck="false" autocomplete="off" onInput=${(event) => enter({ [way]: event.target.value })} /></${Field}>`}
+    ${entry && html`<datalist id="erasable">${known.map(([id, title]) => html`<option key=${id} value=${id}>${(title ?? "").slice(0, 80)}</option>`)}</datalist>`}
     ${way === "ids" && html`<${Field} label="Ids" hint="Separated by spaces or lines"><textarea rows="3" spellcheck="false" value=${entered.ids ?? ""} onInput=${(event) => enter({ ids: event.target.value })}></textarea></${Field}>`}
     ${way === "query" && html`<${Query} entered=${entered} enter=${enter} />`}
     ${way === "filter" && html`<${Filter} entered=${entered} enter=${enter} />`}
@@ -153,9 +159,9 @@ function Preview({ receipt, memories, problem, isAsked }) {
     <${Problem} problem=${problem} />
     ${!receipt && !problem && html`<${Loading} what="Counting" />`}
     ${receipt && html`<${Facts} rows=${countsOf(receipt)} />`}
-    ${memories?.records.length > 0 && html`<ol class="told">${memories.records.map((record) => html`<li key=${record.id}>
+    ${memories?.records.length > 0 && html`<ol class="told brief">${memories.records.map((record) => html`<li key=${record.id}>
       <span class="what"><span class="muted"><${Time} at=${record.timestamp} /></span> <${Kind} kind=${record.kind} /></span>
-      <span class="lines-3"><${Text} text=${record.text.slice(0, 1000)} /></span>
+      <${Lines} text=${record.text} />
     </li>`)}</ol>`}
     ${left > 0 && html`<p class="muted">and ${counted(left, "more memory", "more memories")}.</p>`}
     ${receipt && html`<details><summary>What an erasure does not reach</summary><ul class="plain">${receipt.not_covered.map((one) => html`<li key=${one}>${one}</li>`)}</ul></details>`}

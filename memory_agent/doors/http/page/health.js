@@ -8,6 +8,7 @@ import { span } from "./words.js";
 const STATUS_MS = 3_000;
 const STATS_MS = 15_000;
 const MOST_SAMPLES = 400;
+const SHOWN_S = 300;
 const LAGGING = 500;
 const KINDS = [["episode", 3], ["finding", 1], ["strategy", 2], ["pattern", 4]];
 
@@ -30,19 +31,23 @@ function addSample(status, now) {
 }
 
 const PLOTS = [
-  { title: "Recalls per second", series: [["recalls/s", 1, "recalls"]], now: ({ recalls }) => (recalls === null ? "" : number(recalls, 1)) },
-  { title: "Latency of recalls, ms", series: [["median", 1, "p50"], ["99 of 100", 2, "p99"]], now: ({ p50, p99 }) => (p50 == null ? "no recall yet" : `${number(p50, 0)}, ${number(p99, 0)}`) },
-  { title: "Events ingested per second", series: [["events/s", 3, "events"]], now: ({ events }) => (events === null ? "" : number(events, 1)) },
+  { title: "Recalls/s", series: [["recalls/s", 1, "recalls"]], now: ({ recalls }) => (recalls === null ? "" : number(recalls, 1)) },
+  { title: "Recall, ms (p50, p99)", series: [["median", 1, "p50"], ["p99", 2, "p99"]], now: ({ p50, p99 }) => (p50 == null ? "none yet" : `${number(p50, 0)}, ${number(p99, 0)}`) },
+  { title: "Events/s", series: [["events/s", 3, "events"]], now: ({ events }) => (events === null ? "" : number(events, 1)) },
   { title: "Events waiting", series: [["waiting", 5, "lag"]], now: ({ lag }) => String(lag) },
-  { title: "Memory of all processes, MB", series: [["MB", 4, "resident"]], now: ({ resident }) => number(resident, 0) },
+  { title: "Memory, MB", series: [["MB", 4, "resident"]], now: ({ resident }) => number(resident, 0) },
 ].map((plot) => ({ ...plot, series: plot.series.map(([label, series, field]) => ({ label, series, field })) }));
+
+/** The last five minutes, or more if there are older samples. */
+const shownSpan = (_plot, first, last) => [Math.min(first, last - SHOWN_S), last];
+const PLOT = { legend: { show: false }, cursor: { show: false }, scales: { x: { time: true, range: shownSpan }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } } };
 
 function Sampled({ plot, at }) {
   const data = useMemo(() => [samples.map((one) => one.at), ...plot.series.map(({ field }) => samples.map((one) => one[field] ?? null))], [at]);
   const last = samples.at(-1);
   return html`<figure class="sampled">
-    <figcaption class="row"><span class="grow muted">${plot.title}</span><b class="figure">${last && plot.now(last)}</b></figcaption>
-    <${Plot} data=${data} series=${plot.series} height=${120} label=${plot.title} options=${{ legend: { show: false }, cursor: { show: false } }} />
+    <figcaption class="row"><span class="grow muted cut">${plot.title}</span><span class="figure">${last && plot.now(last)}</span></figcaption>
+    <${Plot} data=${data} series=${plot.series} height=${120} label=${plot.title} options=${PLOT} />
   </figure>`;
 }
 

@@ -26,16 +26,16 @@ function Gate({ status }) {
 /** Wealth of a bet against its threshold, on a logarithmic scale from 1/10 of what it starts with. */
 function Evidence({ gate }) {
   const rows = [
-    ["For the learned ranking", gate.evidence, gate.threshold, gate.state === "on" ? "reached before it was turned on; counted anew since" : "turns it on", "s1"],
-    ["Against it", gate.harm, HARM_THRESHOLD, "turns it off", "s5"],
-  ];
+    gate.state === "trial" && ["For the learned ranking", gate.evidence, gate.threshold, "turns it on", "s1"],
+    ["Against it", gate.harm, HARM_THRESHOLD, gate.state === "off" ? "turned it off" : "turns it off", "s5"],
+  ].filter(Boolean);
   return html`<dl class="evidence">${rows.map(([name, wealth, threshold, what, colour]) => html`<div key=${name}>
     <dt>${name}</dt>
     <dd class="track" role="img" aria-label=${`${number(wealth)} of ${threshold}`}><i class=${colour} style=${{ width: `${shareOf(wealth, threshold)}%` }}></i><i class="start" style=${{ left: `${shareOf(1, threshold)}%` }}></i></dd>
     <dd class="figure">${wealth >= 1000 ? wealth.toExponential(1) : number(wealth)} <span class="muted">of ${threshold}</span></dd>
     <dd class="muted">${what}</dd>
   </div>`)}</dl>
-  <p class="muted">Each comparison multiplies the wealth of a bet that starts at 1 (the mark). If learning did not help, the wealth would reach ${gate.threshold} at most once in ${gate.threshold} trials. Won ${gate.won}, lost ${gate.lost}, tied ${gate.tied}.</p>`;
+  <p class="muted">Each comparison multiplies the wealth of a bet that starts at 1 (the mark). ${gate.state === "trial" ? `If learning did not help, the wealth would reach ${gate.threshold} at most once in ${gate.threshold} trials. ` : ""}Won ${gate.won}, lost ${gate.lost}, tied ${gate.tied}.</p>`;
 }
 
 const shareOf = (wealth, threshold) => {
@@ -147,7 +147,7 @@ function Learned({ navigate }) {
   };
   const isEmpty = status && ended.result && !runs.length && !status.trajectories;
   return html`<div class="view">
-    <div class="bar"><h1>Learned</h1></div>
+    <div class="bar"><h1>Learned</h1><span class="muted">${status && (status.mode === "auto" ? `gate ${status.gate.state}` : `learning ${status.mode}`)}</span></div>
     <div class="body narrow">
       <${Problem} problem=${problem ?? ended.problem} retry=${() => { reload(); ended.reload(); }} />
       ${!status && !problem && html`<${Loading} />`}

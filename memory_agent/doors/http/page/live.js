@@ -2,14 +2,16 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { session, stream } from "./api.js";
-import { Empty, Plot, Problem, Text, counted, useKeys } from "./parts.js";
+import { Empty, Legend, Plot, Problem, counted, useKeys } from "./parts.js";
 import { runLink, sessionLink } from "./runs.js";
-import { eventText } from "./words.js";
+import { Lines, eventText } from "./words.js";
 
 const MOST_ROWS = 300;
 const MOST_CHARS = 600;
 const SECONDS = 120;
 const FRAME_MS = 250;
+/** The fixed lines around the memories of a block. */
+const FRAME = /^<recalled_memories>\n.*\n|\n?<\/recalled_memories>\s*$/gm;
 const RECALLED = "memory.recalled";
 
 /** What the feed keeps: the newest rows, and events and blocks per second for two minutes. */
@@ -113,7 +115,7 @@ function blockRow({ seq, event }) {
     run: payload.run_id,
     cause: payload.cause_event_id,
     memories: payload.memories?.length ?? 0,
-    text: eventText(payload, 4 * MOST_CHARS),
+    text: eventText({ block: payload.block?.replace(FRAME, "") }, 4 * MOST_CHARS),
   };
 }
 
@@ -153,17 +155,18 @@ function Row({ row }) {
   }
   const open = row.run ? runLink(row.run) : row.session && sessionLink(row.session);
   return html`<li class=${row.block ? "feed-row block" : "feed-row"}>
-    <div class="row wrap">
+    <div class="row">
       <span class="mono muted">${clock(row.at)}</span>
-      <b class="mono">${row.block ? "block" : row.type}</b>
-      <span class="muted">${row.block ? `${row.who}, by ${row.type}` : row.who}</span>
-      ${row.block && html`<span class="muted">${row.memories ? count(row.memories, "memory", "memories") : "nothing relevant"}</span>`}
-      ${open && html`<a href=${open}>${row.run ? "run" : "session"}</a>`}
+      <b class="mono cut">${row.block ? "block" : row.type}</b>
+      <span class="muted cut">${row.block ? `${row.who}, by ${row.type}, ${blockSize(row)}` : row.who}</span>
+      ${open && html`<a class="open" href=${open}>${row.run ? "run" : "session"}</a>`}
     </div>
-    ${row.text && html`<div class=${row.block ? "lines-6" : "lines-3"}><${Text} text=${row.text} /></div>`}
+    ${row.text && html`<${Lines} text=${row.text} most=${row.block ? 6 : 3} />`}
   </li>`;
 }
 
+const blockSize = ({ memories, text }) => (memories ? counted(memories, "memory", "memories") : text ? "past runs" : "nothing relevant");
+const narrow = matchMedia("(max-width: 640px)");
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 
 function Column({ title, rows, empty }) {
@@ -176,6 +179,7 @@ function Column({ title, rows, empty }) {
 const publishLine = (user) =>
   `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish --user ${user}`;
 
+const PLOT = { legend: { show: false }, cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
 const SERIES = [{ label: "events/s", series: 1 }, { label: "blocks/s", series: 2 }];
 
 function Live() {
@@ -187,9 +191,15 @@ function Live() {
     redraw();
   };
   useKeys({ p: toggle });
+  const [isNarrow, setNarrow] = useState(narrow.matches);
+  useEffect(() => {
+    const follow = () => setNarrow(narrow.matches);
+    narrow.addEventListener("change", follow);
+    return () => narrow.removeEventListener("change", follow);
+  }, []);
   const rows = feed.shown.filter((row) => row.gap || !wanted || row.type.includes(wanted) || row.text.includes(wanted)).reverse();
   const { at, events, blocks } = feed.rates;
-  const data = useMemo(() => [[...at], [...events], [...blocks]], [at.at(-1)]);
+  const data = useMemo(() => [at, events, blocks].map((column) => column.slice(0, -1)), [at.at(-1)]);
   return html`<div class="view">
     <div class="bar">
       <h1>Live</h1>
@@ -201,13 +211,15 @@ function Live() {
     <div class="body">
       ${state.problem && html`<${Problem} problem=${state.problem} />`}
       <div class="feed-rate">
-        <${Plot} data=${data} series=${SERIES} height=${96} label="Events and blocks per second, for two minutes" />
-        <p class="muted">${counted(feed.events, "event")} and ${counted(feed.blocks, "block")} since this view was opened; the newest ${MOST_ROWS} rows are kept.</p>
+        <${Plot} data=${data} series=${SERIES} height=${96} options=${PLOT} label="Events and blocks per second, for two minutes" />
+        <div class="row wrap"><${Legend} names=${[["events per second", 1], ["blocks per second", 2]]} /><span class="grow"></span>
+          <span class="muted">${counted(feed.events, "event")} and ${counted(feed.blocks, "block")} since this view was opened; the newest ${MOST_ROWS} rows are kept</span></div>
       </div>
       ${feed.rows.length === 0
-        ? html`<${Empty} title="Nothing has happened yet" command='memory-agent publish chat.user_msg --payload "{\"text\": \"Checkout logs customers out\"}"'>
-            Events appear here as agents publish them, and beside them the blocks of memories that the daemon publishes in answer. Publish one:
-          <//>`
+        ? html`<${Empty} title="Nothing has happened yet" command=${publishLine(session.user)}>
+            <p>Events appear here as agents publish them, and beside them the blocks of memories that the daemon publishes in answer. Publish one:</p>
+          </${Empty}>`
+        : isNarrow ? html`<${Column} title="Events in, blocks out" rows=${rows} empty="No event matches." />`
         : html`<div class="feed">
             <${Column} title="Events in" rows=${rows.filter((row) => !row.block)} empty="No event matches." />
             <${Column} title="Blocks out" rows=${rows.filter((row) => row.block || row.gap)} empty="No block yet. A message, a started run, an assignment or a document causes one." />

@@ -103,6 +103,8 @@ export const Loading = ({ what = "Loading" }) => html`<p class="muted" role="sta
 const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
 const DAY_OF_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const SECONDS = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const DATE = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const WHOLE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 const STEPS = [["y", 31557600], ["mo", 2629800], ["d", 86400], ["h", 3600], ["min", 60]];
 
@@ -321,31 +323,41 @@ export const Legend = ({ names }) => html`<div class="legend">
  */
 export function Plot({ data, series, height = 160, time = true, label, options = {} }) {
   const place = useRef(null);
+  const drawn = useRef({ plot: null, data });
   const { theme } = document.documentElement.dataset;
   useEffect(() => {
-    let plot = null;
     let isGone = false;
-    const resized = new ResizeObserver(() => plot?.setSize({ width: place.current.clientWidth, height }));
+    const { current } = drawn;
+    const resized = new ResizeObserver(() => current.plot?.setSize({ width: place.current.clientWidth, height }));
     import("./vendor/uplot.js").then(({ default: UPlot }) => {
       if (isGone) return;
-      plot = new UPlot(plotOptions(place.current, series, height, time, options), data, place.current);
+      current.plot = new UPlot(plotOptions(place.current, series, height, time, options), current.data, place.current);
       resized.observe(place.current);
     });
     return () => {
       isGone = true;
       resized.disconnect();
-      plot?.destroy();
+      current.plot?.destroy();
+      current.plot = null;
     };
-  }, [data, series, height, theme]);
+  }, [series, height, theme]);
+  useEffect(() => {
+    drawn.current.data = data;
+    drawn.current.plot?.setData(data);
+  }, [data]);
   return html`<div class="plot" ref=${place} role="img" aria-label=${label}></div>`;
 }
+
+/** The times of an axis, as exact as their distance `step` (in seconds). */
+const timesOf = (_plot, times, _axis, _space, step) => times.map((at) => (step >= 86400 ? DATE : step >= 60 ? CLOCK : SECONDS).format(new Date(at * 1000)));
 
 function plotOptions(place, series, height, time, more) {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { stroke: colour("--muted"), font: "12px system-ui", grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const x = { ...axis, size: 32, ...(time && { values: timesOf, space: 72 }) };
   const lines = series.map(({ label, series: place_, width = 1.5, ...rest }) => ({ label, stroke: colour(`--d${place_}`), width, points: { show: false }, ...rest }));
   return {
-    width: place.clientWidth || 320, height, scales: { x: { time } }, axes: [axis, { ...axis, size: 56 }], series: [{}, ...lines],
-    cursor: { drag: { x: true, y: false } }, ...more,
+    width: place.clientWidth || 320, height, scales: { x: { time } }, axes: [x, { ...axis, size: 48, space: 24 }], series: [{}, ...lines],
+    cursor: { drag: { x: true, y: false } }, padding: [8, 24, 0, 0], ...more,
   };
 }

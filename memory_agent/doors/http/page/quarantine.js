@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { call, may, session } from "./api.js";
-import { Confirm, Empty, Loading, Problem, Text, Time, bytes, counted, toast, useCall, useKeys } from "./parts.js";
+import { Confirm, Empty, Loading, Problem, Text, Time, bytes, counted, toast, useCall, useKeys, useRows } from "./parts.js";
 
 const MOST = 1000;
 const EVERY_MS = 10_000;
@@ -10,15 +10,15 @@ const EVERY_MS = 10_000;
 export const mayManage = () => may("admin") && session.bound === null;
 export const NOT_MANAGING = "Needs a key with the scope admin for all users";
 
-function Entry({ entry, isChosen, onChoose, isCurrent }) {
-  return html`<tr class=${isCurrent ? "current" : ""}>
+function Entry({ entry, place, isChosen, onChoose, isCurrent }) {
+  return html`<tr id=${`entry-${place}`} class=${isCurrent ? "current" : ""}>
     <td><input type="checkbox" aria-label=${`Select entry ${entry.id}`} checked=${isChosen} onChange=${onChoose} /></td>
     <td class="number">${entry.id}</td>
     <td class="why"><code>${entry.code}</code> <${Text} text=${entry.reason} /></td>
-    <td>${entry.event_type ? html`<code><${Text} one text=${entry.event_type} /></code>` : html`<span class="muted">not an event</span>`}</td>
-    <td><${Text} one text=${entry.user_id ?? "–"} /></td>
-    <td class="cut">${entry.source}</td>
-    <td class="number">${bytes(entry.size_bytes ?? 0)}</td>
+    <td class="optional">${entry.event_type ? html`<code><${Text} one text=${entry.event_type} /></code>` : html`<span class="muted">not an event</span>`}</td>
+    <td class="optional"><${Text} one text=${entry.user_id ?? "–"} /></td>
+    <td class="optional">${entry.source}</td>
+    <td class="number optional">${bytes(entry.size_bytes ?? 0)}</td>
     <td><${Time} at=${entry.quarantined_at} /></td>
   </tr>`;
 }
@@ -26,18 +26,14 @@ function Entry({ entry, isChosen, onChoose, isCurrent }) {
 function Quarantine() {
   const { result, problem, reload } = useCall("quarantine_list", mayManage() ? { limit: MOST } : null, { everyMs: EVERY_MS });
   const [chosen, setChosen] = useState(new Set());
-  const [current, setCurrent] = useState(-1);
-  const [isBusy, setBusy] = useState(false);
+    const [isBusy, setBusy] = useState(false);
   const [isAsking, setAsking] = useState(false);
   const [failure, setFailure] = useState(null);
   const entries = result ?? [];
   const ids = entries.map((entry) => entry.id).filter((id) => chosen.has(id));
   const choose = (id) => setChosen((former) => (former.has(id) ? new Set([...former].filter((one) => one !== id)) : new Set([...former, id])));
-  useKeys({
-    j: () => setCurrent(Math.min(current + 1, entries.length - 1)),
-    k: () => setCurrent(Math.max(current - 1, 0)),
-    x: () => entries[current] && choose(entries[current].id),
-  });
+  const [current] = useRows(entries.length, "entry", (place) => choose(entries[place].id));
+  useKeys({ x: () => entries[current] && choose(entries[current].id) });
   const after = (words) => {
     toast(words);
     setChosen(new Set());
@@ -75,10 +71,10 @@ function Quarantine() {
         <p>An event that cannot be decoded or ingested comes here with the reason, instead of being retried for ever. After the cause is mended, retry it; nothing else waits for it. The same list in a terminal:</p>
       </${Empty}>`}
       ${entries.length > 0 && html`<div class="scroll-x"><table class="wide">
-        <thead><tr><th><span class="hidden">Select</span></th><th class="number">Id</th><th>Why</th><th>Type</th><th>User</th><th>From</th><th class="number">Size</th><th>When</th></tr></thead>
-        <tbody>${entries.map((entry, place) => html`<${Entry} key=${entry.id} entry=${entry} isChosen=${chosen.has(entry.id)} isCurrent=${place === current} onChoose=${() => choose(entry.id)} />`)}</tbody>
+        <thead><tr><th><span class="hidden">Select</span></th><th class="number">Id</th><th>Why</th><th class="optional">Type</th><th class="optional">User</th><th class="optional">From</th><th class="number optional">Size</th><th>When</th></tr></thead>
+        <tbody>${entries.map((entry, place) => html`<${Entry} key=${entry.id} entry=${entry} place=${place} isChosen=${chosen.has(entry.id)} isCurrent=${place === current} onChoose=${() => choose(entry.id)} />`)}</tbody>
       </table></div>
-      <p class="muted note"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>x</kbd> selects. The content of an event is not shown.</p>`}
+      <p class="muted note"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>x</kbd> or Enter selects. The content of an event is not shown.</p>`}
     </div>
     ${isAsking && html`<${Confirm} title=${`Drop ${counted(ids.length, "event")}?`} action="Drop" danger onConfirm=${drop} onClose=${() => setAsking(false)}>
       <p>They are deleted and cannot be retried. No memory is made of them.</p>

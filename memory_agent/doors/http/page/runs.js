@@ -2,8 +2,8 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { call } from "./api.js";
-import { Empty, Loading, Problem, Quality, Text, Time, clockOf, counted, number, useCall } from "./parts.js";
-import { attribution, reason, span, standing } from "./words.js";
+import { Empty, Loading, Problem, Quality, Text, Time, clockOf, counted, number, useCall, useKeys, useRows } from "./parts.js";
+import { Lines, attribution, reason, span, standing } from "./words.js";
 
 const linkTo = (view, id) => `#/${view}?${new URLSearchParams({ id })}`;
 export const runLink = (id) => linkTo("runs", id);
@@ -13,22 +13,23 @@ const PAGE = 100;
 export const MOST_LISTED = 1000;
 const tookS = (run) => (run.began_at && run.ended_at ? (new Date(run.ended_at) - new Date(run.began_at)) / 1000 : null);
 
-export function RunTable({ runs, inSession = false }) {
+export function RunTable({ runs, navigate, inSession = false }) {
+  const [selected] = useRows(runs.length, "run", (place) => navigate("runs", { id: runs[place].id }));
   return html`<div class="scroll-x"><table class="runs">
     <thead><tr>
       <th>State</th><th>Request</th><th>Quality</th><th class="number optional">Steps</th><th class="number optional">Used</th><th class="number optional">Took</th><th>Began</th>
     </tr></thead>
-    <tbody>${runs.map((run) => html`<tr key=${run.id}>
-      <td><${Standing} run=${run} /></td>
+    <tbody>${runs.map((run, place) => html`<tr key=${run.id} id=${`run-${place}`} class=${place === selected ? "current" : ""}>
+      <td class="state"><${Standing} run=${run} /></td>
       <td class="request">
-        <a href=${runLink(run.id)} data-row><${Text} one text=${run.objective ?? run.id} /></a>
+        <a href=${runLink(run.id)}><${Text} one text=${run.objective ?? run.id} /></a>
         ${!inSession && run.session_id && html`<small class="muted cut">${run.session_id}</small>`}
       </td>
       <td>${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} />`}</td>
       <td class="number optional">${run.steps.length}</td>
       <td class="number optional">${run.used.length}</td>
       <td class="number optional">${span(tookS(run))}</td>
-      <td><${Time} at=${run.began_at} /></td>
+      <td class="began">${run.began_at ? html`<${Time} at=${run.began_at} />` : html`<span class="muted">–</span>`}</td>
     </tr>`)}</tbody>
   </table></div>`;
 }
@@ -38,7 +39,7 @@ export function Standing({ run }) {
   return html`<span class=${`standing ${word}`}>${word}</span>`;
 }
 
-function RunList() {
+function RunList({ navigate }) {
   const [state, setState] = useState(null);
   const [limit, setLimit] = useState(PAGE);
   const { result, problem, isLoading, reload } = useCall("run_list", { state, limit });
@@ -53,8 +54,9 @@ function RunList() {
       <span class="muted">${result && `${runs.length < limit ? "" : "newest "}${counted(runs.length, "run")}`}</span>
     </div>
     <div class="body">
-      ${problem && html`<${Problem} problem=${problem} retry=${reload} />`}
-      ${runs.length > 0 && html`<${RunTable} runs=${runs} />`}
+      <${Problem} problem=${problem} retry=${reload} />
+      ${!result && !problem && html`<${Loading} />`}
+      ${runs.length > 0 && html`<${RunTable} runs=${runs} navigate=${navigate} />`}
       ${runs.length === limit && limit < MOST_LISTED && html`<p class="more"><button disabled=${isLoading} onClick=${() => setLimit(Math.min(limit * 3, MOST_LISTED))}>Show more</button></p>`}
       ${result && runs.length === 0 && html`<${Nothing} state=${state} />`}
     </div>
@@ -62,10 +64,10 @@ function RunList() {
 }
 
 function Nothing({ state }) {
-  if (state) return html`<${Empty} title=${`No run is ${state}`}>An open run has begun and not ended; one that is not continued for long expires.<//>`;
+  if (state) return html`<${Empty} title=${`No run is ${state}`}><p>An open run has begun and not ended; one that is not continued for long expires.</p></${Empty}>`;
   return html`<${Empty} title="No runs yet" command='memory-agent trajectory begin "Find out why checkout logs customers out"'>
-    A run is an agent's work on one request. Conductors' events begin and end runs by themselves; an agent without a conductor begins one with a call, or from the command line:
-  <//>`;
+    <p>A run is an agent's work on one request. Conductors' events begin and end runs by themselves; an agent without a conductor begins one with a call, or from the command line:</p>
+  </${Empty}>`;
 }
 
 /* Everything that one run's story shows. Reads the run first, then in parallel what it names. */
@@ -99,23 +101,24 @@ export function useRecords(ids) {
   return records;
 }
 
-function Story({ id }) {
+function Story({ id, navigate }) {
   const story = useStory(id);
   const { run, found } = story;
+  useKeys({ Escape: () => navigate("runs") });
   return html`<div class="view">
     <div class="bar">
-      <a href="#/runs">Runs</a><span class="muted">/</span><h1 class="cut mono">${id}</h1>
-      <span class="grow"></span>
+      <a href="#/runs">Runs</a><span class="muted">/</span><b class="cut mono grow">${id}</b>
       ${found && html`<${Standing} run=${found} />`}
     </div>
     <div class="body">
-      ${run.problem && html`<${Problem} problem=${run.problem} retry=${run.reload} />`}
-      ${!run.isLoading && !run.problem && !found && html`<${Empty} title="There is no such run">It may belong to another user, or have been erased. <a href="#/runs">All runs</a><//>`}
+      <${Problem} problem=${run.problem} retry=${run.reload} />
+      ${run.isLoading && !found && html`<${Loading} />`}
+      ${!run.isLoading && !run.problem && !found && html`<${Empty} title="There is no such run"><p>It may belong to another user, or have been erased. <a href="#/runs">All runs</a></p></${Empty}>`}
       ${found && html`<div class="story">
         <${Part} name="Request" at=${found.began_at}>
-          <p class="request-text"><${Text} text=${found.objective ?? "The memory of the request was forgotten."} /></p>
+          <p class="request-text"><${Text} text=${found.objective ?? "Unknown: the event that began the run made no memory, or the memory was forgotten."} /></p>
           ${found.session_id && html`<p class="muted">Session <a href=${sessionLink(found.session_id)}>${found.session_id}</a></p>`}
-        <//>
+        </${Part}>
         <${Recalled} ...${story} />
         <${Steps} ...${story} />
         <${End} ...${story} />
@@ -142,15 +145,15 @@ function Recalled({ found, shown, recalled, isReading }) {
     const why = found.recall_ids.length === 0
       ? "No recall is known for this run. A recall counts if the run names its recall_id, or asked for its request within ten minutes before it began."
       : found.state === "open" ? "What its recalls showed is listed once the run has ended." : "Its recalls showed nothing that is still stored.";
-    return html`<${Part} name="Recalled for it" note=${note}><p class="muted">${isReading ? "Reading …" : why}</p><//>`;
+    return html`<${Part} name="Recalled for it" note=${note}><p class="muted">${isReading ? "Reading …" : why}</p></${Part}>`;
   }
   const visible = isOpen ? others : others.slice(0, 3);
   return html`<${Part} name="Recalled for it" note=${note}>
-    <ul class="told">
+    <ul class="told stacked">
       ${[...used, ...visible].map((id) => html`<${RecalledMemory} key=${id} id=${id} record=${recalled.get(id)} use=${uses.get(id)} />`)}
     </ul>
     ${others.length > 3 && html`<p><button class="link" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : `Show ${others.length - 3} more that were shown and not used`}</button></p>`}
-  <//>`;
+  </${Part}>`;
 }
 
 function RecalledMemory({ id, record, use }) {
@@ -161,21 +164,22 @@ function RecalledMemory({ id, record, use }) {
 }
 
 function Steps({ found, texts }) {
-  if (!found.steps.length) return html`<${Part} name="Steps"><p class="muted">The run reported no steps.</p><//>`;
+  if (!found.steps.length) return html`<${Part} name="Steps"><p class="muted">The run reported no steps.</p></${Part}>`;
   return html`<${Part} name="Steps" note=${counted(found.steps.length, "step")}>
     <ol class="told">${found.steps.map((step) => html`<${StepLine} key=${step.event_id} step=${step} record=${texts.get(step.record_id)} />`)}</ol>
-  <//>`;
+  </${Part}>`;
 }
 
 function StepLine({ step, record }) {
   return html`<li>
     <span class="what"><span class="muted"><time datetime=${step.timestamp} title=${step.timestamp}>${clockOf(step.timestamp)}</time></span> <span class="mono muted cut">${step.event_type}</span></span>
-    ${record ? html`<div class="lines-3"><${Text} text=${record.text} /></div>` : html`<span class="muted">${step.record_id ? "…" : "made no memory"}</span>`}
+    ${record ? html`<${Lines} text=${record.text} />` : html`<span class="muted">${step.record_id ? "…" : "made no memory"}</span>`}
   </li>`;
 }
 
-function End({ found, texts }) {
-  if (found.state === "open") return html`<${Part} name="Outcome"><p class="muted">The run has not ended.</p><//>`;
+function End({ found, texts, others }) {
+  const isRun = (cause) => others.some((run) => run.id === cause);
+  if (found.state === "open") return html`<${Part} name="Outcome"><p class="muted">The run has not ended.</p></${Part}>`;
   const word = standing(found);
   return html`<${Part} name="Outcome" at=${found.ended_at} note=${tookS(found) == null ? "" : `after ${span(tookS(found))}`}>
     <p class="row wrap"><${Standing} run=${found} />${word === "cancelled" && found.quality == null ? html`<span class="muted">neither a success nor a failure, so it has no quality</span>` : html`<${Quality} value=${found.quality} />`}</p>
@@ -184,11 +188,11 @@ function End({ found, texts }) {
       <thead><tr><th>Quality</th><th>Because</th><th>Caused by</th><th>When</th></tr></thead>
       <tbody>${found.revisions.map((one) => html`<tr>
         <td class="figure">${number(one.quality)}</td><td>${reason(one.reason)}</td>
-        <td>${["retried", "later_success"].includes(one.reason) && one.cause ? html`<a href=${runLink(one.cause)}>${one.cause}</a>` : html`<span class="mono muted cut">${one.cause ?? ""}</span>`}</td>
+        <td>${isRun(one.cause) ? html`<a href=${runLink(one.cause)}>${one.cause}</a>` : html`<span class="mono muted cut">${one.cause ?? ""}</span>`}</td>
         <td><${Time} at=${one.at} /></td>
       </tr>`)}</tbody>
     </table>`}
-  <//>`;
+  </${Part}>`;
 }
 
 function Followed({ found, others, similar }) {
@@ -200,7 +204,7 @@ function Followed({ found, others, similar }) {
   return html`<${Part} name="What followed">
     ${inSession.length + related.length === 0 ? html`<p class="muted">No later run of its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
     ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${one.relevance.toFixed(2)}`} />`)}</ul>`}
-  <//>`;
+  </${Part}>`;
 }
 
 function OtherRun({ run, objective, why }) {
@@ -210,4 +214,4 @@ function OtherRun({ run, objective, why }) {
   </li>`;
 }
 
-export default { title: "Runs", key: "r", view: ({ route }) => (route.params.id ? html`<${Story} id=${route.params.id} />` : html`<${RunList} />`) };
+export default { title: "Runs", key: "r", view: ({ route, navigate }) => (route.params.id ? html`<${Story} key=${route.params.id} id=${route.params.id} navigate=${navigate} />` : html`<${RunList} navigate=${navigate} />`) };

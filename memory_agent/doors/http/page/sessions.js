@@ -5,7 +5,7 @@ import { call } from "./api.js";
 import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, useCall, useKeys } from "./parts.js";
 import { projectOf } from "./record.js";
 import { MOST_LISTED, RunTable } from "./runs.js";
-import { span } from "./words.js";
+import { Lines, span } from "./words.js";
 
 const PAGE = 500;
 const AHEAD = 40;
@@ -101,8 +101,7 @@ function Session({ id, navigate }) {
   useKeys({ Escape: () => navigate("sessions") });
   return html`<div class="view">
     <div class="bar">
-      <a href="#/sessions">Sessions</a><span class="muted">/</span><h1 class="cut mono">${id}</h1>
-      <span class="grow"></span>
+      <a href="#/sessions">Sessions</a><span class="muted">/</span><b class="cut mono grow">${id}</b>
       <a class="button" href=${navigate.href("timeline", { session: id })}>In the timeline</a>
     </div>
     <div class="body">
@@ -114,9 +113,9 @@ function Session({ id, navigate }) {
         <span>${counted(memories.total, "memory", "memories")}</span>
         ${kinds.map(([kind, count]) => html`<span key=${kind} class=${`kind ${kind}`}>${counted(count, kind, kind === "strategy" ? "strategies" : `${kind}s`)}</span>`)}
       </p>`}
-      ${runs.length > 0 && html`<section class="section"><header><h2>Runs</h2><span class="muted">${runs.length}</span></header><${RunTable} runs=${runs} inSession /></section>`}
+      ${runs.length > 0 && html`<section class="section"><header><h2>Runs</h2><span class="muted">${runs.length}</span></header><${RunTable} runs=${runs} navigate=${navigate} inSession /></section>`}
       ${records.length > 0 && html`<section class="section"><header><h2>Memories in order</h2></header>
-        <ol class="told">${records.map((record, place) => html`<${Line} key=${record.id} record=${record} former=${records[place - 1]} navigate=${navigate} />`)}</ol>
+        <ol class="told brief">${records.map((record, place) => html`<${Line} key=${record.id} record=${record} former=${records[place - 1]} navigate=${navigate} />`)}</ol>
         ${memories.cursor && html`<p><button onClick=${memories.more}>Show more (${memories.total - records.length} left)</button></p>`}
       </section>`}
     </div>
@@ -127,8 +126,8 @@ function Line({ record, former, navigate }) {
   const day = dayOf(record.timestamp);
   return html`${(!former || dayOf(former.timestamp) !== day) && html`<li class="day">${day}</li>`}
     <li>
-      <span class="what"><span class="muted">${clockOf(record.timestamp)}</span> <${Kind} kind=${record.kind} /></span>
-      <a class="plain-link" href=${navigate.href("timeline", { session: record.session_id, id: record.id })}><span class="lines-3"><${Text} text=${record.text.slice(0, 1000)} /></span></a>
+      <span class="what"><a href=${navigate.href("timeline", { session: record.session_id, id: record.id })}>${clockOf(record.timestamp)}</a> <${Kind} kind=${record.kind} /></span>
+      <${Lines} text=${record.text} />
     </li>`;
 }
 

@@ -2,8 +2,9 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { call, may } from "./api.js";
-import { Confirm, Empty, Facts, Loading, Pane, Problem, Text, Time, bytes, counted, number, toast, useCall, useKeys } from "./parts.js";
+import { Confirm, Empty, Facts, Loading, Pane, Problem, Text, Time, bytes, counted, number, toast, useCall, useKeys, useRows } from "./parts.js";
 import { NOT_SHARING, Publish, readersOf } from "./publish.js";
+import { Lines } from "./words.js";
 
 const TABS = [["own", "Yours"], ["search", "Search"], ["publish", "Publish"]];
 const RATINGS = [0, 0.25, 0.5, 0.75, 1];
@@ -18,13 +19,13 @@ function figuresOf(metrics) {
   return words.length ? words.join("; ") : "no figures before five users";
 }
 
-function Item({ item, children, onOpen, isSelected }) {
-  return html`<li class=${`item-row ${isSelected ? "current" : ""}`}>
+function Item({ item, place, children, onOpen, isSelected }) {
+  return html`<li id=${place === undefined ? undefined : `shared-${place}`} class=${`item-row ${isSelected ? "current" : ""}`}>
     <div class="row wrap">
       <b class="grow">${onOpen ? html`<button class="link" onClick=${onOpen}><${Text} one text=${item.title} /></button>` : html`<${Text} one text=${item.title} />`}</b>
       <span class="muted">${item.content_type}, version ${item.version}</span>
     </div>
-    <div class="lines-3"><${Text} text=${item.summary} /></div>
+    <${Lines} text=${item.summary} />
     ${children}
   </li>`;
 }
@@ -97,6 +98,7 @@ function Search({ route, navigate }) {
   const [text, setText] = useState(query);
   const { result, problem, isLoading, reload } = useCall("search_shared", query ? { query, top_k: 20 } : null);
   const [open, setOpen] = useState(null);
+  const [selected] = useRows(result?.length ?? 0, "shared", (place) => setOpen(result[place]));
   const submit = (event) => { event.preventDefault(); navigate("shared", { tab: "search", q: text.trim() }); };
   return html`<div class="split"><div class="body">
     <form class="row about" onSubmit=${submit} role="search">
@@ -108,7 +110,7 @@ function Search({ route, navigate }) {
     ${!query && html`<${Empty} title="Search what users of this deployment share" command='memory-agent recall "the deploy hangs" --tier local --tier global'>
       <p>Items that helped others' runs come first. A recall can search them together with the own memories:</p></${Empty}>`}
     ${result && query && !result.length && html`<p class="muted">Nothing shared resembles this.</p>`}
-    ${result?.length > 0 && html`<ul class="items">${result.map((found) => html`<${Item} key=${found.item.id} item=${found.item} isSelected=${open === found} onOpen=${() => setOpen(found)}>
+    ${result?.length > 0 && html`<ul class="items">${result.map((found, place) => html`<${Item} key=${found.item.id} item=${found.item} place=${place} isSelected=${open === found || place === selected} onOpen=${() => setOpen(found)}>
       <p class="muted">by <${Text} text=${found.item.author} />; ${figuresOf(found.item.quality_metrics)}${found.is_proven ? html`; <span class="good">proven</span>` : ""}${found.is_worse ? html`; <span class="warn">worse than usual</span>` : ""}${found.relevance == null ? "" : `; relevance ${number(found.relevance)}`}</p>
     </${Item}>`)}</ul>`}
   </div>${open && html`<${ItemPane} key=${open.item.id} found=${open} onClose=${() => setOpen(null)} />`}</div>`;

@@ -1,6 +1,7 @@
-/* States and reasons in words. */
+/* States, reasons and texts, for reading. */
 
-import { counted } from "./parts.js";
+import { html, useState } from "./vendor/preact.js";
+import { Text, counted } from "./parts.js";
 
 /** A duration in its two largest units: "3 h 20 min". */
 export function span(seconds) {
@@ -76,6 +77,18 @@ export function eventText(payload, most = 400) {
     }
   }
   return "";
+}
+
+const CHARS_PER_LINE = 90;
+
+/** A text in at most `most` lines, with a button for the rest. */
+export function Lines({ text, most = 3 }) {
+  const [isOpen, setOpen] = useState(false);
+  const isLong = text.length > most * CHARS_PER_LINE || text.split("\n", most + 1).length > most;
+  return html`<div class="lines">
+    <div class=${isOpen ? "" : `lines-${most}`}><${Text} text=${isOpen ? text : text.slice(0, 1000)} /></div>
+    ${isLong && html`<button class="link small" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "less" : "more"}</button>`}
+  </div>`;
 }
 
 /** A slice would keep the whole of a long text in memory. */
