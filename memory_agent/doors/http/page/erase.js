@@ -70,7 +70,7 @@ function Query({ entered, enter }) {
     event.preventDefault();
     setState({ ...state, isBusy: true, problem: null });
     try {
-      const { memories } = await call("recall", { query: entered.query, top_k: SHOWN });
+      const { memories } = await call("recall", { query: entered.query, top_k: SHOWN, unlogged: true });
       const found = memories.map(({ record }) => record);
       enter({ picked: [], found });
       setState({ found, problem: null, isBusy: false });
@@ -196,20 +196,19 @@ function Erase({ route }) {
   const [way, setWay] = useState(route.params.run ? "run" : route.params.ids ? "ids" : "session");
   const [entered, setEntered] = useState({ session: route.params.session ?? "", run: route.params.run ?? "", ids: route.params.ids ?? "" });
   const [receipt, setReceipt] = useState(null);
-  const [isAsking, setAsking] = useState(false);
+  const [asked, setAsked] = useState(null);
   const enter = (change) => setEntered((former) => ({ ...former, ...change }));
   const selection = may("admin") && !receipt ? selectionOf(way, entered) : null;
   const [turn, setTurn] = useState(0);
   const preview = usePreview(selection, turn);
   const isReady = preview.receipt && !isNothing(preview.receipt);
-  const typed = selection?.everything ? session.user : String(preview.receipt?.memories ?? "");
   const carryOut = async () => {
-    const now = await erase(selection, true);
-    if (now.ids_sha256 !== preview.receipt.ids_sha256) {
+    const now = await erase(asked.selection, true);
+    if (now.ids_sha256 !== asked.receipt.ids_sha256) {
       setTurn(turn + 1);
       throw { code: "changed", detail: `Since the preview, other memories match (${now.memories} now). Close this, look at the new preview, and confirm again.` };
     }
-    setReceipt(await erase(selection, false));
+    setReceipt(await erase(asked.selection, false));
     setEntered({});
   };
   return html`<div class="view">
@@ -219,12 +218,12 @@ function Erase({ route }) {
       ${receipt ? html`<${Receipt} receipt=${receipt} onAgain=${() => setReceipt(null)} />` : html`
         <${What} way=${way} setWay=${setWay} entered=${entered} enter=${enter} />
         <${Preview} ...${preview} isAsked=${Boolean(selection)} />
-        ${selection && html`<p class="row wrap"><button class="danger" disabled=${!isReady} onClick=${() => setAsking(true)}>Erase …</button>
+        ${selection && html`<p class="row wrap"><button class="danger" disabled=${!isReady} onClick=${() => setAsked({ selection, receipt: preview.receipt })}>Erase …</button>
           ${preview.receipt && !isReady && html`<span class="muted">Nothing matches.</span>`}</p>`}`}
     </div>
-    ${isAsking && html`<${Confirm} title="Erase permanently?" action="Erase" danger typed=${typed} onConfirm=${carryOut} onClose=${() => setAsking(false)}>
-      <p>${counted(preview.receipt.memories, "memory", "memories")} and ${counted(preview.receipt.events, "event")} of <b>${session.user}</b> go from every file. This cannot be undone.</p>
-      <p class="muted">${selection.everything ? "To confirm, type the user's name." : "To confirm, type the number of memories."}</p>
+    ${asked && html`<${Confirm} title="Erase permanently?" action="Erase" danger typed=${asked.selection.everything ? session.user : String(asked.receipt.memories)} onConfirm=${carryOut} onClose=${() => setAsked(null)}>
+      <p>${counted(asked.receipt.memories, "memory", "memories")} and ${counted(asked.receipt.events, "event")} of <b>${session.user}</b> go from every file. This cannot be undone.</p>
+      <p class="muted">${asked.selection.everything ? "To confirm, type the user's name." : "To confirm, type the number of memories."}</p>
     </${Confirm}>`}
   </div>`;
 }

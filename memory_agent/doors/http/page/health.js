@@ -75,9 +75,23 @@ function troubles(status, stats) {
   return found;
 }
 
-function Troubles({ status, stats }) {
-  const found = troubles(status, stats);
-  if (!found.length) return html`<p class="verdict"><span class="dot"></span>${status ? "Everything works." : "This memory works."}</p>`;
+const DEGRADED = {
+  no_model: "no model is loaded, so recalls search by words",
+  embedder_timeout: "the model did not answer in time, so the recall searched by words",
+  model_changed: "the model was changed, and its vectors are being computed",
+  index_unavailable: "the index of another engine does not answer",
+  deadline: "the deadline passed",
+  waking: "the memory was asleep",
+};
+const PROBE_MS = 60_000;
+const PROBE = { query: "test of recall", top_k: 1, unlogged: true };
+
+/** What the last test recall lacked. */
+const degradedOf = (result) => (result?.degraded ?? []).filter((name) => name !== "waking").map((name) => ["warn", `A test recall lacked a part: ${DEGRADED[name] ?? name.replaceAll("_", " ")}.`]);
+
+function Troubles({ status, stats, probe }) {
+  const found = [...troubles(status, stats), ...degradedOf(probe)];
+  if (!found.length) return html`<p class="verdict"><span class="dot"></span>${status ? "Everything works." : "This memory works."}${probe && html` <span class="muted">A test recall took ${number(probe.took_ms, 0)} ms.</span>`}</p>`;
   return html`<ul class="troubles">${found.map(([severity, words, link]) => html`<li key=${words} class="row"><span class=${`dot ${severity}`}></span><span><${Text} text=${words} /> ${link && html`<a href=${link[0]}>${link[1]}</a>`}</span></li>`)}</ul>`;
 }
 
@@ -133,6 +147,7 @@ function Memory({ stats }) {
 function Health() {
   const status = useCall("status", mayManage() ? {} : null, { everyMs: STATUS_MS });
   const stats = useCall("stats", {}, { everyMs: STATS_MS });
+  const probe = useCall("recall", stats.result?.memories ? PROBE : null, { everyMs: PROBE_MS });
   const [at, setAt] = useState(samples.at(-1)?.at ?? 0);
   useEffect(() => {
     if (!status.result) return;
@@ -146,7 +161,7 @@ function Health() {
     <div class="body">
       <${Problem} problem=${status.problem ?? stats.problem} retry=${() => { status.reload(); stats.reload(); }} />
       ${!isKnown && !status.problem && !stats.problem && html`<${Loading} />`}
-      ${isKnown && html`<${Troubles} status=${status.result} stats=${stats.result} />`}
+      ${isKnown && html`<${Troubles} status=${status.result} stats=${stats.result} probe=${probe.result} />`}
       ${!mayManage() && html`<p class="muted">The state of the daemon is not shown. ${NOT_MANAGING}.</p>`}
       ${status.result && html`<div class="plots">${PLOTS.map((plot) => html`<${Sampled} key=${plot.title} plot=${plot} at=${at} />`)}</div>`}
       <div class="two">

@@ -9,8 +9,6 @@ import { HARM_THRESHOLD, attribution, gateSentence, reason, signed } from "./wor
 const EVERY_MS = 10_000;
 const GATES = [["shadow", "learns, changes nothing"], ["trial", "compared with the usual ranking"], ["on", "ranks answers"], ["off", "withdrawn, tried again later"]];
 const SERVED = [["baseline", "usual ranking", 7], ["learned", "learned ranking", 1], ["interleaved", "both, interleaved", 2]];
-const MOST_RISEN = 20;
-const MOST_WHY = 3;
 const MEAN_OF = 20;
 
 function Gate({ status }) {
@@ -29,12 +27,12 @@ function Evidence({ gate }) {
     gate.state === "trial" && ["For the learned ranking", gate.evidence, gate.threshold, "turns it on", "s1"],
     ["Against it", gate.harm, HARM_THRESHOLD, gate.state === "off" ? "turned it off" : "turns it off", "s5"],
   ].filter(Boolean);
-  return html`<dl class="evidence">${rows.map(([name, wealth, threshold, what, colour]) => html`<div key=${name}>
-    <dt>${name}</dt>
-    <dd class="track" role="img" aria-label=${`${number(wealth)} of ${threshold}`}><i class=${colour} style=${{ width: `${shareOf(wealth, threshold)}%` }}></i><i class="start" style=${{ left: `${shareOf(1, threshold)}%` }}></i></dd>
-    <dd class="figure">${wealth >= 1000 ? wealth.toExponential(1) : number(wealth)} <span class="muted">of ${threshold}</span></dd>
-    <dd class="muted">${what}</dd>
-  </div>`)}</dl>
+  return html`<ul class="evidence">${rows.map(([name, wealth, threshold, what, colour]) => html`<li key=${name}>
+    <span class="name">${name}</span>
+    <span class="track" aria-hidden="true"><i class=${colour} style=${{ width: `${shareOf(wealth, threshold)}%` }}></i><i class="start" style=${{ left: `${shareOf(1, threshold)}%` }}></i></span>
+    <span class="figure">${wealth >= 1000 ? wealth.toExponential(1) : number(wealth)} <span class="muted">of ${threshold}</span></span>
+    <span class="muted what">${what}</span>
+  </li>`)}</ul>
   <p class="muted">Each comparison multiplies the wealth of a bet that starts at 1 (the mark). ${gate.state === "trial" ? `If learning did not help, the wealth would reach ${gate.threshold} at most once in ${gate.threshold} trials. ` : ""}Won ${gate.won}, lost ${gate.lost}, tied ${gate.tied}.</p>`;
 }
 
@@ -54,6 +52,47 @@ function Gain({ status }) {
         <span class="low">−0.5</span><span class="middle">0</span><span class="high">+0.5</span>
       </div>
       <p><b class="figure">${signed(gain)}</b> <span class="muted">95 % interval ${signed(low)} to ${signed(high)}${low > 0 ? "; above zero: it helps" : high < 0 ? "; below zero: it harms" : "; it includes zero, so more recalls are needed"}</span></p>`}
+  </section>`;
+}
+
+/* The gate over time, from the history that `sona_status` replays. Times never go back, even if events are dated out of order. */
+
+const STATE_SERIES = { shadow: 7, trial: 2, on: 3, off: 5 };
+const translucent = (name) => () => `${getComputedStyle(document.documentElement).getPropertyValue(name).trim()}33`;
+const GAIN = [{ label: "gain", series: 1, width: 2 }, { label: "low", series: 1, width: 0.5 }, { label: "high", series: 1, width: 0.5 }];
+const GAIN_OPTIONS = { legend: { show: false }, bands: [{ series: [3, 2], fill: translucent("--d1") }], scales: { x: { time: true }, y: { range: [-0.5, 0.5] } } };
+const EVIDENCE = [{ label: "evidence", series: 2, width: 2 }, { label: "needed", series: 7, dash: [4, 4] }];
+const EVIDENCE_OPTIONS = { legend: { show: false }, scales: { x: { time: true }, y: { distr: 3 } } };
+
+function timesOf(history) {
+  let last = 0;
+  return history.map(({ at }) => (last = Math.max(last + 0.001, new Date(at) / 1000)));
+}
+
+/** The states of the gate in order: `[state, from, to, won, lost]`. */
+function statesOf(history) {
+  const found = [];
+  for (const { state, at, won, lost } of history) {
+    const last = found.at(-1);
+    if (last?.state === state) Object.assign(last, { to: at, won, lost });
+    else found.push({ state, from: at, to: at, won, lost });
+  }
+  return found;
+}
+
+function History({ history }) {
+  const at = useMemo(() => timesOf(history), [history]);
+  const gains = useMemo(() => [at, ...["gain", "gain_low", "gain_high"].map((field) => history.map((one) => one[field]))], [at]);
+  const bets = useMemo(() => [at, history.map((one) => Math.max(one.evidence, 0.01)), history.map((one) => one.threshold)], [at]);
+  if (history.length < 2) return null;
+  return html`<section class="section">
+    <header><h2>Over time</h2><span class="muted">after each lesson, by when its run ended</span></header>
+    <ol class="states">${statesOf(history).map(({ state, from, won, lost }) => html`<li key=${from}><i class=${`swatch s${STATE_SERIES[state]}`}></i>${state} <span class="muted">from <${Time} at=${from} />${won + lost ? `, won ${won}, lost ${lost}` : ""}</span></li>`)}</ol>
+    <div class="plots two-plots">
+      <figure><figcaption class="muted">Gain, with its 95 % interval</figcaption><${Plot} data=${gains} series=${GAIN} options=${GAIN_OPTIONS} height=${160} label="Gain over time, with its 95 % interval" />
+        ${gains[1].every((gain) => gain === null) && html`<p class="muted">No interleaved recall has been decided yet.</p>`}</figure>
+      <figure><figcaption class="muted">Wealth of the bet on the learned ranking, and what turns it on</figcaption><${Plot} data=${bets} series=${EVIDENCE} options=${EVIDENCE_OPTIONS} height=${160} label="Evidence over time" /></figure>
+    </div>
   </section>`;
 }
 
@@ -78,42 +117,31 @@ function Outcomes({ runs }) {
 const dots = { width: 0, paths: () => null, points: { show: true, size: 5 } };
 const OUTCOMES = [{ label: "used a memory", series: 1, ...dots }, { label: "used none", series: 7, ...dots }, { label: "mean", series: 2 }];
 
-/** The memories that ended runs used, by their summed credit. */
-function risenOf(runs) {
-  const found = new Map();
-  for (const run of runs) {
-    if (run.quality === null) continue;
-    for (const { record_id: id, credit, how } of run.used) {
-      const one = found.get(id) ?? { id, credit: 0, weighted: 0, uses: [] };
-      one.credit += credit;
-      one.weighted += credit * run.quality;
-      one.uses.push({ run, how });
-      found.set(id, one);
-    }
-  }
-  return [...found.values()].sort((one, other) => other.weighted - one.weighted || other.credit - one.credit).slice(0, MOST_RISEN);
-}
-
-function Risen({ runs, navigate }) {
-  const risen = useMemo(() => risenOf(runs), [runs]);
-  const records = useRecords(useMemo(() => risen.map(({ id }) => id), [risen]));
-  const most = risen[0]?.credit ?? 1;
-  if (!risen.length) return null;
+function Risen({ credited, runs, navigate }) {
+  const records = useRecords(useMemo(() => credited.map(({ id }) => id), [credited]));
+  const known = useMemo(() => new Map(runs.map((run) => [run.id, run])), [runs]);
+  if (!credited.length) return null;
+  const most = Math.max(...credited.map(({ credit }) => credit));
   return html`<section class="section">
-    <header><h2>Memories with the most credit</h2><span class="muted">a memory earns credit when a run uses it, and keeps it as far as the run succeeded</span></header>
-    <ol class="risen">${risen.map(({ id, credit, weighted, uses }) => html`<li key=${id}>
+    <header><h2>Memories with the most credit</h2><span class="muted">a memory earns credit when a run uses it; the better the run ended, the more it rises</span></header>
+    <ol class="risen">${credited.map(({ id, credit, quality, lift, runs: count, run_ids: ids }) => html`<li key=${id}>
       <div class="row wrap">
-        <span class="track short"><i class="s1" style=${{ width: `${(100 * weighted) / most}%` }}></i><i class="s7" style=${{ width: `${(100 * (credit - weighted)) / most}%` }}></i></span>
+        <span class="track short"><i class="s1" style=${{ width: `${(100 * credit * quality) / most}%` }}></i><i class="s7" style=${{ width: `${(100 * credit * (1 - quality)) / most}%` }}></i></span>
         <span class="figure">${number(credit, 1)}</span>
-        <span class="muted">used by ${counted(uses.length, "run")}, mean quality ${number(weighted / credit)}</span>
+        <span class="muted">used by ${counted(count, "run")}, mean quality ${number(quality)}${Math.abs(lift) < 0.02 ? ", as usual" : html`, <span class=${lift < 0 ? "bad" : "good"}>${signed(lift, 2)}</span> against the usual`}</span>
       </div>
       <a class="plain-link" href=${navigate.href("timeline", { id })}><${Text} one text=${records.get(id)?.text ?? id} /></a>
-      <ul class="why">${uses.slice(0, MOST_WHY).map(({ run, how }) => html`<li key=${run.id}>
-        <${Quality} value=${run.quality} /> <a href=${runLink(run.id)}><${Text} one text=${run.objective ?? run.id} /></a> <span class="muted">${attribution(how)}; ${reason(run.revisions.at(-1)?.reason)}</span>
-      </li>`)}${uses.length > MOST_WHY && html`<li class="muted">and ${counted(uses.length - MOST_WHY, "more run")}</li>`}</ul>
+      <ul class="why">${ids.map((run) => html`<${Why} key=${run} id=${run} run=${known.get(run)} memory=${id} />`)}${count > ids.length && html`<li class="muted">and ${counted(count - ids.length, "earlier run")}</li>`}</ul>
     </li>`)}</ol>
-    <${Legend} names=${[["credit of runs that succeeded", 1], ["credit of runs that did not", 7]]} />
+    <${Legend} names=${[["credit × quality", 1], ["credit that failed runs did not earn", 7]]} />
   </section>`;
+}
+
+/** A run that used a memory, and why that counts. */
+function Why({ id, run, memory }) {
+  const use = run?.used.find((one) => one.record_id === memory);
+  const why = [use && attribution(use.how), run && reason(run.revisions.at(-1)?.reason)].filter(Boolean).join("; ");
+  return html`<li>${run && html`<${Quality} value=${run.quality} />`} <a href=${runLink(id)}><${Text} one text=${run?.objective ?? id} /></a> <span class="muted">${why}</span></li>`;
 }
 
 function Figures({ status, onReset }) {
@@ -154,8 +182,8 @@ function Learned({ navigate }) {
       ${isEmpty && html`<${Empty} title="Nothing was learned yet" command="memory-agent trajectory begin --help">
         <p>Learning needs runs that end, and that say which recalled memories they used: in their events (<code>memory_ids</code>), with <code>feedback</code>, or by repeating them in their output. From the second such run on, the learned ranking is compared with the usual one.</p>
       </${Empty}>`}
-      ${status && !isEmpty && html`<${Gate} status=${status} /><${Gain} status=${status} />`}
-      <${Risen} runs=${runs} navigate=${navigate} />
+      ${status && !isEmpty && html`<${Gate} status=${status} /><${Gain} status=${status} /><${History} history=${status.history} />
+        <${Risen} credited=${status.most_credited} runs=${runs} navigate=${navigate} />`}
       <${Outcomes} runs=${runs} />
       ${status && !isEmpty && html`<${Figures} status=${status} onReset=${() => setAsking(true)} />`}
     </div>

@@ -107,7 +107,7 @@ function Story({ id, navigate }) {
   useKeys({ Escape: () => navigate("runs") });
   return html`<div class="view">
     <div class="bar">
-      <a href="#/runs">Runs</a><span class="muted">/</span><b class="cut mono grow">${id}</b>
+      <a href="#/runs">Runs</a><span class="muted">/</span><h1 class="cut mono grow keep">${id}</h1>
       ${found && html`<${Standing} run=${found} />`}
     </div>
     <div class="body">

@@ -101,7 +101,7 @@ function Session({ id, navigate }) {
   useKeys({ Escape: () => navigate("sessions") });
   return html`<div class="view">
     <div class="bar">
-      <a href="#/sessions">Sessions</a><span class="muted">/</span><b class="cut mono grow">${id}</b>
+      <a href="#/sessions">Sessions</a><span class="muted">/</span><h1 class="cut mono grow keep">${id}</h1>
       <a class="button" href=${navigate.href("timeline", { session: id })}>In the timeline</a>
     </div>
     <div class="body">

@@ -16,7 +16,7 @@ export function span(seconds) {
   return rest ? `${whole} ${name} ${rest} ${next[0]}` : `${whole} ${name}`;
 }
 
-export const signed = (value) => (value == null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`);
+export const signed = (value, digits = 3) => (value == null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`);
 
 const REASONS = {
   completed: "it completed",
