@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { call, may, session } from "./api.js";
-import { Confirm, Facts, Field, Kind, Loading, Problem, Text, Time, counted, useCall } from "./parts.js";
+import { Confirm, Facts, Field, Kind, Loading, Problem, Text, Time, counted, plain, useCall } from "./parts.js";
 import { Lines } from "./words.js";
 
 const SHOWN = 50;
@@ -105,7 +105,7 @@ function What({ way, setWay, entered, enter }) {
       <input type="radio" name="way" checked=${way === name} onChange=${() => setWay(name)} /><span><b>${label}</b> <span class="muted">${what}</span></span>
     </label>`)}</div>
     ${entry && html`<${Field} label=${entry}><input list="erasable" value=${entered[way] ?? ""} spellcheck="false" autocomplete="off" onInput=${(event) => enter({ [way]: event.target.value })} /></${Field}>`}
-    ${entry && html`<datalist id="erasable">${known.map(([id, title]) => html`<option key=${id} value=${id}>${(title ?? "").slice(0, 80)}</option>`)}</datalist>`}
+    ${entry && html`<datalist id="erasable">${known.map(([id, title]) => html`<option key=${id} value=${id}>${plain((title ?? "").slice(0, 80))}</option>`)}</datalist>`}
     ${way === "ids" && html`<${Field} label="Ids" hint="Separated by spaces or lines"><textarea rows="3" spellcheck="false" value=${entered.ids ?? ""} onInput=${(event) => enter({ ids: event.target.value })}></textarea></${Field}>`}
     ${way === "query" && html`<${Query} entered=${entered} enter=${enter} />`}
     ${way === "filter" && html`<${Filter} entered=${entered} enter=${enter} />`}

@@ -114,7 +114,7 @@ function Outcomes({ runs }) {
   </section>`;
 }
 
-const dots = { width: 0, paths: () => null, points: { show: true, size: 5 } };
+const dots = { width: 0, paths: () => null, points: { show: true, size: 5, fill: (plot, place) => plot.series[place].stroke(plot, place) } };
 const OUTCOMES = [{ label: "used a memory", series: 1, ...dots }, { label: "used none", series: 7, ...dots }, { label: "mean", series: 2 }];
 
 function Risen({ credited, runs, navigate }) {

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { session, stream } from "./api.js";
-import { Empty, Legend, Plot, Problem, counted, useKeys } from "./parts.js";
+import { Empty, Legend, Plot, Problem, Text, counted, useKeys } from "./parts.js";
 import { runLink, sessionLink } from "./runs.js";
 import { Lines, eventText } from "./words.js";
 
@@ -157,8 +157,8 @@ function Row({ row }) {
   return html`<li class=${row.block ? "feed-row block" : "feed-row"}>
     <div class="row">
       <span class="mono muted">${clock(row.at)}</span>
-      <b class="mono cut">${row.block ? "block" : row.type}</b>
-      <span class="muted cut">${row.block ? `${row.who}, by ${row.type}, ${blockSize(row)}` : row.who}</span>
+      <b class="mono cut"><${Text} one text=${row.block ? "block" : row.type} /></b>
+      <span class="muted cut"><${Text} one text=${row.block ? `${row.who}, by ${row.type}, ${blockSize(row)}` : row.who} /></span>
       ${open && html`<a class="open" href=${open}>${row.run ? "run" : "session"}</a>`}
     </div>
     ${row.text && html`<${Lines} text=${row.text} most=${row.block ? 6 : 3} />`}

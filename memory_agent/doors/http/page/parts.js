@@ -154,6 +154,9 @@ export const Facts = ({ rows }) => html`<dl class="facts">
 /* Text */
 
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
+const codeOf = (unseen) => `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+/** A text with the code points of its invisible characters, for places that take only strings, such as titles. */
+export const plain = (text) => String(text ?? "").replace(UNSEEN, (unseen) => `[${codeOf(unseen)}]`);
 const JOINED = /\p{Extended_Pictographic}\ufe0f?$/u;
 const FOLDED_CHARS = 1200;
 const FURTHER = 16;
@@ -167,19 +170,18 @@ const BLOCK = /[^]{1,8000}(?![\udc00-\udfff])/g; // whole characters
  */
 function visible(text) {
   const pieces = [];
-  let plain = "";
+  let seen = "";
   let end = 0;
   for (const { 0: unseen, index } of text.matchAll(UNSEEN)) {
     if (unseen === "\u200d" && JOINED.test(text.slice(Math.max(0, index - 3), index))) continue; // joins an emoji
-    const code = `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-    plain += text.slice(end, index);
+    seen += text.slice(end, index);
     end = index + unseen.length;
     if (pieces.length < MOST_MARKERS) {
-      pieces.push(plain, html`<span class="invisible" title="An invisible character">${code}</span>`);
-      plain = "";
-    } else plain += `[${code}]`;
+      pieces.push(seen, html`<span class="invisible" title="An invisible character">${codeOf(unseen)}</span>`);
+      seen = "";
+    } else seen += `[${codeOf(unseen)}]`;
   }
-  pieces.push(plain + text.slice(end));
+  pieces.push(seen + text.slice(end));
   return pieces;
 }
 
@@ -199,7 +201,7 @@ const blocksOf = (text) => text.match(BLOCK) ?? [""];
 export function Text({ text, one = false, marks = null, from = 0 }) {
   const [limit, setLimit] = useState(FOLDED_CHARS);
   const whole = String(text ?? "");
-  if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/\s+/g, " "), marks)}</span>`;
+  if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/[ \t\r\n\f]+/g, " "), marks)}</span>`;
   const rest = whole.length - limit;
   const next = Math.min(limit * FURTHER, limit + MOST_FURTHER_CHARS);
   const shown = useMemo(() => blocksOf(whole.slice(0, limit)).map((block) => html`<span class="block">${marked(block, marks)}</span>`), [whole, limit, marks]);

@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { call, may } from "./api.js";
-import { Confirm, Facts, Field, Loading, Problem, Text, bytes, counted, toast, useCall } from "./parts.js";
+import { Confirm, Facts, Field, Loading, Problem, Text, bytes, counted, plain, toast, useCall } from "./parts.js";
 
 export const NOT_SHARING = "The key lacks the scope share";
 const TYPES = ["document", "pattern", "agent", "app"];
@@ -129,7 +129,7 @@ export function Publish({ route, navigate }) {
   const action = isOffer ? "Offer" : "Publish";
   return html`<${Leaves} preview=${state.preview} />
     <p class="row"><button class="primary" onClick=${() => setAsking(true)}>${action} …</button><button onClick=${() => setState({ ...state, preview: null })}>Back to the text</button></p>
-    ${isAsking && html`<${Confirm} title=${`${action} “${content.title}”?`} action=${action} onConfirm=${confirm} onClose=${() => setAsking(false)}>
+    ${isAsking && html`<${Confirm} title=${`${action} “${plain(content.title)}”?`} action=${action} onConfirm=${confirm} onClose=${() => setAsking(false)}>
       <p>${isOffer ? "Nobody sees it until enough users offer the same words." : `It is found by ${readersOf(content.access_policy)}. You can withdraw it at any time; what others have read by then stays with them.`}</p>
     </${Confirm}>`}`;
 }

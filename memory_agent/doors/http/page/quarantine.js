@@ -17,7 +17,7 @@ function Entry({ entry, place, isChosen, onChoose, isCurrent }) {
     <td class="why"><code>${entry.code}</code> <${Text} text=${entry.reason} /></td>
     <td class="optional">${entry.event_type ? html`<code><${Text} one text=${entry.event_type} /></code>` : html`<span class="muted">not an event</span>`}</td>
     <td class="optional"><${Text} one text=${entry.user_id ?? "–"} /></td>
-    <td class="optional">${entry.source}</td>
+    <td class="optional"><${Text} one text=${entry.source} /></td>
     <td class="number optional">${bytes(entry.size_bytes ?? 0)}</td>
     <td><${Time} at=${entry.quarantined_at} /></td>
   </tr>`;

@@ -23,7 +23,7 @@ export function RunTable({ runs, navigate, inSession = false }) {
       <td class="state"><${Standing} run=${run} /></td>
       <td class="request">
         <a href=${runLink(run.id)}><${Text} one text=${run.objective ?? run.id} /></a>
-        ${!inSession && run.session_id && html`<small class="muted cut">${run.session_id}</small>`}
+        ${!inSession && run.session_id && html`<small class="muted"><${Text} one text=${run.session_id} /></small>`}
       </td>
       <td>${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} />`}</td>
       <td class="number optional">${run.steps.length}</td>
@@ -107,7 +107,7 @@ function Story({ id, navigate }) {
   useKeys({ Escape: () => navigate("runs") });
   return html`<div class="view">
     <div class="bar">
-      <a href="#/runs">Runs</a><span class="muted">/</span><h1 class="cut mono grow keep">${id}</h1>
+      <a href="#/runs">Runs</a><span class="muted">/</span><h1 class="cut mono grow keep"><${Text} one text=${id} /></h1>
       ${found && html`<${Standing} run=${found} />`}
     </div>
     <div class="body">
@@ -117,7 +117,7 @@ function Story({ id, navigate }) {
       ${found && html`<div class="story">
         <${Part} name="Request" at=${found.began_at}>
           <p class="request-text"><${Text} text=${found.objective ?? "Unknown: the event that began the run made no memory, or the memory was forgotten."} /></p>
-          ${found.session_id && html`<p class="muted">Session <a href=${sessionLink(found.session_id)}>${found.session_id}</a></p>`}
+          ${found.session_id && html`<p class="row muted">Session <a class="cut" href=${sessionLink(found.session_id)}><${Text} one text=${found.session_id} /></a></p>`}
         </${Part}>
         <${Recalled} ...${story} />
         <${Steps} ...${story} />
@@ -172,7 +172,7 @@ function Steps({ found, texts }) {
 
 function StepLine({ step, record }) {
   return html`<li>
-    <span class="what"><span class="muted"><time datetime=${step.timestamp} title=${step.timestamp}>${clockOf(step.timestamp)}</time></span> <span class="mono muted cut">${step.event_type}</span></span>
+    <span class="what"><span class="muted"><time datetime=${step.timestamp} title=${step.timestamp}>${clockOf(step.timestamp)}</time></span> <span class="mono muted cut"><${Text} one text=${step.event_type} /></span></span>
     ${record ? html`<${Lines} text=${record.text} />` : html`<span class="muted">${step.record_id ? "…" : "made no memory"}</span>`}
   </li>`;
 }
@@ -188,7 +188,7 @@ function End({ found, texts, others }) {
       <thead><tr><th>Quality</th><th>Because</th><th>Caused by</th><th>When</th></tr></thead>
       <tbody>${found.revisions.map((one) => html`<tr>
         <td class="figure">${number(one.quality)}</td><td>${reason(one.reason)}</td>
-        <td>${isRun(one.cause) ? html`<a href=${runLink(one.cause)}>${one.cause}</a>` : html`<span class="mono muted cut">${one.cause ?? ""}</span>`}</td>
+        <td>${isRun(one.cause) ? html`<a href=${runLink(one.cause)}><${Text} one text=${one.cause} /></a>` : html`<span class="mono muted"><${Text} one text=${one.cause ?? ""} /></span>`}</td>
         <td><${Time} at=${one.at} /></td>
       </tr>`)}</tbody>
     </table>`}

@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { call } from "./api.js";
-import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, useCall, useKeys } from "./parts.js";
+import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys } from "./parts.js";
 import { projectOf } from "./record.js";
 import { MOST_LISTED, RunTable } from "./runs.js";
 import { Lines, span } from "./words.js";
@@ -38,8 +38,8 @@ function SessionRow({ session }) {
   return html`<div class="session-row">
     <div class="row"><span class="grow"><${Text} one text=${session.title || session.session_id} /></span><span class="muted"><${Time} at=${session.last} /></span></div>
     <div class="row muted">
-      <span class="cut project">${projectOf(session.channel_id) ?? "no project"}</span>
-      <span class="cut grow mono">${session.session_id}</span>
+      <span class="cut project"><${Text} one text=${projectOf(session.channel_id) ?? "no project"} /></span>
+      <span class="cut grow mono"><${Text} one text=${session.session_id} /></span>
       <span class="figures">${counted(session.memories, "memory", "memories")}${session.runs ? `, ${counted(session.runs, "run")}` : ""}</span>
     </div>
   </div>`;
@@ -60,7 +60,7 @@ function SessionList({ route, navigate }) {
     </div>
     ${problem && html`<div class="body"><${Problem} problem=${problem} retry=${reload} /></div>`}
     ${!problem && total === null && html`<div class="body"><${Loading} /></div>`}
-    ${total === 0 && html`<${Empty} title=${project ? `No session in ${projectOf(project)}` : "No sessions yet"} command="memory-agent import-sessions">
+    ${total === 0 && html`<${Empty} title=${project ? `No session in ${plain(projectOf(project))}` : "No sessions yet"} command="memory-agent import-sessions">
       <p>A session is what an agent and a user did in one sitting. Events that name a session create it; the sessions that coding agents left on this machine can be imported:</p>
     </${Empty}>`}
     ${rows.length > 0 && html`<div class="split"><${VirtualList} label="Sessions" count=${rows.length} rowHeight=${ROW_PX} selected=${selected} onSelect=${setSelected}
@@ -86,7 +86,7 @@ function Projects({ projects, chosen, onChoose }) {
   return html`<label class="row"><span class="muted">Project</span>
     <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
       <option value="">all</option>
-      ${names.map(([name, count]) => html`<option key=${name} value=${name}>${projectOf(name)}${count ? ` (${count})` : ""}</option>`)}
+      ${names.map(([name, count]) => html`<option key=${name} value=${name}>${plain(projectOf(name))}${count ? ` (${count})` : ""}</option>`)}
     </select>
   </label>`;
 }
@@ -101,14 +101,14 @@ function Session({ id, navigate }) {
   useKeys({ Escape: () => navigate("sessions") });
   return html`<div class="view">
     <div class="bar">
-      <a href="#/sessions">Sessions</a><span class="muted">/</span><h1 class="cut mono grow keep">${id}</h1>
+      <a href="#/sessions">Sessions</a><span class="muted">/</span><h1 class="cut mono grow keep"><${Text} one text=${id} /></h1>
       <a class="button" href=${navigate.href("timeline", { session: id })}>In the timeline</a>
     </div>
     <div class="body">
       <${Problem} problem=${memories.problem ?? all.problem} retry=${memories.reload} />
       ${memories.total === 0 && html`<${Empty} title="No memory of this session"><p>It was forgotten or erased, or it belongs to another user. <a href="#/sessions">All sessions</a></p></${Empty}>`}
       ${memories.total > 0 && html`<p class="muted row wrap about">
-        ${channel && html`<a href=${navigate.href("sessions", { project: channel })}>${projectOf(channel)}</a>`}
+        ${channel && html`<a href=${navigate.href("sessions", { project: channel })}><${Text} one text=${projectOf(channel)} /></a>`}
         <span>${dayOf(records[0].timestamp)}, ${span((new Date(records.at(-1).timestamp) - new Date(records[0].timestamp)) / 1000)}</span>
         <span>${counted(memories.total, "memory", "memories")}</span>
         ${kinds.map(([kind, count]) => html`<span key=${kind} class=${`kind ${kind}`}>${counted(count, kind, kind === "strategy" ? "strategies" : `${kind}s`)}</span>`)}

@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { call, may } from "./api.js";
-import { Confirm, Empty, Facts, Loading, Pane, Problem, Text, Time, bytes, counted, number, toast, useCall, useKeys, useRows } from "./parts.js";
+import { Confirm, Empty, Facts, Loading, Pane, Problem, Text, Time, bytes, counted, number, plain, toast, useCall, useKeys, useRows } from "./parts.js";
 import { NOT_SHARING, Publish, readersOf } from "./publish.js";
 import { Lines } from "./words.js";
 
@@ -62,7 +62,7 @@ function Own({ navigate }) {
       <ul class="items">${offers.result.map(({ content, offered_at: at, proposed_as: item }) => html`<${Item} key=${content.item_id} item=${content}>
         <div class="row wrap"><span class="muted grow">offered <${Time} at=${at} />${item ? html`; published together as <code>${item}</code>` : ""}</span>${remove({ ...content, id: content.item_id }, "Withdraw")}</div>
       </${Item}>`)}</ul></section>`}
-    ${gone && html`<${Confirm} title=${`Withdraw “${gone.title}”?`} action="Withdraw" danger onConfirm=${unpublish} onClose=${() => setGone(null)}>
+    ${gone && html`<${Confirm} title=${`Withdraw “${plain(gone.title)}”?`} action="Withdraw" danger onConfirm=${unpublish} onClose=${() => setGone(null)}>
       <p>It leaves every answer at once, with all its versions and figures. Its bytes leave the files in the next upkeep. Your own memory is not changed.</p>
     </${Confirm}>`}`;
 }
@@ -130,7 +130,7 @@ function ItemPane({ found, onClose }) {
       toast(problem.detail, "bad");
     }
   };
-  return html`<${Pane} title=${item.title} onClose=${onClose} footer=${html`<${Rate} item=${item} />`}>
+  return html`<${Pane} title=${plain(item.title)} onClose=${onClose} footer=${html`<${Rate} item=${item} />`}>
     <div><${Text} text=${item.summary} /></div>
     ${item.body && html`<div><${Text} text=${item.body} /></div>`}
     <${Facts} rows=${[
