@@ -228,4 +228,4 @@ function Erase({ route }) {
   </div>`;
 }
 
-export default { title: "Erase", key: "e", view: Erase };
+export default { title: "Erase", key: "e", view: ({ route }) => html`<${Erase} key=${JSON.stringify(route.params)} route=${route} />` };

@@ -83,7 +83,7 @@ function useProjects(rows) {
 function Projects({ projects, chosen, onChoose }) {
   if (!projects.length && !chosen) return null;
   const names = projects.some(([name]) => name === chosen) || !chosen ? projects : [[chosen, ""], ...projects];
-  return html`<label class="row"><span class="muted">Project</span>
+  return html`<label class="row project-choice"><span class="muted">Project</span>
     <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
       <option value="">all</option>
       ${names.map(([name, count]) => html`<option key=${name} value=${name}>${plain(projectOf(name))}${count ? ` (${count})` : ""}</option>`)}

@@ -130,7 +130,7 @@ function ItemPane({ found, onClose }) {
       toast(problem.detail, "bad");
     }
   };
-  return html`<${Pane} title=${plain(item.title)} onClose=${onClose} footer=${html`<${Rate} item=${item} />`}>
+  return html`<${Pane} title=${html`<${Text} one text=${item.title} />`} onClose=${onClose} footer=${html`<${Rate} item=${item} />`}>
     <div><${Text} text=${item.summary} /></div>
     ${item.body && html`<div><${Text} text=${item.body} /></div>`}
     <${Facts} rows=${[

@@ -80,14 +80,16 @@ export function eventText(payload, most = 400) {
 }
 
 const CHARS_PER_LINE = 90;
+const MOST_CLOSED = 1000;
 
 /** A text in at most `most` lines, with a button for the rest. */
 export function Lines({ text, most = 3 }) {
   const [isOpen, setOpen] = useState(false);
   const isLong = text.length > most * CHARS_PER_LINE || text.split("\n", most + 1).length > most;
+  const more = text.length > MOST_CLOSED ? `show all (${counted(text.length - MOST_CLOSED, "more character")})` : "show all";
   return html`<div class="lines">
-    <div class=${isOpen ? "" : `lines-${most}`}><${Text} text=${isOpen ? text : text.slice(0, 1000)} /></div>
-    ${isLong && html`<button class="link small" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "less" : "more"}</button>`}
+    <div class=${isOpen ? "" : `lines-${most}`}><${Text} text=${isOpen ? text : text.slice(0, MOST_CLOSED)} /></div>
+    ${isLong && html`<button class="link small" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "show less" : more}</button>`}
   </div>`;
 }
 
