@@ -14,6 +14,7 @@ from http_caller import HttpCaller
 from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent.doors.http.page.files import FOLDER, answer_file
+from sona import gate
 
 VENDOR = FOLDER / "vendor"
 CSP = (
@@ -97,6 +98,13 @@ def test_the_vendored_files_are_those_of_their_packages() -> None:
     }
     notice = (VENDOR / "NOTICE").read_text()
     assert [name for name in listed if name != "NOTICE" and name not in notice] == []
+
+
+def test_the_page_explains_the_gate_with_its_constants() -> None:
+    text = (FOLDER / "words.js").read_text(encoding="utf-8")
+    told = {name: float(value) for name, value in re.findall(r"const ([A-Z_]+) = (\d+);", text)}
+    for name in ("SHADOW_LESSONS", "COOL_DOWN_LESSONS", "HARM_THRESHOLD"):
+        assert told[name] == getattr(gate, name), name
 
 
 def test_a_wheel_contains_every_file_of_the_page() -> None:

@@ -3,12 +3,11 @@
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { call, may, session } from "./api.js";
 import { Confirm, Facts, Field, Kind, Loading, Problem, Text, Time, counted, plain, useCall } from "./parts.js";
-import { Lines } from "./words.js";
+import { KINDS, Lines } from "./words.js";
 
 const SHOWN = 50;
 const SUGGESTED = 200;
 const LONG_MS = 600_000;
-const KINDS = ["episode", "finding", "strategy", "pattern"];
 const WAYS = [
   ["session", "A session", "Its memories, runs and recalls, and every event of it."],
   ["run", "A run", "The memories that its events made."],

@@ -3,14 +3,14 @@
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { Bars, Facts, Legend, Loading, Plot, Problem, Text, Time, bytes, counted, number, useCall } from "./parts.js";
 import { NOT_MANAGING, mayManage } from "./quarantine.js";
-import { span } from "./words.js";
+import { KINDS, span } from "./words.js";
 
 const STATUS_MS = 3_000;
 const STATS_MS = 15_000;
 const MOST_SAMPLES = 400;
 const SHOWN_S = 300;
 const LAGGING = 500;
-const KINDS = [["episode", 3], ["finding", 1], ["strategy", 2], ["pattern", 4]];
+const KIND_SERIES = { episode: 3, finding: 1, strategy: 2, pattern: 4 };
 
 /* Samples of the status, kept while the page is open, so that coming back shows them again. */
 const samples = [];
@@ -125,7 +125,7 @@ function Daemon({ status }) {
 }
 
 function Memory({ stats }) {
-  const parts = KINDS.map(([name, series]) => ({ name, series, value: stats.by_kind[name] ?? 0 }));
+  const parts = KINDS.map((name) => ({ name, series: KIND_SERIES[name], value: stats.by_kind[name] ?? 0 }));
   return html`<section class="section"><header><h2>Memory of <${Text} text=${stats.user_id} /></h2></header>
     ${stats.memories > 0 && html`<${Bars} parts=${parts} most=${stats.memories} /><${Legend} names=${parts.filter(({ value }) => value).map(({ name, series, value }) => [`${name} ${value}`, series])} />`}
     <${Facts} rows=${[

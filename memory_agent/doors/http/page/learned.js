@@ -3,7 +3,7 @@
 import { html, useMemo, useState } from "./vendor/preact.js";
 import { call, may } from "./api.js";
 import { Bars, Confirm, Empty, Facts, Legend, Loading, Plot, Problem, Quality, Text, Time, bytes, counted, number, toast, useCall } from "./parts.js";
-import { MOST_LISTED, runLink, useRecords } from "./runs.js";
+import { MOST_LISTED, useRecords } from "./runs.js";
 import { HARM_THRESHOLD, attribution, gateSentence, reason, signed } from "./words.js";
 
 const EVERY_MS = 10_000;
@@ -131,17 +131,17 @@ function Risen({ credited, runs, navigate }) {
         <span class="muted">used by ${counted(count, "run")}, mean quality ${number(quality)}${Math.abs(lift) < 0.02 ? ", as usual" : html`, <span class=${lift < 0 ? "bad" : "good"}>${signed(lift, 2)}</span> against the usual`}</span>
       </div>
       <a class="plain-link" href=${navigate.href("timeline", { id })}><${Text} one text=${records.get(id)?.text ?? id} /></a>
-      <ul class="why">${ids.map((run) => html`<${Why} key=${run} id=${run} run=${known.get(run)} memory=${id} />`)}${count > ids.length && html`<li class="muted">and ${counted(count - ids.length, "earlier run")}</li>`}</ul>
+      <ul class="why">${ids.map((run) => html`<${Why} key=${run} id=${run} navigate=${navigate} run=${known.get(run)} memory=${id} />`)}${count > ids.length && html`<li class="muted">and ${counted(count - ids.length, "earlier run")}</li>`}</ul>
     </li>`)}</ol>
     <${Legend} names=${[["credit × quality", 1], ["credit that failed runs did not earn", 7]]} />
   </section>`;
 }
 
 /** A run that used a memory, and why that counts. */
-function Why({ id, run, memory }) {
+function Why({ id, run, memory, navigate }) {
   const use = run?.used.find((one) => one.record_id === memory);
   const why = [use && attribution(use.how), run && reason(run.revisions.at(-1)?.reason)].filter(Boolean).join("; ");
-  return html`<li>${run && html`<${Quality} value=${run.quality} />`} <a href=${runLink(id)}><${Text} one text=${run?.objective ?? id} /></a> <span class="muted">${why}</span></li>`;
+  return html`<li>${run && html`<${Quality} value=${run.quality} />`} <a href=${navigate.href("runs", { id })}><${Text} one text=${run?.objective ?? id} /></a> <span class="muted">${why}</span></li>`;
 }
 
 function Figures({ status, onReset }) {

@@ -3,7 +3,6 @@
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { session, stream } from "./api.js";
 import { Empty, Legend, Plot, Problem, Text, counted, useKeys } from "./parts.js";
-import { runLink, sessionLink } from "./runs.js";
 import { Lines, eventText } from "./words.js";
 
 const MOST_ROWS = 300;
@@ -148,12 +147,12 @@ function useFeed(user) {
   return { feed, state, redraw: () => draw((frame) => frame + 1) };
 }
 
-function Row({ row }) {
+function Row({ row, navigate }) {
   if (row.gap) {
     const { first, last } = row.gap;
     return html`<li class="feed-gap">Events ${first} to ${last} (${counted(last - first + 1, "event")}) are no longer in the journal.</li>`;
   }
-  const open = row.run ? runLink(row.run) : row.session && sessionLink(row.session);
+  const open = row.run ? navigate.href("runs", { id: row.run }) : row.session && navigate.href("sessions", { id: row.session });
   return html`<li class=${row.block ? "feed-row block" : "feed-row"}>
     <div class="row">
       <span class="mono muted">${clock(row.at)}</span>
@@ -169,20 +168,21 @@ const blockSize = ({ memories, text }) => (memories ? counted(memories, "memory"
 const narrow = matchMedia("(max-width: 640px)");
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 
-function Column({ title, rows, empty }) {
+function Column({ title, rows, empty, navigate }) {
   return html`<section class="feed-column" aria-label=${title}>
     <h2>${title}</h2>
-    ${rows.length ? html`<ol>${rows.map((row) => html`<${Row} key=${row.key} row=${row} />`)}</ol>` : html`<p class="muted">${empty}</p>`}
+    ${rows.length ? html`<ol>${rows.map((row) => html`<${Row} key=${row.key} row=${row} navigate=${navigate} />`)}</ol>` : html`<p class="muted">${empty}</p>`}
   </section>`;
 }
 
-const publishLine = (user) =>
+/** The command that publishes an event, for a user whose name needs no quotes. */
+const publishLine = (user) => /^[\w.@+:-]+$/.test(user) &&
   `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish --user ${user}`;
 
 const PLOT = { legend: { show: false }, cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
 const SERIES = [{ label: "events/s", series: 1 }, { label: "blocks/s", series: 2 }];
 
-function Live() {
+function Live({ navigate }) {
   const { feed, state, redraw } = useFeed(session.user);
   const [wanted, setWanted] = useState("");
   const toggle = () => {
@@ -219,10 +219,10 @@ function Live() {
         ? html`<${Empty} title="Nothing has happened yet" command=${publishLine(session.user)}>
             <p>Events appear here as agents publish them, and beside them the blocks of memories that the daemon publishes in answer. Publish one:</p>
           </${Empty}>`
-        : isNarrow ? html`<${Column} title="Events in, blocks out" rows=${rows} empty="No event matches." />`
+        : isNarrow ? html`<${Column} navigate=${navigate} title="Events in, blocks out" rows=${rows} empty="No event matches." />`
         : html`<div class="feed">
-            <${Column} title="Events in" rows=${rows.filter((row) => !row.block)} empty="No event matches." />
-            <${Column} title="Blocks out" rows=${rows.filter((row) => row.block || row.gap)} empty="No block yet. A message, a started run, an assignment or a document causes one." />
+            <${Column} navigate=${navigate} title="Events in" rows=${rows.filter((row) => !row.block)} empty="No event matches." />
+            <${Column} navigate=${navigate} title="Blocks out" rows=${rows.filter((row) => row.block || row.gap)} empty="No block yet. A message, a started run, an assignment or a document causes one." />
           </div>`}
     </div>
   </div>`;

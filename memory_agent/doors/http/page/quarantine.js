@@ -26,7 +26,7 @@ function Entry({ entry, place, isChosen, onChoose, isCurrent }) {
 function Quarantine() {
   const { result, problem, reload } = useCall("quarantine_list", mayManage() ? { limit: MOST } : null, { everyMs: EVERY_MS });
   const [chosen, setChosen] = useState(new Set());
-    const [isBusy, setBusy] = useState(false);
+  const [isBusy, setBusy] = useState(false);
   const [isAsking, setAsking] = useState(false);
   const [failure, setFailure] = useState(null);
   const entries = result ?? [];

@@ -5,9 +5,6 @@ import { call } from "./api.js";
 import { Empty, Loading, Problem, Quality, Text, Time, clockOf, counted, number, useCall, useKeys, useRows } from "./parts.js";
 import { Lines, attribution, reason, span, standing } from "./words.js";
 
-const linkTo = (view, id) => `#/${view}?${new URLSearchParams({ id })}`;
-export const runLink = (id) => linkTo("runs", id);
-export const sessionLink = (id) => linkTo("sessions", id);
 const STATES = [[null, "All"], ["open", "Open"], ["ended", "Ended"], ["expired", "Expired"]];
 const PAGE = 100;
 export const MOST_LISTED = 1000;
@@ -22,7 +19,7 @@ export function RunTable({ runs, navigate, inSession = false }) {
     <tbody>${runs.map((run, place) => html`<tr key=${run.id} id=${`run-${place}`} class=${place === selected ? "current" : ""}>
       <td class="state"><${Standing} run=${run} /></td>
       <td class="request">
-        <a href=${runLink(run.id)}><${Text} one text=${run.objective ?? run.id} /></a>
+        <a href=${navigate.href("runs", { id: run.id })}><${Text} one text=${run.objective ?? run.id} /></a>
         ${!inSession && run.session_id && html`<small class="muted"><${Text} one text=${run.session_id} /></small>`}
       </td>
       <td>${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} />`}</td>
@@ -102,7 +99,7 @@ export function useRecords(ids) {
 }
 
 function Story({ id, navigate }) {
-  const story = useStory(id);
+  const story = { ...useStory(id), navigate };
   const { run, found } = story;
   useKeys({ Escape: () => navigate("runs") });
   return html`<div class="view">
@@ -117,7 +114,7 @@ function Story({ id, navigate }) {
       ${found && html`<div class="story">
         <${Part} name="Request" at=${found.began_at}>
           <p class="request-text"><${Text} text=${found.objective ?? "Unknown: the event that began the run made no memory, or the memory was forgotten."} /></p>
-          ${found.session_id && html`<p class="row muted">Session <a class="cut" href=${sessionLink(found.session_id)}><${Text} one text=${found.session_id} /></a></p>`}
+          ${found.session_id && html`<p class="row muted">Session <a class="cut" href=${navigate.href("sessions", { id: found.session_id })}><${Text} one text=${found.session_id} /></a></p>`}
         </${Part}>
         <${Recalled} ...${story} />
         <${Steps} ...${story} />
@@ -135,7 +132,7 @@ function Part({ name, at, note, children }) {
   </section>`;
 }
 
-function Recalled({ found, shown, recalled, isReading }) {
+function Recalled({ found, shown, recalled, isReading, navigate }) {
   const uses = new Map(found.used.map((use) => [use.record_id, use]));
   const used = shown.filter((id) => uses.has(id));
   const others = shown.filter((id) => !uses.has(id));
@@ -150,16 +147,16 @@ function Recalled({ found, shown, recalled, isReading }) {
   const visible = isOpen ? others : others.slice(0, 3);
   return html`<${Part} name="Recalled for it" note=${note}>
     <ul class="told stacked">
-      ${[...used, ...visible].map((id) => html`<${RecalledMemory} key=${id} id=${id} record=${recalled.get(id)} use=${uses.get(id)} />`)}
+      ${[...used, ...visible].map((id) => html`<${RecalledMemory} key=${id} id=${id} record=${recalled.get(id)} use=${uses.get(id)} navigate=${navigate} />`)}
     </ul>
     ${others.length > 3 && html`<p><button class="link" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : `Show ${others.length - 3} more that were shown and not used`}</button></p>`}
   </${Part}>`;
 }
 
-function RecalledMemory({ id, record, use }) {
+function RecalledMemory({ id, record, use, navigate }) {
   return html`<li class=${use ? "used" : ""}>
     <span class="what">${use ? html`<b class="good">used</b> <span class="muted">${use.credit < 1 ? "half credit" : "full credit"}, ${attribution(use.how)}</span>` : html`<span class="muted">shown</span>`}</span>
-    <a href=${linkTo("timeline", id)}><${Text} one text=${record ? record.title || record.text : "forgotten"} /></a>
+    <a href=${navigate.href("timeline", { id })}><${Text} one text=${record ? record.title || record.text : "forgotten"} /></a>
   </li>`;
 }
 
@@ -177,7 +174,7 @@ function StepLine({ step, record }) {
   </li>`;
 }
 
-function End({ found, texts, others }) {
+function End({ found, texts, others, navigate }) {
   const isRun = (cause) => others.some((run) => run.id === cause);
   if (found.state === "open") return html`<${Part} name="Outcome"><p class="muted">The run has not ended.</p></${Part}>`;
   const word = standing(found);
@@ -188,29 +185,29 @@ function End({ found, texts, others }) {
       <thead><tr><th>Quality</th><th>Because</th><th>Caused by</th><th>When</th></tr></thead>
       <tbody>${found.revisions.map((one) => html`<tr>
         <td class="figure">${number(one.quality)}</td><td>${reason(one.reason)}</td>
-        <td>${isRun(one.cause) ? html`<a href=${runLink(one.cause)}><${Text} one text=${one.cause} /></a>` : html`<span class="mono muted"><${Text} one text=${one.cause ?? ""} /></span>`}</td>
+        <td>${isRun(one.cause) ? html`<a href=${navigate.href("runs", { id: one.cause })}><${Text} one text=${one.cause} /></a>` : html`<span class="mono muted"><${Text} one text=${one.cause ?? ""} /></span>`}</td>
         <td><${Time} at=${one.at} /></td>
       </tr>`)}</tbody>
     </table>`}
   </${Part}>`;
 }
 
-function Followed({ found, others, similar }) {
+function Followed({ found, others, similar, navigate }) {
   const causes = new Set(found.revisions.filter((one) => ["retried", "later_success"].includes(one.reason)).map((one) => one.cause));
   const later = others.filter((one) => one.id !== found.id && one.began_at > (found.began_at ?? ""));
   const inSession = found.session_id ? later.filter((one) => one.session_id === found.session_id).reverse() : [];
   const related = later.filter((one) => causes.has(one.id) && !inSession.includes(one));
   const alike = similar.filter((one) => one.id !== found.id && ![...inSession, ...related].some((run) => run.id === one.id)).slice(0, 5);
   return html`<${Part} name="What followed">
-    ${inSession.length + related.length === 0 ? html`<p class="muted">No later run of its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
-    ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${one.relevance.toFixed(2)}`} />`)}</ul>`}
+    ${inSession.length + related.length === 0 ? html`<p class="muted">No later run of its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
+    ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${one.relevance.toFixed(2)}`} />`)}</ul>`}
   </${Part}>`;
 }
 
-function OtherRun({ run, objective, why }) {
+function OtherRun({ run, objective, why, navigate }) {
   return html`<li>
     <span class="what"><${Standing} run=${run} /> <span class="muted">${why}</span></span>
-    <a href=${runLink(run.id)}><${Text} one text=${objective ?? run.id} /></a>
+    <a href=${navigate.href("runs", { id: run.id })}><${Text} one text=${objective ?? run.id} /></a>
   </li>`;
 }
 

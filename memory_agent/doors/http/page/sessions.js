@@ -5,12 +5,11 @@ import { call } from "./api.js";
 import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys } from "./parts.js";
 import { projectOf } from "./record.js";
 import { MOST_LISTED, RunTable } from "./runs.js";
-import { Lines, span } from "./words.js";
+import { KINDS, Lines, span } from "./words.js";
 
 const PAGE = 500;
 const AHEAD = 40;
 const ROW_PX = 56;
-const KINDS = ["episode", "finding", "strategy", "pattern"];
 
 /** The pages of a verb's answer read so far, and a function that reads the next one. `field` holds a page's rows. */
 export function usePages(verb, field, params) {

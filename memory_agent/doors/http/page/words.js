@@ -16,6 +16,8 @@ export function span(seconds) {
   return rest ? `${whole} ${name} ${rest} ${next[0]}` : `${whole} ${name}`;
 }
 
+export const KINDS = ["episode", "finding", "strategy", "pattern"];
+
 export const signed = (value, digits = 3) => (value == null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`);
 
 const REASONS = {
@@ -44,8 +46,10 @@ export function standing(run) {
   return run.state === "expired" ? "expired" : "ended";
 }
 
-const SHADOW_LESSONS = 2;
-const HARM_THRESHOLD = 20;
+/** Constants of the gate (sona/gate.py; a test compares them). */
+export const SHADOW_LESSONS = 2;
+export const COOL_DOWN_LESSONS = 100;
+export const HARM_THRESHOLD = 20;
 
 /** The gate's state and its evidence, as `memory-agent sona status` words it. */
 export function gateSentence(status) {
@@ -58,10 +62,9 @@ export function gateSentence(status) {
     shadow: `Learning, but not changing answers yet: ${Math.min(credited, SHADOW_LESSONS)} of the ${SHADOW_LESSONS} lessons with credit that a trial needs.`,
     trial: `On trial: answers keep the usual ranking, and the learned one is compared with it. ${won}.`,
     on: `In effect: most answers use the learned ranking, and a tenth are interleaved to check it. ${won} since then.`,
-    off: `Withdrawn: the learned ranking lost. ${won}. It is tried again after 100 more lessons with credit.`,
+    off: `Withdrawn: the learned ranking lost. ${won}. It is tried again after ${COOL_DOWN_LESSONS} lessons with credit.`,
   }[gate.state];
 }
-export { HARM_THRESHOLD };
 
 /** The words of an event, from the fields in which emitters put them (the order of `signals.toml`). */
 const TEXT_FIELDS = [
