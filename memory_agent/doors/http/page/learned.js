@@ -83,7 +83,7 @@ function statesOf(history) {
 function History({ history }) {
   const at = useMemo(() => timesOf(history), [history]);
   const gains = useMemo(() => [at, ...["gain", "gain_low", "gain_high"].map((field) => history.map((one) => one[field]))], [at]);
-  const bets = useMemo(() => [at, history.map((one) => Math.max(one.evidence, 0.01)), history.map((one) => one.threshold)], [at]);
+  const bets = useMemo(() => [at, history.map((one) => Math.max(one.evidence, 0.01)), history.map((one) => (one.state === "trial" ? one.threshold : null))], [at]);
   if (history.length < 2) return null;
   return html`<section class="section">
     <header><h2>Over time</h2><span class="muted">after each lesson, by when its run ended</span></header>

@@ -201,7 +201,7 @@ const blocksOf = (text) => text.match(BLOCK) ?? [""];
 export function Text({ text, one = false, marks = null, from = 0 }) {
   const [limit, setLimit] = useState(FOLDED_CHARS);
   const whole = String(text ?? "");
-  if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/[ \t\r\n\f]+/g, " "), marks)}</span>`;
+  if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/[ \t\n]+/g, " "), marks)}</span>`;
   const rest = whole.length - limit;
   const next = Math.min(limit * FURTHER, limit + MOST_FURTHER_CHARS);
   const shown = useMemo(() => blocksOf(whole.slice(0, limit)).map((block) => html`<span class="block">${marked(block, marks)}</span>`), [whole, limit, marks]);

@@ -82,13 +82,15 @@ export function eventText(payload, most = 400) {
   return "";
 }
 
-const CHARS_PER_LINE = 90;
+const narrow = matchMedia("(max-width: 640px)");
+/** About how many lines a text takes. */
+const linesOf = (text) => text.slice(0, MOST_CLOSED).split("\n").reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / (narrow.matches ? 42 : 72))), 0);
 const MOST_CLOSED = 1000;
 
 /** A text in at most `most` lines, with a button for the rest. */
 export function Lines({ text, most = 3 }) {
   const [isOpen, setOpen] = useState(false);
-  const isLong = text.length > most * CHARS_PER_LINE || text.split("\n", most + 1).length > most;
+  const isLong = linesOf(text) > most;
   const more = text.length > MOST_CLOSED ? `show all (${counted(text.length - MOST_CLOSED, "more character")})` : "show all";
   return html`<div class="lines">
     <div class=${isOpen ? "" : `lines-${most}`}><${Text} text=${isOpen ? text : text.slice(0, MOST_CLOSED)} /></div>
