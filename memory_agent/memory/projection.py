@@ -29,6 +29,8 @@ _NEAREST = 1e-3  # bounds the repulsion of points that coincide
 _LONGEST = 4.0  # of one step, and of one repulsion
 _MOMENTUM = 0.5
 _EQUAL = 1e-6  # variance of equal vectors, from rounding
+_BASIS = 8  # directions
+_POWERS = 8  # iterations
 _BLOCK = 256  # rows of cosines computed at a time
 
 
@@ -102,10 +104,18 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 
 
 def _components(vectors: Floats) -> Floats:
-    """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign."""
+    """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
+
+    Approximate, by power iterations of `_BASIS` random directions (Halko et al. 2011). Rejected: the eigenvectors of
+    the covariance, which take 22 s of processor time for 3,072 dimensions instead of .2 s for 5,000 points.
+    """
     centred = vectors - vectors.mean(axis=0)
-    _, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
-    axes = axes[:, :-3:-1]
+    ndim = centred.shape[1]
+    basis = np.random.default_rng(0).standard_normal((ndim, min(ndim, _BASIS)), dtype=np.float32)
+    for _ in range(_POWERS):
+        basis, _ = np.linalg.qr(centred.T @ (centred @ basis))
+    parts = (centred @ basis).astype(np.float64)
+    axes = basis @ np.linalg.eigh(parts.T @ parts)[1][:, :-3:-1]
     axes = axes * np.sign(np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None], axis=0))
     found: Floats = (centred @ axes).astype(np.float32)
     spread = float(found.std())

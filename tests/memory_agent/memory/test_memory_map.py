@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from made_vectors import MadeVectors
@@ -64,7 +65,7 @@ def test_memories_about_one_subject_are_near_each_other(memory: Memory) -> None:
 
 def test_positions_stay_until_more_than_one_memory_in_a_hundred_has_changed(memory: Memory) -> None:
     before = places(memory.map())
-    assert memory.map() is memory.map()
+    assert memory.map() == memory.map()
     memory.remember("Something new", id="new")
     memory.forget([next(iter(before))])
     after = places(memory.map())
@@ -76,6 +77,15 @@ def test_positions_stay_until_more_than_one_memory_in_a_hundred_has_changed(memo
     assert "new" in later
     moved = [np.subtract(later[one], before[one]) for one in before.keys() & later.keys()]
     assert np.quantile(np.linalg.norm(moved, axis=1), 0.9) < 0.1
+
+
+def test_no_text_or_id_is_kept_between_two_maps(memory: Memory) -> None:
+    record = memory.remember("The secret of the safe", session_id="s-secret")
+    assert record.id in memory.map().ids
+    memory.forget([record.id])
+    kept = msgspec.json.encode([part for part in vars(memory._maps).values() if isinstance(part, tuple)], enc_hook=str)
+    assert [text for text in ("secret", record.id) if text in kept.decode()] == []
+    assert record.id not in memory.map().ids
 
 
 def test_a_sample_of_many_memories_stays_the_same_as_more_come(memory: Memory) -> None:
