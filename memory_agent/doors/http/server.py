@@ -29,6 +29,7 @@ from memory_agent.layout import Layout
 from memory_agent.settings import HttpSettings
 from relay import Endpoints, EventLimits
 from relay.disk import write_private
+from relay.log import log
 
 _KEEP_ALIVE_S = 30
 _MOST_CONNECTIONS = 1_024
@@ -204,7 +205,7 @@ def _listen(place: Place, former_port: Path) -> socket.socket:
                 "daemon.http.listen", f"{place.host}:{place.port}: {error.strerror or error}"
             ) from error
         if place.port == 0:
-            write_private(former_port, b"%d\n" % listening.getsockname()[1])
+            _save(former_port, listening.getsockname()[1])
     listening.setblocking(False)
     return listening
 
@@ -216,6 +217,13 @@ def _former(place: Place, former_port: Path) -> socket.socket | None:
         return _bound(place.host, port) if 0 < port <= MOST_PORT else None
     except (OSError, ValueError):
         return None
+
+
+def _save(former_port: Path, port: int) -> None:
+    try:
+        write_private(former_port, b"%d\n" % port)
+    except OSError as error:  # the server works without it
+        log.warning("http.port_not_saved", reason=error.strerror or str(error))
 
 
 def _bound(host: str, port: int) -> socket.socket:

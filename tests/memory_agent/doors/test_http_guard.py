@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from http_caller import HttpCaller
 from served_gateway import gateway_in_new_folder
+from structlog.testing import capture_logs
 
 from memory_agent.daemon.process import serve
 from memory_agent.doors.http.guard import place_of, refuse_names
@@ -140,6 +141,17 @@ def test_a_server_takes_its_former_port_if_it_is_free(tmp_path: Path) -> None:
         door = bound()
         assert layout.http_port.read_text() == f"{urlsplit(door.url).port}\n"
         door.close()
+
+
+def test_a_server_whose_port_cannot_be_saved_serves(tmp_path: Path) -> None:
+    place = place_of(HttpSettings())
+    assert place is not None
+    layout = Layout(tmp_path)
+    layout.create()
+    layout.http_port.mkdir()
+    with capture_logs() as logs:
+        HttpDoor(HttpSettings(), place, layout).close()
+    assert [line["event"] for line in logs] == ["http.port_not_saved"]
 
 
 def test_over_tls_a_client_that_trusts_the_certificate_is_served(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def test_media_types_suit_modules_and_style_sheets(caller: HttpCaller) -> None:
         *("files.py", "__init__.py", "__pycache__/", "vendor/", "vendor/CHECKSUMS", "none.js", "APP.JS"),
         *("../app.py", "../docs/page.js", "..%2fdocs%2fpage.js", "%2e%2e/docs/page.js", "vendor/../app.js"),
         *("vendor/..%2f..%2fdocs/page.js", "/etc/hosts.js", "%2fetc%2fhosts.js", "..%5cdocs%5cpage.js", "app.js%00"),
+        "a" * 300 + ".js",
     ],
 )
 def test_no_path_leads_to_another_file(caller: HttpCaller, path: str) -> None:

@@ -25,7 +25,7 @@ HEADERS = {
 }
 """Nothing is loaded from elsewhere, no inline script or style runs, and a stored copy is revalidated before use."""
 _INDEX = "index.html"
-_NAME = re.compile(r"(?:vendor/)?[a-z0-9_-]+\.(html|js|css|svg)", re.ASCII)
+_NAME = re.compile(r"(?:vendor/)?[a-z0-9_-]{1,64}\.(html|js|css|svg)", re.ASCII)  # shorter than a file system permits
 _MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 

@@ -25,6 +25,8 @@ PAGE_KEY = "X-Page-Key"
 """The header with the page key."""
 SESSION_S = 12 * 3600
 TICKET_S = 60
+_LONGEST_S = 2 * SESSION_S
+"""More is left only after the clock was set back."""
 MOST_OF_A_KEY = 16
 """Sessions, and tickets, of one key; another one ends the oldest."""
 _SECRET_BYTES = 32
@@ -68,6 +70,9 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_id: str
     token: bytes
     expires_s: float
+
+    def is_valid(self, now_s: float) -> bool:
+        return 0 < self.expires_s - now_s <= _LONGEST_S
 
 
 _Table = dict[str, _Sealed]
@@ -132,14 +137,14 @@ class Sessions:
 
     def _open(self, secret: bytes, now_s: float) -> str | None:
         found = self._table.get(_digest(secret))
-        if found is None or found.expires_s <= now_s:
+        if found is None or not found.is_valid(now_s):
             return None
         return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token is unknown
 
     def _add(self, secret: bytes, added: _Sealed, now_s: float) -> None:
         sealed = msgspec.structs.replace(added, token=_encrypt(added.token, secret))
         with self._guard:
-            valid = {digest: one for digest, one in self._table.items() if one.expires_s > now_s}
+            valid = {digest: one for digest, one in self._table.items() if one.is_valid(now_s)}
             same = [digest for digest, one in valid.items() if (one.kind, one.key_id) == (added.kind, added.key_id)]
             for digest in same[: max(0, len(same) - MOST_OF_A_KEY + 1)]:
                 del valid[digest]
