@@ -42,8 +42,12 @@ class _Positions(NamedTuple):
 
     def are_current(self, view: View, limit: int) -> bool:
         """Whether they serve a map of this view."""
-        is_same = self.limit == limit and self.stamp == view.stamp
-        return is_same and abs(view.applied - self.applied) * _CHANGED_SHARE <= view.live
+        is_little = abs(view.applied - self.applied) * _CHANGED_SHARE <= view.live
+        return is_little and self.are_usable(view, limit)
+
+    def are_usable(self, view: View, limit: int) -> bool:
+        """Whether they are of the view's model, for at least `limit` memories: a smaller sample is part of a larger."""
+        return self.limit >= limit and self.stamp == view.stamp
 
 
 class Maps:
@@ -58,13 +62,13 @@ class Maps:
         """Return a map of at most `limit` memories. Raises `InvalidInputError`."""
         check_whole("limit", limit, MOST_POINTS)
         view = self._archive.settled_view()
-        return self._drawn(view, self._current(view, limit))
+        return self._drawn(view, self._current(view, limit), limit)
 
     def _current(self, view: View, limit: int) -> _Positions:
         """Return positions for the view. While another call computes them, return the former ones, if there are any."""
         found = self._positions
         if found is None or not found.are_current(view, limit):
-            is_usable = found is not None and (found.limit, found.stamp) == (limit, view.stamp)
+            is_usable = found is not None and found.are_usable(view, limit)
             if self._computing.acquire(blocking=not is_usable):
                 try:
                     found = self._positions
@@ -88,10 +92,12 @@ class Maps:
         places = arrange(vectors, known)
         return _Positions(limit, view.stamp, view.applied, rows, places, explained(vectors, places))
 
-    def _drawn(self, view: View, positions: _Positions) -> MemoryMap:
-        """Return the memories of `positions` that still exist, with their positions."""
+    def _drawn(self, view: View, positions: _Positions, limit: int) -> MemoryMap:
+        """Return at most `limit` memories of `positions` that still exist, with their positions."""
         slots = view.slots(positions.rows)
         exists = np.flatnonzero(slots >= 0)
+        rows = positions.rows[exists]
+        exists = exists[np.isin(rows, _sample(rows, limit))]
         qualities = view.qualities_with_runs(slots[exists])
         with self._archive.store.snapshot() as snapshot:
             facts = [_facts(snapshot.record(row)) for row in positions.rows[exists].tolist()]

@@ -97,6 +97,13 @@ def test_a_sample_of_many_memories_stays_the_same_as_more_come(memory: Memory) -
     assert len(set(first.ids) & set(second.ids)) > 75
 
 
+def test_a_smaller_map_is_part_of_a_larger_one_that_was_computed(memory: Memory) -> None:
+    first, larger, smaller = memory.map(limit=100), memory.map(limit=200), memory.map(limit=100)
+    assert smaller.ids == first.ids
+    assert places(smaller).items() <= places(larger).items()
+    assert memory.map(limit=200) == larger
+
+
 def test_a_map_has_only_the_memories_with_vectors(tmp_path: Path) -> None:
     with open_without_model(tmp_path / "alice") as memory:
         assert memory.map() == MemoryMap()
