@@ -46,7 +46,7 @@ class Daemon(NamedTuple):
         if self.url is not None:
             if not _is_address(self.url):
                 raise click.UsageError(f"--url must be http(s)://HOST:PORT, not {self.url!r}")
-            door = Door(self.url, token or "")
+            door = Door(self.url.rstrip("/"), token or "")
             return lambda _: door
         own = ["--config", str(self.config.absolute())] if self.config else []
         own += [word for pair in self.settings for word in ("--set", pair)]
@@ -118,6 +118,7 @@ def door_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _is_address(url: str) -> bool:
     try:
         place = urlsplit(url)
-        return place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+        is_bare = url.rstrip("/") == f"{place.scheme}://{place.netloc}" and "@" not in place.netloc
+        return is_bare and place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
     except ValueError:  # not a port number
         return False

@@ -111,6 +111,16 @@ def test_an_address_without_a_daemon_is_named() -> None:
     assert f"the daemon at {url} does not respond: " in error["message"]
 
 
+def test_the_url_may_end_with_a_slash_and_has_no_path(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", served.token)
+    assert opened("--url", f"{served.http}/", "--print").stdout.startswith(f"{served.http}/page/#token=")
+    netloc = urlsplit(served.http).netloc
+    for url in (f"{served.http}/page", f"{served.http}?", f"http://a:b@{netloc}", netloc, "ftp://here", "http://here:x"):
+        result = opened("--url", url)
+        assert result.exit_code == 2
+        assert "--url must be http(s)://HOST:PORT" in result.stderr
+
+
 def test_the_address_of_another_server_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
