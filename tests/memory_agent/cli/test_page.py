@@ -115,7 +115,14 @@ def test_the_url_may_end_with_a_slash_and_has_no_path(served: Served, monkeypatc
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", served.token)
     assert opened("--url", f"{served.http}/", "--print").stdout.startswith(f"{served.http}/page/#token=")
     netloc = urlsplit(served.http).netloc
-    for url in (f"{served.http}/page", f"{served.http}?", f"http://a:b@{netloc}", netloc, "ftp://here", "http://here:x"):
+    for url in (
+        f"{served.http}/page",
+        f"{served.http}?",
+        f"http://a:b@{netloc}",
+        netloc,
+        "ftp://here",
+        "http://here:x",
+    ):
         result = opened("--url", url)
         assert result.exit_code == 2
         assert "--url must be http(s)://HOST:PORT" in result.stderr

@@ -94,13 +94,14 @@ def test_the_explained_share_of_the_principal_components_is_that_of_their_varian
     assert explained(vectors, centred @ axes[:2].T) == pytest.approx(share, rel=1e-3)
 
 
-def test_wide_vectors_need_no_matrix_of_all_pairs_of_dimensions() -> None:
-    vectors = np.random.default_rng(0).normal(size=(40, 6000)).astype(np.float32)
+def test_wide_vectors_are_neither_copied_nor_multiplied_with_each_other() -> None:
+    vectors = np.random.default_rng(0).normal(size=(1500, 2000)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     tracemalloc.start()
     try:
-        places = arrange(vectors, unplaced(40))
-        assert tracemalloc.get_traced_memory()[1] < 20 * vectors.nbytes < 6000 * 6000
+        places = arrange(vectors, unplaced(1500))
+        explained(vectors, places)
+        assert tracemalloc.get_traced_memory()[1] < vectors.nbytes
     finally:
         tracemalloc.stop()
     assert np.isfinite(places).all()
