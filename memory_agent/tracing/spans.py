@@ -30,7 +30,7 @@ OPERATION, ERROR = "gen_ai.operation.name", "error.type"
 
 _COUNTS: dict[str, Callable[[Any], int]] = {
     "recall": lambda result: len(result.memories),
-    "list": lambda page: len(page.memories),
+    "list": lambda page: len(page.records),
     "get": len,
     "remember": lambda _: 1,
     "forget": int,

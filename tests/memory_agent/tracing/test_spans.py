@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_samples import open_without_model
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.tracing import NO_SPAN, OPERATIONS, call_span, client_span, current_span, receive_trace, server_span
@@ -136,19 +138,28 @@ def test_the_span_of_an_error_has_its_code_and_not_its_text(kept: Kept) -> None:
     assert span.attributes == {"error.type": "invalid_input"}
 
 
-def test_results_are_counted_by_the_verbs_operation(kept: Kept) -> None:
-    results = {
-        "recall": (SimpleNamespace(memories=(1, 2)), {"gen_ai.operation.name": "search_memory"}, 2),
-        "remember": (SimpleNamespace(id="m-1"), {"gen_ai.operation.name": "upsert_memory"}, 1),
-        "forget": (3, {"gen_ai.operation.name": "delete_memory"}, 3),
-        "get": ([1], {}, 1),
-    }
+def test_results_are_counted_by_the_verbs_operation(kept: Kept, tmp_path: Path) -> None:
+    with open_without_model(tmp_path / "alice") as memory:
+        record = memory.remember("Staging needs the VPN", session_id="s-1")
+        memory.remember("Lunch is at noon", session_id="s-2")
+        results = {
+            "remember": (record, "upsert_memory", 1),
+            "recall": (memory.recall("staging VPN"), "search_memory", 1),
+            "list": (memory.list(), "", 2),
+            "get": (memory.get([record.id]), "", 1),
+            "erase": (memory.erasure.erase([record.id]), "delete_memory", 1),
+            "forget": (memory.forget([record.id]), "delete_memory", 0),
+            "forget_session": (memory.forget_session("s-2"), "delete_memory", 1),
+        }
+        stats = memory.stats()
+    assert results.keys() == module._COUNTS.keys()
     for verb, (result, operation, count) in results.items():
         with server_span("host", verb, SAMPLED) as span:
             span.note(result, "alice")
-        assert kept.spans.pop().attributes == {**operation, "gen_ai.memory.record.count": count}
+        named = {"gen_ai.operation.name": operation} if operation else {}
+        assert kept.spans.pop().attributes == {**named, "gen_ai.memory.record.count": count}
     with server_span("host", "stats", SAMPLED) as span:
-        span.note(SimpleNamespace(memories=9), "alice")
+        span.note(stats, "alice")
     assert kept.spans.pop().attributes == {}
 
 
