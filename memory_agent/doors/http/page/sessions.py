@@ -25,13 +25,13 @@ PAGE_KEY = "X-Page-Key"
 """The header with the page key."""
 SESSION_S = 12 * 3600
 TICKET_S = 60
-_LONGEST_S = 2 * SESSION_S
-"""More is left only after the clock was set back."""
 MOST_OF_A_KEY = 16
 """Sessions, and tickets, of one key; another one ends the oldest."""
 _SECRET_BYTES = 32
 
 Kind = Literal["session", "ticket"]
+
+_LASTS_S: dict[Kind, int] = {"session": SESSION_S, "ticket": TICKET_S}
 
 
 class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +72,8 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_s: float
 
     def is_valid(self, now_s: float) -> bool:
-        return 0 < self.expires_s - now_s <= _LONGEST_S
+        left_s = self.expires_s - now_s
+        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # more is left only after the clock was set back
 
 
 _Table = dict[str, _Sealed]
