@@ -80,7 +80,7 @@ class _RecordedVectors:
     is_approximate = False
     snapshot: Snapshot
 
-    def nearest(self, _query: Embedding, _limit: int, _where: Where) -> Hits:
+    def nearest(self, _query: Embedding, _limit: int, _where: Where, _timeout_s: float | None) -> Hits:
         """Raise `IndexUnavailableError`, because the check reads vectors and does not search."""
         raise IndexUnavailableError("the records", "they contain vectors, but no index")
 

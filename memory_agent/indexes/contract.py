@@ -122,10 +122,11 @@ class VectorIndex(Protocol):
         """Remove the entries of these rows; rows without an entry are skipped. Durable on return."""
         ...
 
-    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
         """Return the `limit` passages nearest to `vector` (d,) that pass the filter; fewer only if no others pass.
 
-        Raises `InvalidInputError` for a vector of another width.
+        Raises `InvalidInputError` for a vector of another width. With `timeout_s`, raises `TimeoutError` if the search
+        takes longer, and `IndexUnavailableError` instead of connecting to a database.
         """
         ...
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -36,6 +37,7 @@ from memory_agent.indexes.contract import (
 )
 from memory_agent.records.embedded import Embedding
 from relay.disk import write_private
+from relay.locks import WAIT_FOR_EVER, holding
 
 FOLDER = "index.lance"
 
@@ -97,15 +99,22 @@ class LanceIndex:
             if self._table is not None and rows:
                 self._delete(rows)
 
-    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
-        with self._opened():
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._opened(timeout_s):
             if self._position is None or self._table is None:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
             check_width(vector, self._position.ndim)
             query = self._table.search(vector.astype(np.float16), vector_column_name="embedding")
             query = query.distance_type("cosine").select(["memory", "_distance"]).limit(limit)
             condition = _condition(where)
-            found = (query.where(condition, prefilter=True) if condition else query).to_arrow()
+            left = None if until_s is None else timedelta(seconds=max(0.0, until_s - time.monotonic()))
+            try:
+                found = (query.where(condition, prefilter=True) if condition else query).to_arrow(timeout=left)
+            except RuntimeError as error:
+                if left is not None and "timeout" in str(error):
+                    raise TimeoutError from error
+                raise
         return Hits(found["memory"].to_numpy(), 1 - found["_distance"].to_numpy().astype(np.float32))
 
     def count(self, scope: str | None = None, id: str = "") -> int:
@@ -139,13 +148,20 @@ class LanceIndex:
             self._database = self._table = self._position = None
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
-        """Open the dataset if it is not open. After an error, the next call opens it again."""
-        with self._using:
+    def _opened(self, timeout_s: float | None = None) -> Iterator[None]:
+        """Open the dataset if it is not open. After an error, the next call opens it again.
+
+        Raises `TimeoutError` if another call uses it for longer than `timeout_s`.
+        """
+        with holding(self._using, WAIT_FOR_EVER if timeout_s is None else timeout_s) as is_held:
+            if not is_held:
+                raise TimeoutError
             try:
                 if self._database is None:
                     self._open()
                 yield
+            except TimeoutError:  # an `OSError`
+                raise
             except _FAILURES as error:
                 self.close()
                 advice = f"check that {self._folder} is writable, or remove it to rebuild it from the records"

@@ -28,7 +28,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError, MemoryAgentError
 from memory_agent.indexes.contract import (
     COLUMNS,
     EVERYTHING,
@@ -43,12 +43,15 @@ from memory_agent.indexes.contract import (
 )
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings, with_variables
+from relay.locks import WAIT_FOR_EVER, holding
 
 _NAME = "pgvector"
 _MOST_DIMENSIONS = 4_000  # of a halfvec that HNSW can index
 _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
 _GRACE_S = 1.0  # longer than the server's own limit
+_SEARCH_GRACE_S = 0.05
+_CHECKED_EVERY_S = 0.02  # how often a wait for the server looks at the clock
 _ENTRY_S = 0.1  # more time for each entry of a write, which a graph may make slow: 16 ms a vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
 _TABLE = (
@@ -128,22 +131,25 @@ class PgvectorIndex:
             if rows and self._has_table:
                 connection.execute(self._sql("DELETE FROM {table} WHERE memory = ANY(%s)"), (list(rows),))
 
-    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
+        until_s = None if timeout_s is None else time.monotonic() + min(timeout_s, self._settings.timeout_s)
         condition, values = _condition(where)
         query = self._sql(
             f"SELECT memory, embedding <=> %s::halfvec AS distance FROM {{table}} WHERE {condition} "
             "ORDER BY distance LIMIT %s"
         )
-        with self._transaction() as connection:
+        with self._transaction(until_s) as connection:
             if self._position is None or not self._has_table:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
             check_width(vector, self._position.ndim)
             parameters = (_text(vector), *values, limit)
             if self.is_approximate and values and self._are_few(connection, condition, values):
                 connection.execute(_WITHOUT_GRAPH)
+            connection.limit(until_s)
             found = connection.execute(query, parameters).fetchall()
             if self.is_approximate and len(found) < limit:
                 connection.execute(_WITHOUT_GRAPH)
+                connection.limit(until_s)
                 found = connection.execute(query, parameters).fetchall()
         rows = np.array([row for row, _ in found], dtype=np.int64)
         return Hits(rows, 1 - np.array([distance for _, distance in found], dtype=np.float32))
@@ -234,15 +240,22 @@ class PgvectorIndex:
         return sql.SQL(text).format(table=self._table, users=users, **names)
 
     @contextmanager
-    def _transaction(self) -> Iterator[_Connection]:
-        """Hold the process's connection for one transaction. After an error, the position is read again."""
+    def _transaction(self, until_s: float | None = None) -> Iterator[_Connection]:
+        """Hold the process's connection for one transaction. After an error, the position is read again.
+
+        With `until_s`, raises `TimeoutError` then, and `IndexUnavailableError` if the position must be read first.
+        """
         if self._database is None:
             self._database = _Database.of(self._settings)
         try:
-            with self._database.transaction() as connection:
+            with self._database.transaction(until_s) as connection:
                 if not self._is_loaded:
+                    if until_s is not None:
+                        raise IndexUnavailableError(_NAME, "its position is not known")
                     self._load(connection)
                 yield connection
+        except TimeoutError:
+            raise
         except BaseException:
             self._is_loaded = False
             raise
@@ -299,15 +312,33 @@ class _Database:
                 self._close()
 
     @contextmanager
-    def transaction(self) -> Iterator[_Connection]:
-        """Hold the connection for one transaction. After an error, the next call connects again."""
-        with self._using, _translated():
+    def transaction(self, until_s: float | None = None) -> Iterator[_Connection]:
+        """Hold the connection for one transaction. After an error, the next call connects again.
+
+        With `until_s`, raises `TimeoutError` then, and `IndexUnavailableError` if there is no connection.
+        """
+        wait_s = WAIT_FOR_EVER if until_s is None else max(0.0, until_s - time.monotonic())
+        with holding(self._using, wait_s) as is_held, _translated():
+            if not is_held:
+                raise TimeoutError
             try:
                 if self._connection is None:
+                    if until_s is not None:
+                        raise IndexUnavailableError(_NAME, "the connection was lost")
                     self._connection = self._prepared()
                 self._connection.answer_s = self._settings.timeout_s + _GRACE_S
+                if until_s is not None:
+                    self._connection.answer_s = max(0.0, until_s - time.monotonic()) + _SEARCH_GRACE_S
                 with self._connection.transaction():
+                    self._connection.limit(until_s)
                     yield self._connection
+            except psycopg.errors.QueryCanceled as error:
+                if until_s is None:
+                    self._close()
+                    raise
+                raise TimeoutError from error
+            except (TimeoutError, MemoryAgentError):
+                raise
             except BaseException:
                 self._close()
                 raise
@@ -391,10 +422,20 @@ class _Connection(psycopg.Connection[Any]):
 
     answer_s = _GRACE_S
 
+    def limit(self, until_s: float | None) -> None:
+        """End the next statement of this transaction at `until_s`, if given. Raises `TimeoutError` if that is past."""
+        if until_s is None:
+            return
+        left_ms = int(1000 * (until_s - time.monotonic()))
+        if left_ms <= 0:
+            raise TimeoutError
+        self.answer_s = left_ms / 1000 + _SEARCH_GRACE_S
+        self.execute(f"SET LOCAL statement_timeout = {left_ms}")
+
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         """Wait as the driver does, for a limited time. Raises `OperationalError`."""
         try:
-            return super().wait(self._limited(gen), *args, **options)
+            return super().wait(self._limited(gen), *args, **options | {"interval": _CHECKED_EVERY_S})
         except _NoAnswerError:
             self.close()
             raise

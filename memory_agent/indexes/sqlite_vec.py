@@ -11,6 +11,7 @@ d = dimensions.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,11 +35,13 @@ from memory_agent.indexes.contract import (
     check_width,
 )
 from memory_agent.records.embedded import Embedding
+from relay.locks import WAIT_FOR_EVER, holding
 
 FILE = "index.sqlite"
 
 _NAME = "sqlite-vec"
 _STEPS = 127  # quantisation steps per largest component
+_CHECKED_EVERY = 10_000  # instructions of SQLite between two looks at the clock: 2 ms
 _INDEXED = ("session", "run", "channel")
 _NAMES = ", ".join(f"{column} TEXT" for column in COLUMNS)
 _SCHEMA = (
@@ -98,9 +101,9 @@ class SqliteVecIndex:
         with self._transaction() as connection:
             connection.executemany("DELETE FROM vectors WHERE memory = ?", [(row,) for row in rows])
 
-    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
+    def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
         condition, values = _condition(where)
-        with self._transaction() as connection:
+        with self._transaction(timeout_s) as connection:
             if self._position is None or not self._position.ndim:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
             check_width(vector, self._position.ndim)
@@ -142,14 +145,23 @@ class SqliteVecIndex:
             self._connection = self._position = None
 
     @contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        """Hold the connection for one transaction. If the block raises, closing the connection rolls it back."""
-        with self._using, self._translated():
+    def _transaction(self, timeout_s: float | None = None) -> Iterator[Any]:
+        """Hold the connection for one transaction. If the block raises, closing the connection rolls it back.
+
+        Raises `TimeoutError` after `timeout_s`.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with holding(self._using, WAIT_FOR_EVER if timeout_s is None else timeout_s) as is_held, self._translated():
+            if not is_held:
+                raise TimeoutError
             try:
                 connection = self._connected()
+                if until_s is not None:
+                    connection.set_progress_handler(lambda: time.monotonic() > until_s, _CHECKED_EVERY)
                 connection.execute("BEGIN")
                 yield connection
                 connection.execute("COMMIT")
+                connection.set_progress_handler(None, 0)
             except BaseException:
                 self.close()
                 raise
@@ -198,6 +210,8 @@ class SqliteVecIndex:
                 str(error),
                 getattr(error, "sqlite_errorcode", 0) & 0xFF,
             )  # an extended code, without its kind
+            if code == sqlite.SQLITE_INTERRUPT:
+                raise TimeoutError from error
             if code in _AWAY:
                 raise IndexUnavailableError(_NAME, reason) from error
             if code == sqlite.SQLITE_READONLY:

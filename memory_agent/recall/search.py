@@ -224,10 +224,10 @@ def scanned(
 ) -> Cosines | None:
     """Return cosines for the best `limit` memories, or for more. Every memory in `mask` (n,) passes `filter`.
 
-    If the index is in another engine that does not answer, return None, and record that in `deadline`.
+    If the index is in another engine that does not answer in time, return None, and record that in `deadline`.
     """
     try:
-        return view.vectors.scan(vector.raw, limit, mask, _where(filter))
+        return view.vectors.scan(vector.raw, limit, mask, _where(filter), max(0.0, deadline.remaining_s))
     except (IndexDamagedError, IndexUnavailableError, IndexUnusableError):
         deadline.degrade("index_unavailable")
         return None
@@ -287,6 +287,8 @@ def _reaching_floor(
     limit = _FIRST_REACHING
     while True:
         found = scanned(vector, view, everything, limit, query.filter, deadline)
+        if found is None and deadline.expired():
+            return np.zeros(view.count, dtype=np.bool_) if query.insists else mask
         if found is not None and found.unseen + found.error < query.floor:
             break
         limit = view.count if found is None else limit * _FURTHER  # a search for all rows needs no index

@@ -89,13 +89,15 @@ class IndexFollower:
             self.index.begin(msgspec.structs.replace(_position_of(snapshot), filled=0))
         self._bring_up()
 
-    def nearest(self, query: Embedding, limit: int, where: Where = EVERYTHING) -> Hits:
-        """Return the nearest passages. Raises `IndexUnavailableError` and `IndexUnusableError`."""
+    def nearest(self, query: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
+        """Return the nearest passages. Raises `IndexUnusableError`, and `IndexUnavailableError`, also if it is late."""
         if self.is_behind:
             reason = "it is being filled" if self.failure is None else str(self.failure)
             raise IndexUnavailableError(self.index.name, reason)
         try:
-            return self.index.search(query, limit, where)
+            return self.index.search(query, limit, where, timeout_s)
+        except TimeoutError as error:  # other searches may have more time
+            raise IndexUnavailableError(self.index.name, "it did not answer in time") from error
         except MemoryAgentError as error:
             if not isinstance(error, InvalidInputError):
                 self._fail(error)

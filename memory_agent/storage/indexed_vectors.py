@@ -9,6 +9,7 @@ n = number of slots, k and m = number of slots passed, d = dimensions, p = passa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from math import inf, nan
 from typing import Protocol, Self
@@ -50,8 +51,8 @@ class Source(Protocol):
         """Whether the engine may miss a vector."""
         ...
 
-    def nearest(self, query: Embedding, limit: int, where: Where) -> Hits:
-        """Return the nearest passages. Raises `IndexUnavailableError` and `IndexUnusableError`."""
+    def nearest(self, query: Embedding, limit: int, where: Where, timeout_s: float | None) -> Hits:
+        """Return the nearest passages. Raises `IndexUnusableError`, and `IndexUnavailableError`, also if it is late."""
         ...
 
     def vectors(self, rows: Rows) -> Embedding:
@@ -77,17 +78,28 @@ class IndexedView:
         """Whether `scan` may miss a vector."""
         return self._source.is_approximate
 
-    def scan(self, query: Embedding, limit: int, mask: Mask | None = None, where: Where = EVERYTHING) -> Cosines:
+    def scan(
+        self,
+        query: Embedding,
+        limit: int,
+        mask: Mask | None = None,
+        where: Where = EVERYTHING,
+        timeout_s: float | None = None,
+    ) -> Cosines:
         """Return cosines of the best passages for the best `limit` slots, among those in `mask` (n,).
 
         `where` is a filter that all slots in `mask` pass; the engine applies it. Raises `InvalidInputError` like
-        `TableView.scan`, and `IndexUnavailableError` or `IndexUnusableError` if the engine is needed and fails.
+        `TableView.scan`, and `IndexUnavailableError` or `IndexUnusableError` if the engine is needed and fails or
+        takes longer than `timeout_s`.
         """
         self._check(query)
         asked = self._held > _NONE if mask is None else mask & (self._held > _NONE)
         total = int(np.count_nonzero(asked))
         is_all = total <= max(_READ_AT_MOST, limit)
-        slots, is_all = (np.flatnonzero(asked), True) if is_all else self._nearest(query, limit, asked, where)
+        if is_all:
+            slots = np.flatnonzero(asked)
+        else:
+            slots, is_all = self._nearest(query, limit, asked, where, timeout_s)
         values = np.full(len(self._held), nan, dtype=np.float32)
         values[slots] = self.cosines(query, slots)
         return Cosines(values, _ERROR, -inf if is_all else float(np.fmin.reduce(values[slots], initial=1.0)))
@@ -152,14 +164,17 @@ class IndexedView:
                 best[place], places[place] = float(further.max()), 1 + int(further.argmax())
         return list(zip(best, places, strict=True))
 
-    def _nearest(self, query: Embedding, limit: int, asked: Mask, where: Where) -> tuple[Slots, bool]:
+    def _nearest(
+        self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
+    ) -> tuple[Slots, bool]:
         """Return at least `limit` of the nearest slots in `asked`, and whether they are all.
 
         The engine may return rows that are not in this view or not in `asked`; then more are requested.
         """
-        wanted = limit + _SPARE
+        wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:
-            hits = self._source.nearest(query, wanted, where)
+            left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())
+            hits = self._source.nearest(query, wanted, where, left_s)
             slots = np.unique(self._rows.slots(hits.rows))
             slots = slots[slots >= 0]
             slots = slots[asked[slots]]

@@ -157,12 +157,19 @@ class PassageView:
         """Whether `scan` without a mask follows a graph, and may miss a vector."""
         return self._first.is_approximate or (self._further.count > 0 and self._further.is_approximate)
 
-    def scan(self, query: Embedding, limit: int, mask: Mask | None = None, where: Where = EVERYTHING) -> Cosines:
+    def scan(
+        self,
+        query: Embedding,
+        limit: int,
+        mask: Mask | None = None,
+        where: Where = EVERYTHING,
+        timeout_s: float | None = None,
+    ) -> Cosines:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
-        With a `mask` (n,), exactly the slots in it are scanned, and `where` is not needed (`IndexedView.scan`). A slot
-        that only one of the two graphs found is scanned again with all its passages. Raises the same errors as
-        `TableView.scan`.
+        With a `mask` (n,), exactly the slots in it are scanned; `where` and `timeout_s` are for other indexes
+        (`IndexedView.scan`). A slot that only one of the two graphs found is scanned again with all its passages.
+        Raises the same errors as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:

@@ -29,7 +29,7 @@ from memory_agent.indexes import (
     users_in_database,
 )
 from memory_agent.memory import Memory
-from memory_agent.records.memories import MemoryRecord
+from memory_agent.records.memories import MemoryRecord, RecallResult
 from memory_agent.settings import IndexSettings, Settings
 from memory_agent.storage import indexed_vectors
 from memory_agent.storage.archive import Archive
@@ -147,6 +147,57 @@ def test_recall_answers_by_words_while_the_index_is_unavailable(database: str, p
             assert memory.stats().memories == len(TEXTS) + 2
 
 
+def test_a_recall_keeps_its_deadline_while_the_database_or_its_connection_is_busy(
+    database: str, tmp_path: Path
+) -> None:
+    chosen = Settings(index=IndexSettings(engine="pgvector", url=database, timeout_s=900.0), store=SMALL)
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
+        alice, bob = (
+            stack.enter_context(Memory.open(tmp_path / name, embedder=MadeVectors(), settings=chosen))
+            for name in ("alice", "bob")
+        )
+        for memory in (alice, bob):
+            memory.remember("Staging needs the VPN", id="vpn")
+            for text in TEXTS:
+                memory.remember(text)
+        with psycopg.connect(database) as other:
+            other.execute(f"LOCK TABLE {table_of('alice', other)} IN ACCESS EXCLUSIVE MODE")
+            assert in_time(alice) == in_time(alice) == ("vpn", ("index_unavailable", "deadline"))
+            assert in_time(bob, deadline_ms=60_000.0) == ("vpn", ())
+            writing = threading.Thread(target=alice.remember, args=("Production needs no VPN",))
+            writing.start()  # in a transaction, which holds the connection of the process
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            with psycopg.connect(database, autocommit=True) as watching:
+                wait_until(lambda: watching.execute(waiting).fetchone() == (1,))
+            assert in_time(bob) == ("vpn", ("index_unavailable", "deadline"))
+        writing.join()
+        assert in_time(alice, deadline_ms=60_000.0) == in_time(bob, deadline_ms=60_000.0) == ("vpn", ())
+        with stopped(database):
+            assert in_time(bob) == ("vpn", ("index_unavailable", "deadline"))
+        wait_until(lambda: in_time(bob, deadline_ms=60_000.0) == ("vpn", ()))
+
+
+def in_time(memory: Memory, deadline_ms: float = 700.0) -> tuple[str, tuple[str, ...]]:
+    """Return the best memory and the reasons of a recall that must end long before the index's own timeout."""
+    found: list[RecallResult] = []
+    asking = threading.Thread(
+        target=lambda: found.append(memory.recall("staging needs a VPN", 1, deadline_ms=deadline_ms, min_relevance=0.0))
+    )
+    asking.start()
+    asking.join(90)
+    assert found, "the recall did not end"
+    return found[0].memories[0].record.id, found[0].degraded
+
+
+def table_of(user_id: str, connection: psycopg.Connection[Any]) -> str:
+    query = "SELECT vectors FROM memory_agent.users WHERE user_id = %s"
+    found = connection.execute(query, (user_id,)).fetchone()
+    assert found is not None
+    return f"memory_agent.{found[0]}"
+
+
 @contextmanager
 def away(database: str, postgres: str) -> Iterator[None]:
     """Close all connections to a database, and refuse new ones, inside the block."""
@@ -158,6 +209,21 @@ def away(database: str, postgres: str) -> Iterator[None]:
             yield
         finally:
             connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+@contextmanager
+def stopped(database: str) -> Iterator[None]:
+    """Stop the server's processes of all connections to a database inside the block."""
+    with psycopg.connect(database) as connection:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+        pids = [pid for (pid,) in connection.execute(query, (connection.info.dbname,))]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def disconnect_others(connection: psycopg.Connection[Any]) -> None:
@@ -173,17 +239,9 @@ def test_a_database_that_stops_answering_delays_neither_the_store_nor_closing_fo
     world.put(1, None, [1])
     follower = world.archive.follower
     assert follower is not None
-    with psycopg.connect(database) as connection:
-        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
-        stopped = [pid for (pid,) in connection.execute(query, (connection.info.dbname,))]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(database):
         world.put(2, None, [2])
         assert world.archive.store.counts().memories == 2
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
     wait_until(lambda: not follower.is_behind)
     world.check(2)
     world.close()

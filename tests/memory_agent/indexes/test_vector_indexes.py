@@ -116,7 +116,9 @@ def test_an_index_answers_as_a_dictionary_would(
 
 
 @outside
-def test_a_filter_that_leaves_three_of_many_is_exact(chosen: IndexSettings, tmp_path: Path) -> None:
+def test_a_search_of_many_is_exact_with_a_filter_that_leaves_three_and_ends_in_time(
+    chosen: IndexSettings, tmp_path: Path
+) -> None:
     vectors = np.random.default_rng(1).normal(size=(1_000, 100, NDIM)).astype(np.float32)
     with opened(chosen, tmp_path / "alice") as index:
         index.begin(position())
@@ -128,7 +130,9 @@ def test_a_filter_that_leaves_three_of_many_is_exact(chosen: IndexSettings, tmp_
         hits = index.search(vectors[5][1], 10, Where(among={"session": ("rare",)}))
         assert sorted(hits.rows.tolist()) == [2_007, 2_107, 2_207]
         assert (index.count("session", "rare"), index.count()) == (3, 1_003)
-        assert index.search(vectors[9][70], 1).rows.tolist() == [9]
+        with pytest.raises(TimeoutError):
+            index.search(vectors[9][70], 1, timeout_s=0.0)
+        assert index.search(vectors[9][70], 1, timeout_s=60.0).rows.tolist() == [9]
         later = Where(among={"session": ("rare", "none")}, since_us=2_007_001, until_us=2_207_000)
         assert index.search(vectors[5][1], 10, later).rows.tolist() == [2_107]
 
