@@ -24,7 +24,7 @@ from memory_agent.care.encryption import (
     store_encryptions,
 )
 from memory_agent.care.export import Imported, export_lines, export_user, import_lines, import_user, write_file
-from memory_agent.care.migration import Migrated, migrate_folder
+from memory_agent.care.migration import Migrated, engines_of_users, migrate_folder
 from memory_agent.care.offline import (
     compact_journal,
     erase,
@@ -62,6 +62,7 @@ __all__ = [
     "destroy_user_key",
     "encrypt_folder",
     "encrypt_user",
+    "engines_of_users",
     "erase",
     "erase_user",
     "export_lines",

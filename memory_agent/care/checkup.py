@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 
 from memory_agent.archiving import current_files
-from memory_agent.care.derived_checkup import check_columns_file, check_learner
+from memory_agent.care.derived_checkup import check_columns_file, check_index, check_learner
 from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
+from memory_agent.indexes import IndexOf
 from memory_agent.knowledge import faults_of_knowledge
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings, StoreSettings
@@ -98,7 +99,9 @@ def verify_folder(
         try:
             key = open_user_key(settings.encryption, data_dir, one)
             with current_files(root, settings, one) as (folder, is_copy):
-                yield check_user(folder, one, settings.store, progress, key, is_copy=is_copy or backup is not None)
+                is_copy = is_copy or backup is not None
+                index = None if is_copy else IndexOf(settings.index, one, folder)
+                yield check_user(folder, one, settings.store, progress, key, is_copy=is_copy, index=index)
         except EncryptionKeyMissingError as error:
             if on_missing_key is None:
                 raise
@@ -131,8 +134,11 @@ def check_user(
     key: UserKey | None = None,
     *,
     is_copy: bool = False,
+    index: IndexOf | None = None,
 ) -> PartReport:
     """Check a user's folder. For a copy, which has no derived files, check only the records.
+
+    With `index`, also count the memories in the user's index, if it is in another engine.
 
     Raises `StoreError` if the files cannot be read at all, such as encrypted files without their `key`.
     """
@@ -151,6 +157,8 @@ def check_user(
                 check_learner(Snapshot(transaction), folder, key, findings)
         if not is_copy and not unbuilt:
             check_columns_file(folder, settings, key, findings, report, is_sound=is_sound)
+        if index is not None and is_sound:
+            check_index(index, settings, key, findings)
     except StoreDamagedError as error:
         findings.add(PAGES, str(error))
     return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed(), unbuilt=unbuilt)

@@ -19,8 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.errors import IndexDamagedError, IndexUnavailableError, StoreDamagedError
-from memory_agent.indexes import Hits, Where
+from memory_agent.errors import (
+    IndexDamagedError,
+    IndexUnavailableError,
+    IndexUnusableError,
+    SettingsError,
+    StoreDamagedError,
+)
+from memory_agent.indexes import Hits, IndexOf, Where, open_index
 from memory_agent.learning import LEARNER_FILE, look_at_learner
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
@@ -32,7 +38,7 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import UserKey, open_records
-from memory_agent.storage.index_follower import ENGINE_BLOB
+from memory_agent.storage.index_follower import engine_named, position_of, with_key
 from memory_agent.storage.languages import language_of
 from memory_agent.storage.passages import graph_files
 from memory_agent.storage.snapshot import (
@@ -61,7 +67,7 @@ def check_columns_file(
     """
     for attempt in range(_ATTEMPTS):
         with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
-            source = None if Snapshot(transaction).blob(ENGINE_BLOB) is None else _RecordedVectors()
+            source = None if engine_named(Snapshot(transaction)) == "builtin" else _RecordedVectors()
         columns = _columns(folder, key, findings, source)
         if columns is None or not is_sound:
             return
@@ -137,6 +143,35 @@ def _check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findin
             _compare(snapshot, known, view, slots[slots >= 0], findings)
     findings.add(COLUMNS_FILE, "contain a row without a record", len(strange))
     report(COLUMNS_FILE, total, total)
+
+
+def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findings: Findings) -> None:
+    """Compare the number of memories in an index in another engine with the vectors in the records.
+
+    An index that lacks changes is not compared: its owner applies them. Nor is one that changes during all attempts.
+    """
+    for _ in range(_ATTEMPTS):
+        with closing(open_records(of.folder, settings, key)) as environment, environment.read() as transaction:
+            snapshot = Snapshot(transaction)
+            engine, before, expected = engine_named(snapshot), position_of(snapshot), snapshot.counts().vectors
+        if engine == "builtin" or not (engine == "pgvector" or any(of.folder.glob("index.*"))):
+            return
+        place = f"index in {engine}"
+        try:
+            with closing(open_index(engine, with_key(of, key))) as index:
+                is_current, counted = index.position == before, index.count()
+        except IndexDamagedError as error:
+            findings.add(place, str(error))
+            return
+        except (IndexUnavailableError, IndexUnusableError, SettingsError) as error:
+            findings.add(place, f"was not compared: {error}")
+            return
+        with closing(open_records(of.folder, settings, key)) as environment, environment.read() as transaction:
+            is_current = is_current and position_of(Snapshot(transaction)) == before
+        if is_current:
+            fault = f"contains {counted} of {expected} memories with a vector; run memory-agent rebuild"
+            findings.require(counted == expected, place, fault)
+            return
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:

@@ -23,9 +23,10 @@ from memory_agent.care.offline import erase_events
 from memory_agent.erasure.logs import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
 from memory_agent.errors import EncryptionKeyMissingError, SettingsError, StoreEncryptedError
+from memory_agent.indexes import encrypts
 from memory_agent.layout import Layout
 from memory_agent.learning import discard_learner
-from memory_agent.settings import Settings, StoreSettings
+from memory_agent.settings import IndexSettings, Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files
 from memory_agent.storage.environment import (
@@ -38,11 +39,12 @@ from memory_agent.storage.environment import (
     records_at,
 )
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
+from memory_agent.storage.index_follower import engine_named
 from memory_agent.storage.owners import MAP_SIZE_BYTES, encrypt_owners
-from memory_agent.storage.snapshot import DATABASES
+from memory_agent.storage.snapshot import DATABASES, Snapshot
 from relay import SYSTEM_USER, Erasable, encrypt_journal, journal_folder, open_key_ring, read_mark
 from relay.crypto import KeyRing, Put, encrypt_in_place
-from relay.disk import DATA_FILE, Report, Transaction, opening
+from relay.disk import DATA_FILE, Environment, Report, Transaction, opening
 
 
 class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +75,8 @@ def encrypt_folder(
 
     Idempotent; after a crash each store is intact, either plain or encrypted. A user whose key is missing is reported
     to `on_missing_key` and skipped; if it is None, `EncryptionKeyMissingError` is raised. Raises `SettingsError` if no
-    key folder is set. Also raises `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`
-    and `JournalError`.
+    key folder is set, or if a user's vectors would stay unencrypted in an index without `index.allow_plain`. Also
+    raises `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError` and `JournalError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -109,7 +111,7 @@ def _encrypt_users(
             remove_plain_caches(folder)
             continue
         try:
-            encrypted.append(encrypt_user(folder, settings.store, UserKey(keys, one), report))
+            encrypted.append(encrypt_user(folder, settings, UserKey(keys, one), report))
         except EncryptionKeyMissingError as error:
             if on_missing_key is None:
                 raise
@@ -131,7 +133,7 @@ def encrypt_staged(stage: Path, data_dir: Path, settings: Settings, now: datetim
         keys.claim()
     for user_id in known_users(stage):
         if f"user {user_id}" in plain:
-            encrypt_user(user_folder(stage, user_id), settings.store, UserKey(keys, user_id), report)
+            encrypt_user(user_folder(stage, user_id), settings, UserKey(keys, user_id), report)
     if "owners" in plain:
         encrypt_owners(Layout(stage).owners, UserKey(keys, SYSTEM_USER))
     if "journal" in plain:
@@ -177,43 +179,65 @@ class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
-    """One encrypted user. `was_encrypted`: whether the store was already encrypted."""
+    """One encrypted user. `was_encrypted`: whether the store was already encrypted.
+
+    `plain_index` is the index whose vectors stay unencrypted (`index.allow_plain`), or "".
+    """
 
     user_id: str
     memories: int
     bytes_before: int
     bytes_after: int
     was_encrypted: bool = False
+    plain_index: str = ""
 
 
-def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Report) -> EncryptedUser:
+def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report) -> EncryptedUser:
     """Encrypt a user's folder with `key`, creating the key if it does not exist. Durable on return.
 
     If the process is killed, the records are intact, either plain or encrypted, and the next call continues. Requires
     disk space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`,
-    `StoreError` and `EncryptionKeyMissingError`.
+    `StoreError` and `EncryptionKeyMissingError`, and `SettingsError` if vectors would stay unencrypted in an index.
     """
-    was_encrypted = False
+    was_encrypted, plain_index = False, ""
     with ExitStack() as stack:
         lock = own(folder, "library")
         stack.callback(lock.release)
         before = _size(folder)
         try:
-            environment = stack.enter_context(closing(own_records(folder, settings, None, lock)))
+            environment = stack.enter_context(closing(own_records(folder, settings.store, None, lock)))
         except StoreEncryptedError:
             was_encrypted = True
         else:
+            plain_index = _plain_index(environment, key.user_id, settings.index)
             remove_plain_caches(folder)
             encrypt_in_place(
-                environment, lambda copy: records_at(copy, settings, key), _pairs, partial(report, "encrypting")
+                environment, lambda copy: records_at(copy, settings.store, key), _pairs, partial(report, "encrypting")
             )
         encrypt_intent(folder, key)
         after = _size(folder)
-    with closing(Archive.open(folder, settings, "library", key)) as archive:  # opening rebuilds the derived files
+    with closing(Archive.open(folder, settings.store, "library", key)) as archive:  # opening rebuilds the derived files
         count = archive.store.counts().memories
     return EncryptedUser(
-        user_id=key.user_id, memories=count, bytes_before=before, bytes_after=after, was_encrypted=was_encrypted
+        user_id=key.user_id,
+        memories=count,
+        bytes_before=before,
+        bytes_after=after,
+        was_encrypted=was_encrypted,
+        plain_index=plain_index,
     )
+
+
+def _plain_index(environment: Environment, user_id: str, settings: IndexSettings) -> str:
+    """Return the index of a user if it stores vectors unencrypted, or "". Raises `SettingsError` if it must not."""
+    with environment.read() as transaction:
+        engine = engine_named(Snapshot(transaction))
+    if encrypts(engine):
+        return ""
+    if not settings.allow_plain:
+        advice = "run: memory-agent migrate --to builtin --set encryption.keys_folder= (or set index.allow_plain)"
+        raise SettingsError("index.engine", f"the vectors of {user_id} would stay unencrypted in {engine}; {advice}")
+    return engine
 
 
 def _pairs(transaction: Transaction) -> Iterator[Put]:

@@ -8,8 +8,8 @@ n = number of memories, q = number of queries, k = number of neighbours, d = dim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from memory_agent.errors import (
     EncryptionKeyMissingError,
     IndexUnavailableError,
     IndexUnusableError,
+    StoreEncryptedError,
 )
 from memory_agent.indexes import IndexOf, VectorIndex, forget_user, open_index
 from memory_agent.layout import Layout
@@ -31,7 +32,7 @@ from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.environment import UserKey, has_records, open_user_key
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.index_follower import IndexFollower, engine_of, name_engine, of_store
+from memory_agent.storage.index_follower import IndexFollower, engine_in, engine_of, name_engine, with_key
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from relay.disk import Report
@@ -84,6 +85,25 @@ def migrate_folder(
                 on_missing_key(error)
 
 
+def engines_of_users(data_dir: Path, settings: Settings, users: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each user with records in this folder, and the engine of the user's index, even while a daemon runs.
+
+    Skips users whose key is missing. Raises `StoreError`.
+    """
+    for one in users:
+        folder, key = user_folder(data_dir, one), None
+        if has_records(folder):
+            with suppress(EncryptionKeyMissingError):
+                try:
+                    engine = engine_in(folder, settings.store, None)
+                except StoreEncryptedError:
+                    key = open_user_key(settings.encryption, data_dir, one)
+                    if key is None:
+                        continue
+                    engine = engine_in(folder, settings.store, key)
+                yield one, engine
+
+
 def migrate_user(
     folder: Path, user_id: str, settings: Settings, engine: str, report: Report, key: UserKey | None = None
 ) -> Migrated:
@@ -93,7 +113,7 @@ def migrate_user(
     """
     found = 1.0
     with closing(Store.open(folder, settings.store, "library", key)) as store:
-        of, former = of_store(IndexOf(settings.index, user_id, folder), store), engine_of(store)
+        of, former = with_key(IndexOf(settings.index, user_id, folder), store.key), engine_of(store)
         if engine != "builtin":
             with closing(IndexFollower(store, open_index(engine, of))) as follower:
                 follower.fill(partial(report, user_id))

@@ -41,8 +41,9 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
     key class. The exit code is 2 if there are findings or if something could not be checked. Findings in columns.arrays
     and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at once by
-    `memory-agent rebuild`. Missing files are only noted. The state in sona.state is relearned when the memory is
-    opened. Restore anything else from a backup with `memory-agent restore`.
+    `memory-agent rebuild`, which also fills an index in another engine again. Missing files are only noted. The state
+    in sona.state is relearned when the memory is opened. Restore anything else from a backup with
+    `memory-agent restore`.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.care import store_encryptions
+from memory_agent.care import engines_of_users, store_encryptions
 from memory_agent.client import MemoryClient
 from memory_agent.daemon.capacity import capacity_here, usable_memory_bytes
 from memory_agent.doors.http.guard import place_of
@@ -274,6 +274,11 @@ def check_index(settings: Settings, layout: Layout) -> Finding:
             index = open_index(chosen.engine, IndexOf(chosen, DEFAULT_USER, Path(folder), secret))
             with closing(index):
                 index.count()
+    if not chosen.url:
+        engines = engines_of_users(layout.data_dir, settings, known_users(layout.data_dir))
+        if users := [user_id for user_id, engine in engines if engine == "pgvector"]:
+            advice = "set index.url to their database, or rebuild them: memory-agent migrate --to builtin"
+            return Finding("failed", f"index.url is empty, but pgvector has the vectors of {', '.join(users)}", advice)
     strangers = sorted({*users_in_database(chosen)} - {*known_users(layout.data_dir)})
     if strangers:
         advice = (

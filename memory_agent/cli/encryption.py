@@ -134,7 +134,8 @@ def encrypt(target: Target) -> None:
 
     Without --user, encrypts everything: all users, the journal, and the run owners. Stop the daemon first. Needs disk
     space for a copy of the largest part. If it is interrupted, each part is either plain or encrypted, and running the
-    command again continues the work. If you lose the keys folder, you lose the data: back it up separately from the
+    command again continues the work. Users whose vectors are in pgvector or LanceDB must move to another index first,
+    unless index.allow_plain is set. If you lose the keys folder, you lose the data: back it up separately from the
     data. Earlier backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of
     the unencrypted files until it overwrites them.
 
@@ -157,3 +158,5 @@ def encrypt(target: Target) -> None:
         click.echo(f"user {user.user_id}: {counted(user.memories, 'memory', 'memories')}, {done}")
     if encrypted.plain_leftovers:
         note(f"files that a restore moved aside are not encrypted; remove {', '.join(encrypted.plain_leftovers)}")
+    if plain := [user.user_id for user in encrypted.users if user.plain_index]:
+        note(f"index.allow_plain is set: the vectors of {', '.join(plain)} stay unencrypted")

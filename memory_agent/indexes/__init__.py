@@ -17,7 +17,7 @@ from memory_agent.indexes.contract import (
     VectorIndex,
     Where,
 )
-from memory_agent.indexes.engines import forget_user, open_index, users_in_database
+from memory_agent.indexes.engines import encrypts, forget_user, open_index, users_in_database
 
 __all__ = [
     "COLUMNS",
@@ -28,6 +28,7 @@ __all__ = [
     "Position",
     "VectorIndex",
     "Where",
+    "encrypts",
     "forget_user",
     "open_index",
     "users_in_database",

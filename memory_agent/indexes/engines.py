@@ -30,7 +30,7 @@ def open_index(engine: str, of: IndexOf) -> VectorIndex:
     if engine == "pgvector" and not of.settings.url:
         advice = "set it, or run: memory-agent migrate --to builtin"
         raise SettingsError("index.url", f"is empty, but the vectors of {of.user_id} are in pgvector; {advice}")
-    if of.secret is not None and engine not in _ENCRYPTING and not of.settings.allow_plain:
+    if of.secret is not None and not encrypts(engine) and not of.settings.allow_plain:
         reason = (
             f"{engine} would store vectors unencrypted, but encryption.keys_folder is set; texts can be guessed from"
         )
@@ -38,6 +38,11 @@ def open_index(engine: str, of: IndexOf) -> VectorIndex:
         raise SettingsError("index.engine", f"{reason} {advice}")
     opened: VectorIndex = _engine(engine)(of)
     return opened
+
+
+def encrypts(engine: str) -> bool:
+    """Whether the vectors in an engine are encrypted if the user's store is."""
+    return engine == "builtin" or engine in _ENCRYPTING
 
 
 def forget_user(settings: IndexSettings, user_id: str) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -20,7 +21,9 @@ from memory_agent.errors import IndexDamagedError, IndexUnavailableError, Invali
 from memory_agent.indexes import EVERYTHING, Entry, Hits, IndexOf, Position, VectorIndex, Where, open_index
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.changes import Change, Rows
+from memory_agent.storage.environment import UserKey, open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from relay.log import log
@@ -86,7 +89,7 @@ class IndexFollower:
         """Fill the index again from the records. Raises the engine's errors."""
         self.is_behind = True
         with self._writing, self._store.snapshot() as snapshot:
-            self.index.begin(msgspec.structs.replace(_position_of(snapshot), filled=0))
+            self.index.begin(msgspec.structs.replace(position_of(snapshot), filled=0))
         self._bring_up()
 
     def nearest(self, query: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
@@ -158,7 +161,7 @@ class IndexFollower:
         """Apply the missing changes; return False if the index must be filled instead."""
         position = self.index.position
         with self._store.snapshot() as snapshot:
-            target = _position_of(snapshot)
+            target = position_of(snapshot)
             if position is None or position.filled is not None or not position.is_of(target):
                 return False
             changes = snapshot.changes_after(position.applied)
@@ -176,7 +179,7 @@ class IndexFollower:
         """Copy all records, or continue after a crash. The changes since the copy began are then applied."""
         position = self.index.position
         with self._store.snapshot() as snapshot:
-            target, total = msgspec.structs.replace(_position_of(snapshot), filled=0), snapshot.counts().memories
+            target, total = msgspec.structs.replace(position_of(snapshot), filled=0), snapshot.counts().memories
             can_continue = position is not None and position.filled is not None and position.is_of(target)
             if position is None or not can_continue or snapshot.changes_after(position.applied) is None:
                 position = target
@@ -222,7 +225,8 @@ class IndexFollower:
                 log.warning("index.not_compacted", engine=self.index.name, error=type(error).__name__)
 
 
-def _position_of(snapshot: Snapshot) -> Position:
+def position_of(snapshot: Snapshot) -> Position:
+    """Return the position of an index that includes all changes of a store."""
     state = snapshot.state
     return Position(lineage=state.lineage, stamp=state.stamp or "", ndim=state.ndim or 0, applied=state.last_change)
 
@@ -244,7 +248,7 @@ def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
 
     Raises the same errors as `open_index`.
     """
-    of, engine = of_store(of, store), engine_of(store)
+    of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine
         open_index(engine, of).close()  # raises if the settings contradict each other
@@ -254,13 +258,25 @@ def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
 
 def engine_of(store: Store) -> str:
     """Return the engine of a store's index."""
-    named = store.blob(ENGINE_BLOB)
+    with store.snapshot() as snapshot:
+        return engine_named(snapshot)
+
+
+def engine_in(folder: Path, settings: StoreSettings, key: UserKey | None) -> str:
+    """Return the engine of the index of a user's folder, whose owner may be running. Raises as `open_records`."""
+    with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
+        return engine_named(Snapshot(transaction))
+
+
+def engine_named(snapshot: Snapshot) -> str:
+    """Return the engine of a store's index."""
+    named = snapshot.blob(ENGINE_BLOB)
     return "builtin" if named is None else named.decode()
 
 
-def of_store(of: IndexOf, store: Store) -> IndexOf:
+def with_key(of: IndexOf, key: UserKey | None) -> IndexOf:
     """Return `of` with the key of the store, if it is encrypted. Raises `EncryptionKeyMissingError`."""
-    return of._replace(secret=None if store.key is None else store.key.cipher("index").file_key)
+    return of._replace(secret=None if key is None else key.cipher("index").file_key)
 
 
 def name_engine(store: Store, engine: str) -> None:

@@ -25,7 +25,7 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.settings import EmbedderSettings, StoreSettings
+from memory_agent.settings import EmbedderSettings, Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.environment import UserKey
@@ -178,7 +178,9 @@ class _Round:
         for name, path in (("records", "records/data.mdb"), ("columns", COLUMNS_FILE), ("graph", GRAPH_FILE)):
             self._found[f"{name}_bytes"].append((self._folder / path).stat().st_blocks * 512 / len(records))
         if not self._is_encrypted:
-            took_s, _ = _timed(lambda: encrypt_user(self._folder, self._settings, self._key, lambda *_: None))
+            took_s, _ = _timed(
+                lambda: encrypt_user(self._folder, Settings(store=self._settings), self._key, lambda *_: None)
+            )
             self._found["encrypt_s"].append(took_s)
 
     def _fill(self, records: list[MemoryRecord], count: int) -> None:

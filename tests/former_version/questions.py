@@ -110,7 +110,7 @@ ADDED = frozenset({
     "runs", "shared_steps", "failed_steps", "is_cancelled",
     "conclusions", "shared", "unpublished", "orgs", "tier", "passage_at", "offers", "ratings",
     "schema_version", "created_at", "rebuilt_at", "ndim", "total", "cached_from", "engine",
-    "judgement", "judge", "provider", "history", "most_credited",
+    "judgement", "judge", "provider", "plain_index", "history", "most_credited",
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
