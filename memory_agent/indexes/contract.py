@@ -40,6 +40,7 @@ class Entry(NamedTuple):
 class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a store that an index reflects.
 
+    `opening` names the opening of the store by which the index was last changed; a later opening has a greater name.
     `applied` is the last change that the index includes. While it is being filled, `filled` is the last row that was
     copied, and `applied` is the change at which the filling began; otherwise `filled` is None.
     """
@@ -49,6 +50,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     ndim: int
     applied: int
     filled: int | None = None
+    opening: str = ""
 
     def is_of(self, other: Position) -> bool:
         """Whether both are of the same store, model and width."""
@@ -114,7 +116,9 @@ class VectorIndex(Protocol):
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
-        Raises `InvalidInputError` for vectors of another width than `begin` set, and changes nothing.
+        Raises `IndexUnusableError` if a later opening has changed an index that several machines share; so do `begin`
+        and, by the position that was set last, `delete`. Raises `InvalidInputError` for vectors of another width than
+        `begin` set, and changes nothing.
         """
         ...
 

@@ -83,6 +83,7 @@ class PgvectorIndex:
         self._guard = threading.Lock()
         self._other: _Connection | None = None  # of `compact`
         self._is_interrupted = False
+        self._opening = ""  # of the last position that was set
         self._passages = 0  # at least as many as there are; the table is counted again when it matters
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
@@ -99,7 +100,7 @@ class PgvectorIndex:
         if position.ndim > _MOST_DIMENSIONS:
             reason = f"it supports {_MOST_DIMENSIONS} dimensions, and the model has {position.ndim}"
             raise IndexUnusableError(_NAME, reason, "choose another index, or a model with fewer dimensions")
-        with self._transaction() as connection:
+        with self._writing(position.opening) as connection:
             connection.execute(self._sql("DROP TABLE IF EXISTS {table}"))
             if position.ndim:
                 connection.execute(self._sql(_TABLE.replace("{ndim}", str(position.ndim))))
@@ -113,7 +114,7 @@ class PgvectorIndex:
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         for entry in entries:
             check_width(entry.vectors, position.ndim)
-        with self._transaction() as connection:
+        with self._writing(position.opening) as connection:
             if entries:
                 rows = [entry.row for entry in entries]
                 limit_s = self._settings.timeout_s + _ENTRY_S * len(entries)
@@ -127,7 +128,7 @@ class PgvectorIndex:
             self._move_to(connection, position)
 
     def delete(self, rows: Sequence[int]) -> None:
-        with self._transaction() as connection:
+        with self._writing(self._opening) as connection:
             if rows and self._has_table:
                 connection.execute(self._sql("DELETE FROM {table} WHERE memory = ANY(%s)"), (list(rows),))
 
@@ -259,6 +260,18 @@ class PgvectorIndex:
         except BaseException:
             self._is_loaded = False
             raise
+
+    @contextmanager
+    def _writing(self, opening: str) -> Iterator[_Connection]:
+        """Hold the connection for one transaction that writes. A host that was replaced may still try that."""
+        with self._transaction() as connection:
+            query = self._sql("SELECT position FROM {users} WHERE user_id = %s FOR UPDATE")
+            found = connection.execute(query, (self._user_id,)).fetchone()
+            if found is not None and _positions.decode(found[0]).opening > opening:
+                advice = "close the memory here; if it is open nowhere else, migrate to builtin and back"
+                raise IndexUnusableError(_NAME, f"{self._user_id} was opened elsewhere since", advice)
+            self._opening = opening
+            yield connection
 
     def _load(self, connection: _Connection) -> None:
         query = self._sql("SELECT position, version FROM {users} WHERE user_id = %s")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from ulid import ULID
 
 from memory_agent.errors import IndexDamagedError, IndexUnavailableError, InvalidInputError, MemoryAgentError
 from memory_agent.indexes import EVERYTHING, Entry, Hits, IndexOf, Position, VectorIndex, Where, open_index
@@ -31,12 +32,42 @@ from relay.log import log
 ENGINE_BLOB = "index.engine"
 """The blob that names the engine of a user's index; without it, the index is the built-in one."""
 
+_OPENINGS_BLOB = "index.openings"
+_MOST_OPENINGS = 32  # an index that was last changed before them is filled again
+
 _STEP = 500  # memories written at once: 1 MB
 _OPENING_S = 1.0  # how long opening a store waits for the index
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 
 Report = Callable[[int, int], None]
 """Called with the number of memories written and the total."""
+
+
+class _Openings(msgspec.Struct, frozen=True, array_like=True):
+    """The openings of a store with an index.
+
+    Copies of a store (a restored backup, or the files of another machine) share their changes only up to some number.
+    So `former` contains each earlier opening, and the last change of the store before the next one began.
+    """
+
+    present: str = ""
+    former: tuple[tuple[str, int], ...] = ()
+
+    def include(self, position: Position) -> bool:
+        """Whether the changes that an index includes are changes of this store."""
+        return position.opening == self.present or any(
+            position.opening == one and position.applied <= last_change for one, last_change in self.former
+        )
+
+    def next(self, last_change: int, others: str) -> _Openings:
+        """Return the openings with a new one, named by the time but greater than this one and than `others`."""
+        least = max(self.present, others)
+        name = max(str(ULID()), str(ULID.from_int(int(ULID.from_str(least)) + 1)) if least else "")
+        former = (*self.former, (self.present, last_change)) if self.present else ()
+        return _Openings(name, former[-_MOST_OPENINGS:])
+
+
+_openings = msgspec.msgpack.Decoder(_Openings)
 
 
 class IndexFollower:
@@ -53,6 +84,7 @@ class IndexFollower:
         self._writing = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._openings: _Openings | None = None  # before the engine answered for the first time
         self._closing = threading.Event()
         self._tried = threading.Event()  # set once the index was brought up to date, or failed
 
@@ -88,8 +120,10 @@ class IndexFollower:
     def refill(self) -> None:
         """Fill the index again from the records. Raises the engine's errors."""
         self.is_behind = True
-        with self._writing, self._store.snapshot() as snapshot:
-            self.index.begin(msgspec.structs.replace(position_of(snapshot), filled=0))
+        with self._writing:
+            self._begin_opening()
+            with self._store.snapshot() as snapshot:
+                self.index.begin(msgspec.structs.replace(position_of(snapshot), filled=0))
         self._bring_up()
 
     def nearest(self, query: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
@@ -157,16 +191,30 @@ class IndexFollower:
                 if position is not None and position.applied >= self._store.state.last_change:
                     return
 
+    def _begin_opening(self) -> _Openings:
+        """Name this opening of the store, once."""
+        if self._openings is None:
+            stored, position = self._store.blob(_OPENINGS_BLOB), self.index.position
+            known = _Openings() if stored is None else _openings.decode(stored)
+            openings = known.next(self._store.state.last_change, "" if position is None else position.opening)
+            with self._store.batch() as batch:
+                batch.set_blob(_OPENINGS_BLOB, msgspec.msgpack.encode(openings))
+            self._openings = openings
+        return self._openings
+
     def _apply(self) -> bool:
         """Apply the missing changes; return False if the index must be filled instead."""
-        position = self.index.position
+        openings, position = self._begin_opening(), self.index.position
         with self._store.snapshot() as snapshot:
             target = position_of(snapshot)
             if position is None or position.filled is not None or not position.is_of(target):
                 return False
-            changes = snapshot.changes_after(position.applied)
+            changes = snapshot.changes_after(position.applied) if openings.include(position) else None
             if changes is None:
                 return False
+            if position.opening != openings.present:
+                position = msgspec.structs.replace(position, opening=openings.present)
+                self.index.index([], position)
             rows = iter(changes.rows)
             while part := list(islice(rows, _STEP)):
                 self.index.delete([change.row for change in part if change.record is None or change.vector is None])
@@ -177,13 +225,15 @@ class IndexFollower:
 
     def _fill(self, report: Report | None) -> None:
         """Copy all records, or continue after a crash. The changes since the copy began are then applied."""
-        position = self.index.position
+        openings, position = self._begin_opening(), self.index.position
         with self._store.snapshot() as snapshot:
             target, total = msgspec.structs.replace(position_of(snapshot), filled=0), snapshot.counts().memories
             can_continue = position is not None and position.filled is not None and position.is_of(target)
+            can_continue = can_continue and position is not None and openings.include(position)
             if position is None or not can_continue or snapshot.changes_after(position.applied) is None:
                 position = target
                 self.index.begin(position)
+            position = msgspec.structs.replace(position, opening=openings.present)
         done = self.index.count()
         while not self._closing.is_set():
             with self._store.snapshot() as snapshot:
@@ -227,8 +277,14 @@ class IndexFollower:
 
 def position_of(snapshot: Snapshot) -> Position:
     """Return the position of an index that includes all changes of a store."""
-    state = snapshot.state
-    return Position(lineage=state.lineage, stamp=state.stamp or "", ndim=state.ndim or 0, applied=state.last_change)
+    state, stored = snapshot.state, snapshot.blob(_OPENINGS_BLOB)
+    return Position(
+        lineage=state.lineage,
+        stamp=state.stamp or "",
+        ndim=state.ndim or 0,
+        applied=state.last_change,
+        opening="" if stored is None else _openings.decode(stored).present,
+    )
 
 
 def _entries(changes: list[Change]) -> Iterator[Entry]:

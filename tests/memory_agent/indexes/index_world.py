@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
+import psycopg
 import pytest
 
 from memory_agent.indexes import (
@@ -170,3 +172,16 @@ TEXTS = [
 ]
 
 QUERIES = ("which deploy fixed the parser?", "what did Ann measure")
+
+
+@contextmanager
+def away(database: str, postgres: str) -> Iterator[None]:
+    """Close all connections to a database, and refuse new ones, inside the block."""
+    name = urlsplit(database).path[1:]
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        try:
+            yield
+        finally:
+            connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from index_world import SMALL, TEXTS
+from index_world import SMALL, TEXTS, World, away
 from made_vectors import MadeVectors
+from polling import wait_until
 
 from memory_agent.care import verify_folder
 from memory_agent.cli.doctor import check_index
 from memory_agent.cli.group import cli
+from memory_agent.errors import IndexUnusableError
 from memory_agent.indexes import IndexOf, open_index
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import IndexSettings, Settings
+from memory_agent.storage import indexed_vectors
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.index_follower import IndexFollower
 
 
 def command(data_dir: Path, database: str, *words: str) -> Result:
@@ -71,6 +75,8 @@ def test_verify_counts_the_memories_in_an_index(engine: Any, database: str, tmp_
 
     assert findings() == []
     with closing(open_index(engine, of)) as index:
+        assert index.position is not None
+        index.index([], index.position)
         index.delete([2])
     (found,) = findings()
     assert found == (f"index in {engine}", "contains 2 of 3 memories with a vector; run memory-agent rebuild")
@@ -80,3 +86,67 @@ def test_verify_counts_the_memories_in_an_index(engine: Any, database: str, tmp_
         unreachable = IndexSettings(engine=engine, url="postgresql://localhost:1/x")
         (part,) = verify_folder(tmp_path, Settings(index=unreachable, store=SMALL), lambda *_: None)
         assert "was not compared" in part.findings[0].fault
+
+
+def test_a_restored_store_does_not_trust_an_index_that_is_ahead_of_it(
+    database: str, postgres: str, tmp_path: Path
+) -> None:
+    world = World(tmp_path, IndexSettings(engine="pgvector", url=database))
+    for number in range(3):
+        world.put(number, "a", [number])
+    world.archive.close()
+    backup = dict(world.known)
+    shutil.copytree(world.folder / "records", tmp_path / "backup")
+    world.archive = world._open()
+    world.delete(1)
+    for number in range(3, 6):
+        world.put(number, None, [number])
+    ahead = world.archive.store.state.last_change
+    world.archive.close()
+    shutil.rmtree(world.folder)
+    shutil.copytree(tmp_path / "backup", world.folder / "records")
+    world.known = backup
+    with away(database, postgres):
+        world.archive = world._open()
+        for number in range(10, 20):
+            world.put(number, "a", [number])
+        assert world.archive.store.state.last_change > ahead  # as if all of it were in the index
+    wait_until(lambda: not followed(world).is_behind)
+    assert followed(world).index.count() == len(world.known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
+        world.check(1)
+    world.reopen()
+    assert not followed(world).is_behind
+    world.close()
+
+
+def test_a_host_without_the_lease_cannot_change_the_index_of_its_successor(database: str, tmp_path: Path) -> None:
+    former = World(tmp_path / "former", IndexSettings(engine="pgvector", url=database))
+    for number in range(3):
+        former.put(number, "a", [number])
+    present = World(tmp_path / "present", former.chosen)  # on another machine, with the archived records
+    present.archive.close()
+    shutil.rmtree(present.folder)
+    shutil.copytree(former.folder / "records", present.folder / "records")
+    present.user_id, present.known = former.user_id, dict(former.known)
+    former.put(3, "a", [3])  # was not archived
+    present.archive = present._open()
+    present.put(4, "a", [4])
+    present.delete(1)
+    former.put(5, "a", [5])
+    former.delete(0)
+    wait_until(lambda: isinstance(followed(former).failure, IndexUnusableError))
+    former.archive.close()
+    assert followed(present).index.count() == len(present.known) == 3
+    present.reopen()
+    assert followed(present).index.count() == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)
+        present.check(4)
+    present.close()
+
+
+def followed(world: World) -> IndexFollower:
+    assert world.archive.follower is not None
+    return world.archive.follower

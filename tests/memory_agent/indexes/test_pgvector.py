@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import psycopg
 import pytest
-from index_world import MODES, NDIM, NOW, SMALL, TEXTS, World, entry, opened, position, vector_of
+from index_world import MODES, NDIM, NOW, SMALL, TEXTS, World, away, entry, opened, position, vector_of
 from made_vectors import MadeVectors
 from polling import wait_until
 
@@ -196,19 +195,6 @@ def table_of(user_id: str, connection: psycopg.Connection[Any]) -> str:
     found = connection.execute(query, (user_id,)).fetchone()
     assert found is not None
     return f"memory_agent.{found[0]}"
-
-
-@contextmanager
-def away(database: str, postgres: str) -> Iterator[None]:
-    """Close all connections to a database, and refuse new ones, inside the block."""
-    name = urlsplit(database).path[1:]
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
-        try:
-            yield
-        finally:
-            connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
 @contextmanager
