@@ -26,7 +26,7 @@ from memory_agent.errors import (
     SettingsError,
     StoreDamagedError,
 )
-from memory_agent.indexes import Hits, IndexOf, Where, open_index
+from memory_agent.indexes import SHARED, Hits, IndexOf, Where, open_index
 from memory_agent.learning import LEARNER_FILE, look_at_learner
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
@@ -154,7 +154,7 @@ def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findi
         with closing(open_records(of.folder, settings, key)) as environment, environment.read() as transaction:
             snapshot = Snapshot(transaction)
             engine, before, expected = engine_named(snapshot), position_of(snapshot), snapshot.counts().vectors
-        if engine == "builtin" or not (engine == "pgvector" or any(of.folder.glob("index.*"))):
+        if engine == "builtin" or not (engine == SHARED or any(of.folder.glob("index.*"))):
             return
         place = f"index in {engine}"
         try:

@@ -25,14 +25,22 @@ from memory_agent.errors import (
     IndexUnusableError,
     StoreEncryptedError,
 )
-from memory_agent.indexes import IndexOf, VectorIndex, forget_user, open_index
+from memory_agent.indexes import IndexOf, VectorIndex, open_index
 from memory_agent.layout import Layout
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.environment import UserKey, has_records, open_user_key
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.index_follower import IndexFollower, engine_in, engine_of, name_engine, with_key
+from memory_agent.storage.index_follower import (
+    IndexFollower,
+    engine_in,
+    engine_of,
+    name_engine,
+    note_left,
+    remove_left,
+    with_key,
+)
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from relay.disk import Report
@@ -115,14 +123,15 @@ def migrate_user(
     with closing(Store.open(folder, settings.store, "library", key)) as store:
         of, former = with_key(IndexOf(settings.index, user_id, folder), store.key), engine_of(store)
         if engine != "builtin":
+            note_left(store, engine)
             with closing(IndexFollower(store, open_index(engine, of))) as follower:
                 follower.fill(partial(report, user_id))
                 found = _verified(follower.index, store)
         name_engine(store, engine)
-        left = _forget(former, engine, of)
+        left = _removed(store, of)
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
-        # opening removes the former index's files
+        # opening removes the files of the former index
         archive.settled_view()  # the columns of the built-in index contain vectors, those of others do not
     return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
 
@@ -189,13 +198,10 @@ def _nearest(snapshot: Snapshot, queries: Embedding) -> list[list[int]]:
     return [[rows[place] for place in places] for places in order.tolist()]
 
 
-def _forget(former: str, engine: str, of: IndexOf) -> str:
+def _removed(store: Store, of: IndexOf) -> str:
     """Remove a user's former index from the shared database; if that fails, return what remains."""
     try:
-        if engine != "pgvector":
-            forget_user(of.settings, of.user_id)
+        remove_left(store, of)
     except (IndexUnavailableError, IndexUnusableError) as error:
-        return f"vectors of {of.user_id} may remain in another index ({error}); repeat the command"
-    if former == "pgvector" != engine and not of.settings.url:
-        return f"the vectors of {of.user_id} remain in pgvector; set index.url and repeat the command"
+        return f"vectors of {of.user_id} may remain ({error}); they are removed when the memory is opened with it"
     return ""

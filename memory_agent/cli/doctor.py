@@ -35,7 +35,7 @@ from memory_agent.embedders.providers import ProviderEmbedder
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
-from memory_agent.indexes import IndexOf, open_index, users_in_database
+from memory_agent.indexes import SHARED, IndexOf, open_index, users_in_database
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.model_apis import is_loopback
@@ -276,7 +276,7 @@ def check_index(settings: Settings, layout: Layout) -> Finding:
                 index.count()
     if not chosen.url:
         engines = engines_of_users(layout.data_dir, settings, known_users(layout.data_dir))
-        if users := [user_id for user_id, engine in engines if engine == "pgvector"]:
+        if users := [user_id for user_id, engine in engines if engine == SHARED]:
             advice = "set index.url to their database, or rebuild them: memory-agent migrate --to builtin"
             return Finding("failed", f"index.url is empty, but pgvector has the vectors of {', '.join(users)}", advice)
     strangers = sorted({*users_in_database(chosen)} - {*known_users(layout.data_dir)})

@@ -17,11 +17,12 @@ from memory_agent.indexes.contract import (
     VectorIndex,
     Where,
 )
-from memory_agent.indexes.engines import encrypts, forget_user, open_index, users_in_database
+from memory_agent.indexes.engines import SHARED, encrypts, forget_user, open_index, users_in_database
 
 __all__ = [
     "COLUMNS",
     "EVERYTHING",
+    "SHARED",
     "Entry",
     "Hits",
     "IndexOf",

@@ -10,9 +10,12 @@ from memory_agent.errors import IndexUnusableError, SettingsError
 from memory_agent.indexes.contract import IndexOf, VectorIndex
 from memory_agent.settings import IndexSettings
 
+SHARED: Final = "pgvector"
+"""The engine whose database several users and machines share. The others store vectors in the user's folder."""
+
 _MODULES: Final = {
     "sqlite-vec": ("memory_agent.indexes.sqlite_vec", "SqliteVecIndex"),
-    "pgvector": ("memory_agent.indexes.pgvector", "PgvectorIndex"),
+    SHARED: ("memory_agent.indexes.pgvector", "PgvectorIndex"),
     "lancedb": ("memory_agent.indexes.lancedb", "LanceIndex"),
 }
 _ENCRYPTING: Final = frozenset({"sqlite-vec"})
@@ -27,7 +30,7 @@ def open_index(engine: str, of: IndexOf) -> VectorIndex:
     """
     if engine not in _MODULES:
         raise SettingsError("index.engine", f"{engine} is not an index; choose builtin, {', '.join(_MODULES)}")
-    if engine == "pgvector" and not of.settings.url:
+    if engine == SHARED and not of.settings.url:
         advice = "set it, or run: memory-agent migrate --to builtin"
         raise SettingsError("index.url", f"is empty, but the vectors of {of.user_id} are in pgvector; {advice}")
     if of.secret is not None and not encrypts(engine) and not of.settings.allow_plain:
@@ -51,12 +54,12 @@ def forget_user(settings: IndexSettings, user_id: str) -> None:
     The other engines store vectors in the user's folder. Raises `IndexUnavailableError` and `IndexUnusableError`.
     """
     if settings.url:
-        _module("pgvector").forget_user(settings, user_id)
+        _module(SHARED).forget_user(settings, user_id)
 
 
 def users_in_database(settings: IndexSettings) -> list[str]:
     """Return the users whose vectors are in the shared database. Raises the same errors as `forget_user`."""
-    found: list[str] = _module("pgvector").users(settings) if settings.url else []
+    found: list[str] = _module(SHARED).users(settings) if settings.url else []
     return found
 
 

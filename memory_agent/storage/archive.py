@@ -24,7 +24,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.environment import UserKey
-from memory_agent.storage.index_follower import IndexFollower, engine_of, open_follower
+from memory_agent.storage.index_follower import IndexFollower, engine_of, open_follower, remove_left
 from memory_agent.storage.snapshot import Counts, Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import View
@@ -43,9 +43,15 @@ class Archive:
     """One user's records, and the columns that searches use. Thread-safe; batches are serialized."""
 
     def __init__(
-        self, store: Store, settings: StoreSettings, columns: Columns, follower: IndexFollower | None = None
+        self,
+        store: Store,
+        settings: StoreSettings,
+        columns: Columns,
+        follower: IndexFollower | None = None,
+        index: IndexOf | None = None,
     ) -> None:
         self.store = store
+        self._index = index
         self.follower = follower
         """The index of the vectors in another engine, or None for the built-in one."""
         self._settings = settings
@@ -86,7 +92,9 @@ class Archive:
             follower = None if index is None else open_follower(store, index)
             if index is not None:
                 derived.remove_indexes(folder, engine_of(store))  # which an interrupted migration may have left
-            archive = cls(store, settings, derived.load_columns(store, settings, follower), follower)
+                with suppress(MemoryAgentError):  # a purge tries again, and reports the error
+                    remove_left(store, index)
+            archive = cls(store, settings, derived.load_columns(store, settings, follower), follower, index)
             undo.callback(lambda: archive._columns.close())
             with store.snapshot() as snapshot:
                 is_short = derived.is_short(snapshot, archive._columns)
@@ -201,8 +209,7 @@ class Archive:
             derived.remove_obsolete(self.store.folder)
             derived.remove_set_aside(self.store.folder)
             self.store.compact()
-            if self.follower is not None:
-                self.follower.purge()
+        self._purge_index()
 
     def compact(self) -> tuple[int, int]:
         """Free the space of deleted memories in the store and columns; return the store's bytes before and after.
@@ -213,9 +220,15 @@ class Archive:
             if not self._is_behind:
                 self._columns.compact()
             sizes = self.store.compact()
-            if self.follower is not None:
-                self.follower.purge()
-            return sizes
+        self._purge_index()
+        return sizes
+
+    def _purge_index(self) -> None:
+        """Purge the index in another engine. Without the writing lock, because building a graph may take minutes."""
+        if self.follower is not None:
+            self.follower.purge()
+        if self._index is not None:
+            remove_left(self.store, self._index)
 
     def close(self) -> None:
         """Wait for any rebuild, save the columns and close. Idempotent."""

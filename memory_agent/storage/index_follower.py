@@ -18,8 +18,25 @@ import msgspec
 import numpy as np
 from ulid import ULID
 
-from memory_agent.errors import IndexDamagedError, IndexUnavailableError, InvalidInputError, MemoryAgentError
-from memory_agent.indexes import EVERYTHING, Entry, Hits, IndexOf, Position, VectorIndex, Where, open_index
+from memory_agent.errors import (
+    IndexDamagedError,
+    IndexUnavailableError,
+    IndexUnusableError,
+    InvalidInputError,
+    MemoryAgentError,
+)
+from memory_agent.indexes import (
+    EVERYTHING,
+    SHARED,
+    Entry,
+    Hits,
+    IndexOf,
+    Position,
+    VectorIndex,
+    Where,
+    forget_user,
+    open_index,
+)
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.settings import StoreSettings
@@ -31,6 +48,9 @@ from relay.log import log
 
 ENGINE_BLOB = "index.engine"
 """The blob that names the engine of a user's index; without it, the index is the built-in one."""
+
+_LEFT_BLOB = "index.left"
+"""The blob that is set while a database may contain a table of the user that is not in use."""
 
 _OPENINGS_BLOB = "index.openings"
 _MOST_OPENINGS = 32  # an index that was last changed before them is filled again
@@ -338,4 +358,26 @@ def with_key(of: IndexOf, key: UserKey | None) -> IndexOf:
 def name_engine(store: Store, engine: str) -> None:
     """Record the engine of a store's index. Durable on return."""
     with store.batch() as batch:
+        former = batch.blob(ENGINE_BLOB)
         batch.set_blob(ENGINE_BLOB, None if engine == "builtin" else engine.encode())
+        if SHARED in (engine, (former or b"").decode()):
+            batch.set_blob(_LEFT_BLOB, None if engine == SHARED else b"1")
+
+
+def note_left(store: Store, engine: str) -> None:
+    """Record that an index that is not in use yet is going to be filled. Durable on return."""
+    if engine == SHARED and engine_of(store) != engine:
+        with store.batch() as batch:
+            batch.set_blob(_LEFT_BLOB, b"1")
+
+
+def remove_left(store: Store, of: IndexOf) -> None:
+    """Remove what a migration left in a database, or raise `IndexUnavailableError` or `IndexUnusableError`."""
+    if store.blob(_LEFT_BLOB) is None:
+        return
+    if not of.settings.url:
+        reason = "it may contain vectors of an interrupted migration, and index.url is empty"
+        raise IndexUnusableError(SHARED, reason, "set index.url until they are removed")
+    forget_user(of.settings, of.user_id)
+    with store.batch() as batch:
+        batch.set_blob(_LEFT_BLOB, None)

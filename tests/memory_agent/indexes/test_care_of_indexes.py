@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 from index_world import SMALL, TEXTS, World, away
 from made_vectors import MadeVectors
 from polling import wait_until
 
-from memory_agent.care import verify_folder
+from memory_agent.care import migrate_folder, migration, verify_folder
 from memory_agent.cli.doctor import check_index
 from memory_agent.cli.group import cli
 from memory_agent.errors import IndexUnusableError
-from memory_agent.indexes import IndexOf, open_index
+from memory_agent.indexes import IndexOf, open_index, users_in_database
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import IndexSettings, Settings
@@ -150,3 +152,78 @@ def test_a_host_without_the_lease_cannot_change_the_index_of_its_successor(datab
 def followed(world: World) -> IndexFollower:
     assert world.archive.follower is not None
     return world.archive.follower
+
+
+def test_an_interrupted_migration_leaves_no_vectors_that_are_erased_later(
+    database: str, postgres: str, tmp_path: Path
+) -> None:
+    url, folder = IndexSettings(url=database), user_folder(tmp_path, "alice")
+
+    def builtin() -> Memory:
+        return Memory.open(folder, embedder=MadeVectors(), settings=Settings(index=url, store=SMALL), user_id="alice")
+
+    with builtin() as memory:
+        secret = memory.remember("Staging needs the VPN")
+        for text in TEXTS:
+            memory.remember(text)
+    for is_away in (False, True):
+        moving = migrate_folder(tmp_path, Settings(index=url, store=SMALL), "pgvector", lambda *_: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(migration, "verified", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(moving)
+        assert users_in_database(url) == ["alice"]
+        if not is_away:
+            builtin().close()
+        else:
+            with away(database, postgres):
+                memory = builtin()
+                receipt = memory.erasure.erase([secret.id])
+                assert (receipt.memories, receipt.complete) == (1, False)
+            memory.erasure.resume()
+            memory.close()
+        assert users_in_database(url) == []
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_index_that_a_migration_could_not_remove_is_removed_later(
+    database: str, postgres: str, tmp_path: Path
+) -> None:
+    in_pgvector(tmp_path, database).close()
+    url = IndexSettings(url=database)
+    with away(database, postgres):
+        (moved,) = migrate_folder(tmp_path, Settings(index=url, store=SMALL), "builtin", lambda *_: None)
+    assert "may remain" in moved.left
+    assert users_in_database(url) == ["alice"]
+    Memory.open(user_folder(tmp_path, "alice"), settings=Settings(index=url, store=SMALL), user_id="alice").close()
+    assert users_in_database(url) == []
+
+
+def test_events_are_stored_while_a_purge_waits_for_a_graph(database: str, tmp_path: Path) -> None:
+    world = World(tmp_path, IndexSettings(engine="pgvector", url=database, hnsw_from=3))
+    world.put(1, None, [1])
+    with psycopg.connect(database) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends
+        for number in range(2, 6):
+            world.put(number, None, [number])
+        world.delete(1)
+        purging = threading.Thread(target=world.archive.purge)
+        purging.start()
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query ~ '^(VACUUM|DROP INDEX)' AND wait_event_type = 'Lock'"
+        )
+        with psycopg.connect(database, autocommit=True) as watching:
+            wait_until(lambda: watching.execute(waiting).fetchone() == (1,))
+        writing = threading.Thread(target=world.put, args=(6, None, [6]))
+        writing.start()
+        writing.join(30)
+        is_stored = not writing.is_alive()
+    purging.join()
+    writing.join()
+    assert is_stored
+    world.check(6)
+    world.close()
