@@ -25,6 +25,7 @@ from memory_agent.embedders.protocol import (
     comparable,
     comparable_words,
     has_prefixes,
+    is_of_server,
 )
 
 __all__ = [
@@ -44,5 +45,6 @@ __all__ = [
     "comparable_words",
     "failing_as_model_error",
     "has_prefixes",
+    "is_of_server",
     "open_embedder",
 ]

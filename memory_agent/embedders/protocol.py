@@ -22,7 +22,9 @@ T_co = TypeVar("T_co", covariant=True)
 From = TypeVar("From")
 
 Embeddings = npt.NDArray[np.float32]
-_PARTS_WITH_PREFIXES = 6  # of a stamp
+_PARTS_WITH_PREFIXES, _RUNTIME = 6, 3  # number of parts of a stamp, and the place of the runtime among them
+SERVER_RUNTIME = "api"
+"""How the `runtime` of a model on a server begins."""
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -64,6 +66,12 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 def has_prefixes(stamp: str) -> bool:
     """Return whether vectors with this stamp were computed with prefixes, which shift the cosines."""
     return len(stamp.split("|")) == _PARTS_WITH_PREFIXES
+
+
+def is_of_server(stamp: str) -> bool:
+    """Return whether vectors with this stamp were computed by a model on a server."""
+    parts = stamp.split("|")
+    return len(parts) > _RUNTIME and parts[_RUNTIME].startswith(SERVER_RUNTIME)
 
 
 def comparable(stamp: str, other: str) -> bool:

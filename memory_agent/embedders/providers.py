@@ -23,6 +23,7 @@ import numpy as np
 from memory_agent.embedders.lanes import ResultCache
 from memory_agent.embedders.passages import MOST_PASSAGES
 from memory_agent.embedders.protocol import (
+    SERVER_RUNTIME,
     All,
     Derived,
     EmbedderInfo,
@@ -195,7 +196,7 @@ class ProviderEmbedder(PassageEmbedder):
             model=name,
             model_sha256=hashlib.sha256(name.encode()).hexdigest(),
             scheme="float32",
-            runtime=f"api/chars-{settings.passage_chars}",
+            runtime=f"{SERVER_RUNTIME}/chars-{settings.passage_chars}",
             ndim=self._ndim,
             words=_PASSAGES_REVISION,
             prefixes=digest_of_prefixes(*self._prefixes),

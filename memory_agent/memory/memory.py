@@ -104,7 +104,7 @@ class Memory(Browsing):
         reader = EventReader(table, settings.ingest)
         run_records = RunRecords(settings.learning)
         self._learner = UserLearner(archive, settings.learning)
-        self._vectors = MemoryVectors(archive, embedder)
+        self._vectors = MemoryVectors(archive, embedder, settings.daemon.reembed if is_hosted else "never")
         self._forgetting = self._forgetting_kind(archive, run_records, self._learner)
         quota = MemoryQuota(user_id, archive, settings.quota, self._forgetting)
         self._intake = Intake(archive, self._vectors, reader, run_records, quota)

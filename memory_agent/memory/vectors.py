@@ -13,10 +13,11 @@ from contextlib import suppress
 
 import msgspec
 
-from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, comparable_words
+from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, comparable_words, is_of_server
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ProviderInputError
 from memory_agent.recall.query import Query
 from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
+from memory_agent.settings import Reembed
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import StoreState
@@ -110,9 +111,11 @@ class PendingTexts:
 class MemoryVectors:
     """Embeds texts for one user, and fills in vectors missing from the store. Thread-safe."""
 
-    def __init__(self, archive: Archive, embedder: LazyEmbedder) -> None:
+    def __init__(self, archive: Archive, embedder: LazyEmbedder, reembed: Reembed = "never") -> None:
+        """`reembed`: whether `fill` begins to replace the vectors of another model, as in `DaemonSettings`."""
         self._archive = archive
         self._embedder = embedder
+        self._reembed = reembed
         self._filling = threading.RLock()
         self._fill_thread: threading.Thread | None = None
         self._is_closing = False
@@ -140,12 +143,17 @@ class MemoryVectors:
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories without a vector or word vectors; return their number.
 
+        If `reembed` permits it, first begins to replace the vectors of a different model (`begin_reembedding`).
+
         Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model, if
         it differs from the store's, or while another thread fills in vectors. Raises `ModelError` if the vectors of a
         different model cannot replace the present ones, because it rejects more than a tenth of the texts.
         """
         self._embedder.look_again()
         with holding(self._filling, 0.0) as is_held:
+            if is_held and self._may_reembed():
+                self.begin_reembedding()
+                log.info("vectors.replacing", memories=self._archive.store.counts().memories)
             return self._fill_all(limit, progress) if is_held else 0
 
     def fill_in_background(self) -> None:
@@ -190,6 +198,19 @@ class MemoryVectors:
             ):
                 while self.fill(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
                     pass
+
+    def _may_reembed(self) -> bool:
+        """Whether the vectors are of another model than the embedder's, and their replacement may begin by itself."""
+        state = self._archive.store.state
+        if self._reembed == "never" or state.stamp is None:
+            return False
+        try:
+            present = self._embedder.get().info.stamp
+        except ModelError:
+            return False
+        if comparable(state.stamp, present) or (state.next is not None and state.next.stamp == present):
+            return False
+        return self._reembed == "always" or not (is_of_server(state.stamp) or is_of_server(present))
 
     def _fill_quietly(self) -> None:
         with suppress(MemoryAgentError):  # the next upkeep retries, and reports an error of the store itself

@@ -352,6 +352,9 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     interval_s: Annotated[float, msgspec.Meta(ge=0.05, le=60.0)] = 5.0
 
 
+Reembed = Literal["local", "always", "never"]
+
+
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon.
 
@@ -360,7 +363,9 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ready for the next users. `auto` depends on the cores and the memory (`daemon.capacity`). At most `most_awake` users
     are awake at a time. `owner_claims` determines which keys may assign a run or session, and with it the events of
     `system`, to a user. `vouched` permits only keys for all users; `any` also permits users' own keys, which could
-    claim another user's run first. With `light` the daemon runs as one process without Ray; all users share one host.
+    claim another user's run first. After a change of model, upkeep replaces the vectors of awake users if `reembed`
+    permits it: `local` only if neither model is on a server. With `light` the daemon runs as one process without Ray;
+    all users share one host.
     """
 
     listen: tuple[str, ...] = ()
@@ -381,6 +386,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     requests_in_flight: Count | Auto = "auto"
     requests_bytes: Count = 256 << 20
     upkeep_interval_s: Positive = 15.0
+    reembed: Reembed = "local"
     http: HttpSettings = HttpSettings()
 
 

@@ -17,7 +17,7 @@ from .test_command_line import document, run
 from .test_killed import wait_until
 
 AT = datetime(2026, 2, 16, 10, tzinfo=UTC)
-OTHER_MODEL = ("embedder.query_prefix=question: ", "embedder.passage_prefix=note: ")
+OTHER_MODEL = ("embedder.query_prefix=question: ", "embedder.passage_prefix=note: ", "daemon.reembed=never")
 MESSAGES = 1_000  # four chunks of background work
 ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "garden", "station")
 THINGS = ("lamp", "door", "heater", "scale", "ladder")

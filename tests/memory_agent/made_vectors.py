@@ -39,10 +39,10 @@ class MadeQuery:
 class MadeVectors(PassageEmbedder):
     """The vector of a passage is the sum of random vectors of its words; texts with shared words are similar."""
 
-    def __init__(self, ndim: int = 32, words: str = "signs-1", model: str = "made") -> None:
+    def __init__(self, ndim: int = 32, words: str = "signs-1", model: str = "made", runtime: str = "none") -> None:
         """Without `words`, embed only the first passage of a text."""
         self._info = EmbedderInfo(
-            model=model, model_sha256=model * 16, scheme="float32", runtime="none", ndim=ndim, words=words
+            model=model, model_sha256=model * 16, scheme="float32", runtime=runtime, ndim=ndim, words=words
         )
         self.texts = 0
         self.going_on = threading.Event()  # bulk work waits for this event

@@ -11,7 +11,7 @@ from store_checks import verified
 
 from memory_agent import Memory
 from memory_agent.errors import ModelError
-from memory_agent.settings import EmbedderSettings, Settings
+from memory_agent.settings import DaemonSettings, EmbedderSettings, Reembed, Settings
 from relay import EncryptionSettings
 
 COUNT = 600  # more than two chunks
@@ -132,6 +132,34 @@ def test_an_interrupted_fill_continues_and_no_memory_is_lost(tmp_path: Path, is_
         assert thread is not None
         thread.join(WAIT_S)
         assert_whole(memory, embedder)
+
+
+@pytest.mark.parametrize(
+    ("reembed", "former", "present", "begins"),
+    [
+        ("local", "none", "none", True),
+        ("local", "none", "api/chars-1500", False),
+        ("local", "api/chars-1500", "none", False),
+        ("always", "none", "api/chars-1500", True),
+        ("never", "none", "none", False),
+    ],
+)
+def test_upkeep_replaces_the_vectors_of_another_model_if_the_settings_permit_it(
+    reembed: Reembed, former: str, present: str, begins: bool, tmp_path: Path
+) -> None:
+    with Memory.open(tmp_path / "a", embedder=MadeVectors(runtime=former)) as memory:
+        remember(memory, 30)
+    embedder, chosen = MadeVectors(model="other", runtime=present), Settings(daemon=DaemonSettings(reembed=reembed))
+    with Memory.open(tmp_path / "a", embedder=embedder, settings=chosen) as memory:
+        assert memory.fill_vectors() == 0  # only a daemon does it by itself
+    with Memory.open(tmp_path / "a", embedder=embedder, settings=chosen, role="host") as memory:
+        assert memory.fill_vectors(10) == (10 if begins else 0)
+        assert memory.fill_vectors() == (21 if begins else 0)
+        assert memory.fill_vectors() == 0
+        assert (memory.stats().model == embedder.info.stamp) == begins
+        assert embedder.texts == (31 if begins else 0)
+        if begins:
+            assert_whole(memory, embedder, 30)
 
 
 def test_closing_stops_the_background_thread(tmp_path: Path) -> None:
