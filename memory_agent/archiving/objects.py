@@ -117,15 +117,23 @@ class Objects:
         """Return the sizes of all files in the folder of an epoch, by name."""
         return self._list(f"/{_folder(epoch)}")
 
-    def put(self, epoch: int, name: str, content: bytes | Path) -> None:
-        """Write an object, given as bytes or as a file, and replace an existing one. Durable on return."""
+    def put(self, epoch: int, name: str, content: bytes | Path, *, may_be_late: bool = True) -> None:
+        """Write an object, given as bytes or as a file, and replace an existing one. Durable on return.
+
+        An object that arrives after this has raised `ArchiveUnavailableError` remains, if it `may_be_late`; otherwise
+        it is deleted.
+        """
         path = f"{self._root}/{_folder(epoch)}/{name}"
-        if self._is_local:
-            self._run(path, lambda: _put_locally(Path(path), content), _size(content))
-        elif isinstance(content, bytes):
-            self._run(path, lambda: self._files.pipe_file(path, content), _size(content))
-        else:
-            self._run(path, lambda: self._files.put_file(str(content), path), _size(content))
+
+        def put() -> None:
+            if self._is_local:
+                _put_locally(Path(path), content)
+            elif isinstance(content, bytes):
+                self._files.pipe_file(path, content)
+            else:
+                self._files.put_file(str(content), path)
+
+        self._run(path, put, _size(content), undo=None if may_be_late else lambda: self._files.rm_file(path))
 
     def create(self, epoch: int, name: str, content: bytes) -> bool:
         """Write an object unless it exists; return whether it did not. Durable and atomic on return.
@@ -206,9 +214,19 @@ class Objects:
         return {name.rpartition("/")[2]: size for name, size in self._run(path, listed) if not path.endswith(name)}
 
     def _run(
-        self, what: str, operation: Callable[[], _Result], size_bytes: int = 0, *, may_be_missing: bool = False
+        self,
+        what: str,
+        operation: Callable[[], _Result],
+        size_bytes: int = 0,
+        *,
+        may_be_missing: bool = False,
+        undo: Callable[[], object] | None = None,
     ) -> _Result:
-        """Run an operation in a thread, and return its result. `may_be_missing`: let `FileNotFoundError` through."""
+        """Run an operation in a thread, and return its result. `may_be_missing`: let `FileNotFoundError` through.
+
+        `undo` is called if the operation ends after this has raised `ArchiveUnavailableError`.
+        """
+        is_abandoned = False
         limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         deadline_s = time.monotonic() + limit_s
         done = SimpleQueue[tuple[_Result, None] | tuple[None, Exception]]()
@@ -216,6 +234,8 @@ class Objects:
         def work() -> None:
             try:
                 done.put((operation(), None))
+                if is_abandoned and undo is not None:
+                    undo()
             except Exception as error:  # noqa: BLE001 - raised by the caller's thread
                 done.put((None, error))
             finally:
@@ -226,6 +246,7 @@ class Objects:
             self._start(work)
             result, failure = done.get(timeout=max(0.001, deadline_s - time.monotonic()))
         except Empty as error:
+            is_abandoned = True
             raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:.3g} s") from error
         if failure is None:
             return result  # type: ignore[return-value]

@@ -253,13 +253,13 @@ class UserArchive:
 
     def _send_derived(self, links: Sequence[Path], versions: _Versions) -> None:
         """Archive derived files beside the last object. A failure is retried only with the next version or snapshot,
-        because callers of `flush` wait for the upload.
+        because callers of `flush` wait for the upload. A late upload is undone, as the user may be erased meanwhile.
         """
         if links:
             self._sent_derived = versions
         with suppress(ArchiveUnavailableError):
             for link in links:
-                self._objects.put(self._epoch, derived_name(self._last.number, link.name), link)
+                self._objects.put(self._epoch, derived_name(self._last.number, link.name), link, may_be_late=False)
 
     def _stored(self, name: str) -> bytes | None:
         """Return an object that exists: by another machine, or by an earlier attempt whose reply was lost."""

@@ -43,8 +43,9 @@ class FaultyFileSystem(MemoryFileSystem):
             super().pipe_file(path, value, mode, **options)
 
     def put_file(self, lpath: str, rpath: str, *further: Any, **options: Any) -> None:
+        content = Path(lpath).read_bytes()
         with _failing():
-            super().pipe_file(rpath, Path(lpath).read_bytes())
+            super().pipe_file(rpath, content)
 
     def rm_file(self, path: str) -> None:
         with _failing():

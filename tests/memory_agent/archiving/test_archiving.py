@@ -138,6 +138,20 @@ def test_a_rejected_derived_file_does_not_delay_further_flushes(tmp_path: Path) 
     assert derived(faulty_objects(), tmp_path / "c") == "columns 1"
 
 
+def test_a_derived_file_that_arrives_late_does_not_stay_in_a_deleted_archive(tmp_path: Path) -> None:
+    objects = ObjectStore.open(ArchiveSettings(url="faulty://bucket", timeout_s=1.0)).of_user(USER)
+    with Owner(objects, tmp_path, 1) as owner:
+        owner.archive.flush()
+        owner.write_columns("words of a memory")
+        FaultyFileSystem.blocked = late = threading.Event()
+        owner.archive.flush()  # gives the upload up
+        FaultyFileSystem.blocked = None
+        home = faulty_objects()
+        home.remove_before(2)
+        late.set()
+        assert objects.names(1) == home.names(1) == []  # `objects` waits for the upload
+
+
 def test_a_user_without_archive_has_nothing_to_restore(tmp_path: Path) -> None:
     objects = local_objects(tmp_path / "archive")
     assert restore(objects, USER, tmp_path / "target") is None
