@@ -96,6 +96,8 @@ class Hosts:
         self._settings = settings
         self._pool = HostPool(supervisor, capacity.spare_hosts, cluster, self._lose_users, self._leave_full)
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._drains: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         apart = {SHARED_USER: _OF_SHARED}
         self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts, apart)
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
@@ -198,8 +200,15 @@ class Hosts:
         """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.
 
         Busy users move one after another, because concurrent moves make all of them wait longer. Raises
-        `UnavailableError` if a user cannot be archived; that user stays on the node.
+        `UnavailableError` if a user cannot be archived; that user stays on the node. `close` cancels this.
         """
+        if not self._is_closing:
+            moves = asyncio.create_task(self._move_all(node))
+            self._drains.add(moves)
+            moves.add_done_callback(self._drains.discard)
+            await moves
+
+    async def _move_all(self, node: str) -> None:
         users, now_s = self._directory.users_on(node), time.monotonic()
         busy = [user_id for user_id in users if self._directory.is_busy(user_id, now_s)]
         idle = [user_id for user_id in users if user_id not in busy]
@@ -354,6 +363,10 @@ class Hosts:
 
     async def close(self) -> None:
         """Put all users to sleep and end the hosts."""
+        self._is_closing = True
+        for moves in self._drains:
+            moves.cancel()  # they may hold a user's lock for as long as a request runs
+        await asyncio.gather(*self._drains, return_exceptions=True)
         await asyncio.gather(*(self.sleep(user_id, force=True) for user_id in self._directory.awake()))
         self._pool.close()
 

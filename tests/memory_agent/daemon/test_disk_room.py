@@ -125,3 +125,25 @@ def test_a_node_is_full_as_long_as_writes_fail_in_one_of_its_hosts(tmp_path: Pat
             await until(lambda: not hosts.full_nodes())
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_closing_ends_the_moves_away_from_a_node(tmp_path: Path, embedder: Embedder, is_full: bool) -> None:
+    async def go() -> None:
+        async with cluster(tmp_path, ("one",), embedder, lease_s=600.0) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", "staging needs the VPN")
+            machines.nodes["one"].pause()
+            asking = asyncio.create_task(contents(hosts, "alice"))
+            await until(lambda: hosts.calls_under_way == 1)
+            if is_full:
+                hosts._leave_full("one")
+            else:
+                leaving = asyncio.create_task(hosts.drain("one"))  # as `memory-agent leave` does
+            await until(lambda: "alice" in hosts._user_locks)  # which waits for the request
+            async with asyncio.timeout(30):
+                await hosts.close()
+                await until(lambda: not hosts._leaving if is_full else leaving.cancelled())
+            asking.cancel()
+
+    asyncio.run(go())
