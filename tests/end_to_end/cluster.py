@@ -23,14 +23,14 @@ HEAD = "127.0.0.2"
 PROGRAM = str(Path(sys.executable).with_name("memory-agent"))
 
 
-def cluster_daemon(folder: Path, *settings: str, address: str = HEAD) -> DaemonProcess:
-    """Return a daemon that other machines may join, not started yet. It has no model."""
+def cluster_daemon(folder: Path, *settings: str, address: str = HEAD, embedder: tuple[str, ...] = ()) -> DaemonProcess:
+    """Return a daemon that other machines may join, not started yet. It has no model, unless `embedder` sets one."""
     own = (
         f"cluster.listen={address}",
         f'daemon.listen=["curve+tcp://{address}:{free_port(address)}"]',
         f"archive.url=file://{folder}/archive",
         "archive.interval_s=0.5",
-        f"embedder.folder={folder}/no-model",
+        *(embedder or (f"embedder.folder={folder}/no-model",)),
     )
     (folder / "home").mkdir(mode=0o700)
     return DaemonProcess(folder / "home", *own, *settings)
@@ -46,8 +46,10 @@ class NodeProcess:
         name: str = "w1",
         address: str = "127.0.0.3",
         prefix: tuple[str, ...] = (),
+        embedder: tuple[str, ...] = (),
     ) -> None:
         """`prefix`: the words before the command, such as those that enter a network namespace."""
+        self.settings = embedder or (f"embedder.folder={folder}/no-model",)
         self.prefix = prefix
         self.daemon = daemon
         self.name = name
@@ -73,16 +75,17 @@ class NodeProcess:
             "listen": self.address,
             "key-file": str(self.key),
             "data-dir": str(self.data_dir),
-            "set": f"embedder.folder={self.data_dir}/no-model",
             "address": self.daemon.ready["endpoints"]["listen"][0],
         } | differing
         address = values.pop("address")
+        settings = (values.pop("set"),) if "set" in values else self.settings
         return [
             *self.prefix,
             PROGRAM,
             "join",
             address,
             *(word for name, value in values.items() for word in (f"--{name}", value)),
+            *(word for setting in settings for word in ("--set", setting)),
         ]
 
     def start(self) -> None:

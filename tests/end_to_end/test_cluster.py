@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -17,9 +18,11 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
+from memory_agent.settings import OllamaEmbedder
 from relay import Scope, revoke_key
 from tests.end_to_end.cluster import HEAD, PROGRAM, NodeProcess, cluster_daemon, curve_key, nodes, place, until
 from tests.end_to_end.conftest import DaemonProcess, environment, short_folder
+from tests.memory_agent.provider_server import embeds, serving
 from tests.scraped import value
 
 pytestmark = pytest.mark.slow
@@ -241,6 +244,33 @@ def test_a_machine_leaves_by_its_name_and_by_its_folder(daemon: DaemonProcess, n
         assert alive == []
         node.start()
         family = node.family()
+
+
+def test_each_machine_embeds_with_a_model_on_a_server() -> None:
+    with ExitStack() as stack:
+        provider = stack.enter_context(serving())
+        provider.then(embeds(OllamaEmbedder()))
+        embedder = ("embedder.type=ollama", "embedder.model=made", f"embedder.url={provider.url}")
+        home, folder = (Path(stack.enter_context(short_folder())) for _ in range(2))
+        daemon = cluster_daemon(home, address="127.0.0.5", embedder=embedder)
+        place(daemon, "alice", "w1")
+        daemon.start()
+        stack.callback(daemon.stop)
+        node = NodeProcess(daemon, folder, address="127.0.0.6", embedder=embedder)
+        node.start()
+        stack.callback(node.kill)
+        for user_id in ("alice", "bob"):  # on the joined machine, and on the daemon's
+            with MemoryClient(user_id, data_dir=daemon.data_dir) as client:
+                client.remember("the ferry leaves at seven")
+                until(lambda client=client: not client.stats().waiting, node.log)  # type: ignore[misc]
+                found = client.recall("ferry seven", mode="vector", min_relevance=0.0)
+                assert [memory.record.text for memory in found.memories] == ["the ferry leaves at seven"]
+                assert found.degraded == ()
+                assert str(client.stats().model).startswith("ollama/made|")
+        assert (node.data_dir / "users" / "alice").exists()
+        other = (*embedder[:1], "embedder.model=another", *embedder[2:])
+        stranger = NodeProcess(daemon, Path(stack.enter_context(short_folder())), "w2", "127.0.0.7", embedder=other)
+        assert "use one model on all machines" in refused(stranger)
 
 
 def test_a_machine_whose_daemon_is_killed_ends_its_hosts_and_joins_the_next_daemon(
