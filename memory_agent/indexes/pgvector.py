@@ -50,7 +50,7 @@ _MOST_DIMENSIONS = 4_000  # of a halfvec that HNSW can index
 _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
 _GRACE_S = 1.0  # longer than the server's own limit
-_SEARCH_GRACE_S = 0.05
+_SEARCH_GRACE_S = 0.2  # a busy server needs a moment to cancel; closing the connection would fail other searches
 _CHECKED_EVERY_S = 0.02  # how often a wait for the server looks at the clock
 _ENTRY_S = 0.1  # more time for each entry of a write, which a graph may make slow: 16 ms a vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
@@ -81,6 +81,7 @@ class PgvectorIndex:
         self._position: Position | None = None
         self._is_loaded = False
         self._guard = threading.Lock()
+        self._compacting_in_turn = threading.Lock()
         self._other: _Connection | None = None  # of `compact`
         self._is_interrupted = False
         self._opening = ""  # of the last position that was set
@@ -168,6 +169,10 @@ class PgvectorIndex:
 
     def compact(self) -> None:
         """Vacuum the user's table and, if it is large enough, build its graph, while searches continue."""
+        with self._compacting_in_turn:  # two at once fail: "tuple concurrently updated"
+            self._compact()
+
+    def _compact(self) -> None:
         with self._transaction() as connection:
             if not self._has_table:
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
-from index_world import SMALL, TEXTS, World, away
+from index_world import SMALL, TEXTS, World, away, entry, opened, position, vector_of
 from made_vectors import MadeVectors
 from polling import wait_until
 
@@ -202,22 +203,22 @@ def test_an_index_that_a_migration_could_not_remove_is_removed_later(
     assert users_in_database(url) == []
 
 
-def test_events_are_stored_while_a_purge_waits_for_a_graph(database: str, tmp_path: Path) -> None:
+def test_events_are_stored_while_a_purge_builds_a_graph(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, IndexSettings(engine="pgvector", url=database, hnsw_from=3))
     world.put(1, None, [1])
+    monkeypatch.setattr(followed(world), "_try_again", lambda: None)  # leave the graph to the purge
     with psycopg.connect(database) as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends
         for number in range(2, 6):
             world.put(number, None, [number])
-        world.delete(1)
         purging = threading.Thread(target=world.archive.purge)
         purging.start()
-        waiting = (
-            "SELECT count(*) FROM pg_stat_activity WHERE query ~ '^(VACUUM|DROP INDEX)' AND wait_event_type = 'Lock'"
-        )
+        is_building = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%'"
         with psycopg.connect(database, autocommit=True) as watching:
-            wait_until(lambda: watching.execute(waiting).fetchone() == (1,))
+            wait_until(lambda: watching.execute(is_building).fetchone() == (1,))
         writing = threading.Thread(target=world.put, args=(6, None, [6]))
         writing.start()
         writing.join(30)
@@ -227,3 +228,12 @@ def test_events_are_stored_while_a_purge_waits_for_a_graph(database: str, tmp_pa
     assert is_stored
     world.check(6)
     world.close()
+
+
+def test_two_compactions_at_once_both_succeed(database: str, tmp_path: Path) -> None:
+    with opened(IndexSettings(engine="pgvector", url=database, hnsw_from=3), tmp_path / "alice") as index:
+        index.begin(position())
+        index.index([entry(row, vector_of(row)) for row in range(9)], position())
+        with ThreadPoolExecutor() as threads:
+            assert list(threads.map(lambda _: index.compact(), range(4))) == [None] * 4
+        assert (index.is_due, index.count()) == (False, 9)
