@@ -51,10 +51,8 @@ _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _WAKE_DEADLINE_MS = 10_000.0
 _MOVE_PATIENCE_S = 0.5
-_MOVES_A_ROUND = 32
-"""How many users are moved between nodes in one round of upkeep, to balance them."""
-_OF_SHARED = "shared-knowledge"
-"""The name of the host of shared items, a separate process."""
+_MOVES_A_ROUND = 32  # users that are moved between nodes in one round of upkeep, to balance them
+_OF_SHARED = "shared-knowledge"  # the host of shared items, a separate process
 
 
 @dataclass
@@ -211,8 +209,7 @@ class Hosts:
     async def _move_all(self, node: str) -> None:
         users, now_s = self._directory.users_on(node), time.monotonic()
         busy = [user_id for user_id in users if self._directory.is_busy(user_id, now_s)]
-        idle = [user_id for user_id in users if user_id not in busy]
-        outcomes = await asyncio.gather(*(self._leave(user_id) for user_id in idle), return_exceptions=True)
+        outcomes = await asyncio.gather(*(self._leave(one) for one in users if one not in busy), return_exceptions=True)
         for user_id in busy:
             target = chosen_node(user_id, None, self._pool.nodes(), self._directory.awake_by_node())
             outcomes += await asyncio.gather(self._relocate(user_id, target), return_exceptions=True)
@@ -265,9 +262,7 @@ class Hosts:
             self._pool.any_on(node)  # reports when there is room again
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Wake the user, or do nothing if it is awake. Raises the same errors as `call`, and errors from opening the
-        memory.
-        """
+        """Wake the user, or do nothing if it is awake. Raises as `call`, and the errors of opening the memory."""
         reply = await self._call(user_id, "stats", encode(NoParams()), deadline_ms, NO_RIGHTS, waits=False)
         decode_reply(reply, MemoryStats)
 
