@@ -226,15 +226,18 @@ class Objects:
 
         `undo` is called if the operation ends after this has raised `ArchiveUnavailableError`.
         """
-        is_abandoned = False
+        is_abandoned, deciding = False, threading.Lock()
         limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         deadline_s = time.monotonic() + limit_s
         done = SimpleQueue[tuple[_Result, None] | tuple[None, Exception]]()
 
         def work() -> None:
             try:
-                done.put((operation(), None))
-                if is_abandoned and undo is not None:
+                result = operation()
+                with deciding:
+                    done.put((result, None))
+                    is_late = is_abandoned
+                if is_late and undo is not None:
                     undo()
             except Exception as error:  # noqa: BLE001 - raised by the caller's thread
                 done.put((None, error))
@@ -246,8 +249,11 @@ class Objects:
             self._start(work)
             result, failure = done.get(timeout=max(0.001, deadline_s - time.monotonic()))
         except Empty as error:
-            is_abandoned = True
-            raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:.3g} s") from error
+            with deciding:
+                is_abandoned = done.empty()
+            if is_abandoned:
+                raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:.3g} s") from error
+            result, failure = done.get()
         if failure is None:
             return result  # type: ignore[return-value]
         if may_be_missing and isinstance(failure, FileNotFoundError):
