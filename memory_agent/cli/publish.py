@@ -39,6 +39,7 @@ from relay import (
 
 _ALWAYS = ("published", "acknowledged", "duplicates", "rejected")
 _MOST_LINES_KEPT = 1_000
+_MOST_LINES_SHOWN = 20
 _MOST_TYPES_SHOWN = 10
 _SLICE_S = 1.0
 _LAST_ACKS_S = 5.0
@@ -103,7 +104,8 @@ def publish(
 ) -> None:
     """Send events, one JSON object per line, from FILE or standard input, and wait until the relay has stored them.
 
-    Invalid lines are reported on standard error and counted; all other lines are sent, and the exit code is 1.
+    Invalid lines are counted, and the first twenty are reported on standard error; all other lines are sent, and the
+    exit code is 1.
     Duplicates (same event_id) are recognised and counted. With --user, events without a user belong to that user. With
     --wait, events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops sending, waits up
     to 5 s for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
@@ -125,7 +127,8 @@ def publish(
     with progress_bars() as report, Interrupts() as interrupts, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
-        sending = Sending(endpoint, timeout_s if reachable else 0, _SendingBar(report, count_lines(file)), spool)
+        bar = _SendingBar(report, count_lines(file))
+        sending = Sending(endpoint, timeout_s if reachable else 0, bar, spool)
         started_s = time.monotonic()
         summary = send(target, lines, sending, interrupts)
         if client is not None and not interrupts.heard and summary.all_arrived():
@@ -133,7 +136,7 @@ def publish(
             interrupts.cut_short(lambda: wait_until_recallable(client, through, events, timeout_s, report))
             if not interrupts.heard:
                 summary.recallable_s = round(time.monotonic() - started_s, 3)
-                summary.not_kept = not_kept(lines.types, SignalTable.load(target.settings.ingest.signals))
+                summary.not_kept = not_kept(bar.types, SignalTable.load(target.settings.ingest.signals))
     if interrupts.heard:
         summary.failure = summary.failure or INTERRUPTED
     print_document(summary) if target.as_json else print_summary(summary)
@@ -159,6 +162,9 @@ def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: boo
 class Observer:
     """Reports progress while events are sent. The base class only prints bad lines, as notes."""
 
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Count an event that the publisher accepted."""
+
     def on_progress(self, progress: Progress) -> None:
         """Show acks; called in the publisher's thread."""
 
@@ -168,19 +174,26 @@ class Observer:
 
 
 class _SendingBar(Observer):
-    """Shows a progress bar, and bad lines as errors."""
+    """Shows a progress bar, and the first bad lines as errors; counts the events by type."""
 
     def __init__(self, report: Report, lines: int) -> None:
         self._report = report
         self._lines = lines
         self._settled = self._bad = 0
+        self.types = Counter[str]()
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        self.types[event["event_type"]] += 1
 
     def on_progress(self, progress: Progress) -> None:
         self._settled = progress.acked + progress.duplicates
         self._show()
 
     def on_bad_line(self, bad: BadLine) -> None:
-        click.echo(f"error: {bad}", err=True)
+        if self._bad < _MOST_LINES_SHOWN:
+            click.echo(f"error: {bad}", err=True)
+        elif self._bad == _MOST_LINES_SHOWN:
+            note(f"further bad lines are only counted; --json lists the first {_MOST_LINES_KEPT:,}")
         self._bad += 1
         self._show()
 
@@ -242,8 +255,6 @@ class EventLines:
     def __init__(self, stream: IO[bytes], user_id: str | None) -> None:
         self._stream = stream
         self._user_id = user_id
-        self.types = Counter[str]()
-        """How many events of each type were read."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         """Yield the number and content of each nonblank line."""
@@ -265,8 +276,6 @@ class EventLines:
             return BadLine(line=number, field="event", reason="is not a JSON object")
         if self._user_id is not None and not event.get("user_id"):
             event["user_id"] = self._user_id
-        if isinstance(event.get("event_type"), str):
-            self.types[event["event_type"]] += 1
         return event
 
 
@@ -391,6 +400,7 @@ def _publish_all(
             continue
         try:
             interrupts.cut_short(partial(publisher.publish, line))
+            observer.on_event(line)
         except MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
             hint = "; --user NAME sets the user for events that name none" if names_no_user else ""

@@ -141,6 +141,15 @@ def test_a_bad_line_is_named_by_number_and_field_and_the_others_are_sent(publish
     assert [text for _, text in relay.journaled()] == ["good", "last"]
 
 
+def test_of_many_bad_lines_the_first_twenty_are_shown_and_all_are_counted(publish: Publish, relay: Relay) -> None:
+    result = publish("--json", lines=[line(str(number)) for number in range(50)])
+    assert (result.exit_code, counts(result)) == (1, (0, 0, 0, 50, 0))
+    assert len(json.loads(result.stdout)["bad_lines"]) == 50
+    shown = result.stderr.splitlines()
+    assert [text.startswith("error: line ") for text in shown] == [True] * 20 + [False]
+    assert shown[-1] == "note: further bad lines are only counted; --json lists the first 1,000"
+
+
 def test_only_an_explicit_user_owns_the_events_without_one(publish: Publish, relay: Relay) -> None:
     lines = [line("mine"), line("hers", user_id="alice")]
     assert publish("--user", "bob", lines=lines).exit_code == 0
