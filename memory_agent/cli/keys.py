@@ -29,6 +29,9 @@ from relay import (
 )
 from relay.disk import write_private
 
+_OF_ALL_USERS = frozenset({Scope.JOIN, Scope.METRICS})
+"""Scopes that permit nothing with a key for one user."""
+
 
 def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> frozenset[Scope]:
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -104,6 +107,9 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     """
     if all_users == target.user_named:
         raise click.UsageError("specify either --user ID or --all-users")
+    useless = sorted(_OF_ALL_USERS & rights.scopes)
+    if useless and not all_users:
+        raise click.UsageError(f"the scope {useless[0].value} requires --all-users")
     if out is not None and out.exists():
         raise click.UsageError(f"{out} already exists; choose a different file")
     ensure_local_key(target.data_dir)

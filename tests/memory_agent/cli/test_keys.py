@@ -83,7 +83,7 @@ def test_a_key_shares_only_where_its_scopes_say_so(run: Run, run_json: RunJson, 
     token = run("keys", "create", "laptop", "--user", "alice").stdout.strip()
     assert Credentials(data_dir).of_token(token.encode()).scopes == {Scope.PUBLISH, Scope.RECALL}
     for scope in Scope:
-        key = run_json("keys", "create", f"only-{scope}", "--user", "alice", "--scope", scope.value)
+        key = run_json("keys", "create", f"only-{scope}", "--all-users", "--scope", scope.value)
         assert Credentials(data_dir).of_token(key["token"].encode()).scopes == {scope}
 
 
@@ -94,6 +94,7 @@ def test_a_key_shares_only_where_its_scopes_say_so(run: Run, run_json: RunJson, 
         (["create", "a", "--user", "alice", "--all-users"], "specify either --user ID or --all-users"),
         (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
         (["create", "a", "--all-users", "--scope", ""], "not a scope"),
+        (["create", "a", "--user", "alice", "--scope", "recall,metrics"], "the scope metrics requires --all-users"),
         (["create", "a", "--user", "system"], "require a key for all users"),
         (["create", "a", "--user", "alice", "--org", "acme", "--org", "a b"], "org: must be 1 to 64 ASCII letters"),
         (["create", "a", "--user", "alice", "--tier", ""], "tier: must be 1 to 64 ASCII letters"),
