@@ -15,6 +15,7 @@ from memory_agent.cli.door import Daemon, door_options
 from memory_agent.cli.failure import Failure, note
 from memory_agent.doors.exchange import Door, Exchange
 from memory_agent.errors import UnavailableError
+from relay import validate_user_id
 
 _PATIENCE_S = 30.0
 """Time for a daemon to start and to respond."""
@@ -38,6 +39,8 @@ def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bo
       memory-agent open
       memory-agent open --user alice --print
     """
+    if user_id is not None:
+        validate_user_id(user_id)
     until_s = time.monotonic() + _PATIENCE_S
     door = daemon.finder()(until_s)
     fragment = {"token": _ticket(door, until_s)} | ({} if user_id is None else {"user": user_id})

@@ -96,6 +96,13 @@ def test_without_a_daemon_the_error_says_how_to_start_one(tmp_path: Path) -> Non
     assert not (tmp_path / "none").exists()
 
 
+def test_a_name_that_no_user_can_have_is_refused(tmp_path: Path) -> None:
+    result = opened("--data-dir", tmp_path / "none", "--user", "a b")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: user_id: 'a b' is unsafe: ASCII letters, digits")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_wrong_token_is_refused_and_not_shown(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", "wrong-token")
     error = failure("--data-dir", served.data_dir)
