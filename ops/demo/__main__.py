@@ -1,4 +1,4 @@
-"""`make demo`: plays three weeks of three users' agent work with real processes, in about a minute.
+"""`make demo`: plays three weeks of three users' agent work with real processes, in about two minutes.
 
 The exit code is 0 if every promise holds. Everything runs in a temporary folder, which is removed at the end.
 """
@@ -48,7 +48,7 @@ def main() -> int:
     screen.title(
         "An episodic memory for agents",
         "When new input arrives, similar work from past sessions is recalled, along with how it ended. "
-        "Uses a real daemon, real processes and a real model in a temporary folder; takes about a minute.",
+        "Uses a real daemon, real processes and a real model in a temporary folder; takes about two minutes.",
     )
     try:
         left_behind = _tell(screen)
