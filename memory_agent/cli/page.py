@@ -43,7 +43,7 @@ def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bo
         validate_user_id(user_id)
     until_s = time.monotonic() + _PATIENCE_S
     door = daemon.finder()(until_s)
-    fragment = {"token": _ticket(door, until_s)} | ({} if user_id is None else {"user": user_id})
+    fragment = {"token": _ticket(door, user_id, until_s)} | ({} if user_id is None else {"user": user_id})
     address = f"{door.url}/page/#{urlencode(fragment)}"
     is_opened = not is_printed and _opened(address)
     if as_json:
@@ -55,8 +55,10 @@ def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bo
         note("the address signs in once, within a minute")
 
 
-def _ticket(door: Door, until_s: float) -> str:
-    """Return a ticket of the daemon. Raises `UnavailableError`, and `Failure` with the daemon's reason."""
+def _ticket(door: Door, user_id: str | None, until_s: float) -> str:
+    """Return a ticket of the daemon. Raises `UnavailableError`, and `Failure` with the daemon's reason or if the key
+    is for a different user than `user_id`.
+    """
     exchange = Exchange(door, until_s)
     try:
         answer = exchange.send("/page/ticket", b"").receive()
@@ -66,11 +68,14 @@ def _ticket(door: Door, until_s: float) -> str:
         exchange.close()
     try:
         said = json.loads(answer.body)
-        if answer.status == 200:
-            return str(said["ticket"])
-        raise Failure(said["code"], said["detail"], said["retryable"])
+        if answer.status != 200:
+            raise Failure(said["code"], said["detail"], said["retryable"])
+        ticket, only = str(said["ticket"]), said["user_id"]
     except (ValueError, KeyError, TypeError) as error:
         raise UnavailableError(f"{door.url} is not the address of a daemon with a page: {answer.first}") from error
+    if user_id is not None and only is not None and only != user_id:
+        raise Failure("user_not_allowed", f"the key is for the user {only}, not {user_id}", False)
+    return ticket
 
 
 def _opened(address: str) -> bool:

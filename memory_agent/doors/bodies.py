@@ -26,6 +26,7 @@ _SAFE_WHOLE = 1 << 53
 
 T = TypeVar("T")
 
+_NAMES = "a user id has 1 to 128 ASCII letters, digits and ._:@+-, without a leading dot"
 UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$")]
 DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
 
@@ -97,8 +98,10 @@ def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
             return msgspec.json.decode(body or b"{}", type=wanted)
         except msgspec.ValidationError as error:
             field, reason = located(str(error), wanted)
+            if "matching regex" in reason:
+                reason = _NAMES  # the only pattern in these bodies
             with suppress(msgspec.ValidationError):
-                return msgspec.convert(_whole(msgspec.json.decode(body)), wanted)
+                return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), wanted)
             raise InvalidInputError(field or what, reason) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the {what} is not JSON: {error}") from error

@@ -198,7 +198,7 @@ class Routes:
         credential = _bearer(request)
         principal = self._reception.principal(credential)
         ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())
-        return Response(msgspec.json.encode(Ticket(ticket)), media_type=_JSON)
+        return Response(msgspec.json.encode(Ticket(ticket, user_id=principal.user_id)), media_type=_JSON)
 
     async def sign_in(self, request: Request) -> Response:
         """Begin a session for a ticket or a token. Raises `UnauthorizedError`."""

@@ -76,6 +76,8 @@ def test_the_address_names_the_user_and_has_the_rights_of_the_key(served: Served
     assert said["opened"] is False
     signed_in = sign_in(said["address"]).json()
     assert (signed_in["user_id"], signed_in["scopes"]) == ("ann+b", ["recall"])
+    error = failure("--data-dir", served.data_dir, "--key-file", key, "--user", "bob")
+    assert (error["code"], error["message"]) == ("user_not_allowed", "the key is for the user ann+b, not bob")
 
 
 def test_the_browser_gets_the_address_and_the_terminal_no_ticket(served: Served, tmp_path: Path) -> None:

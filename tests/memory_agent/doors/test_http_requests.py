@@ -243,6 +243,10 @@ def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller
         ({"deadline_ms": 1e9}, "deadline_ms"),
     ):
         assert refused(caller.post("stats", fields), 422, "invalid_input")["args"][0] == field
+    unsafe = refused(caller.post("stats", {"user_id": "a/b"}), 422, "invalid_input")["detail"]
+    assert unsafe == "user_id: a user id has 1 to 128 ASCII letters, digits and ._:@+-, without a leading dot"
+    nothing = refused(caller.send("POST", "/v1/remember", b""), 422, "invalid_input")["detail"]
+    assert "missing required field `text`" in nothing
 
 
 def test_whole_numbers_may_be_written_with_a_point(caller: HttpCaller) -> None:

@@ -41,10 +41,11 @@ class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """A ticket, which signs in once."""
+    """A ticket, which signs in once. `user_id` is the key's user, or None for a key for all users."""
 
     ticket: str
     expires_in_s: int = TICKET_S
+    user_id: str | None = None
 
 
 class SignedIn(msgspec.Struct, frozen=True):
