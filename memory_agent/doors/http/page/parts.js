@@ -200,7 +200,7 @@ const blocksOf = (text) => text.match(BLOCK) ?? [""];
  */
 export function Text({ text, one = false, marks = null, from = 0 }) {
   const [limit, setLimit] = useState(FOLDED_CHARS);
-  const whole = String(text ?? "");
+  const whole = String(text ?? "").replaceAll("\r\n", "\n");
   if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/[ \t\n]+/g, " "), marks)}</span>`;
   const rest = whole.length - limit;
   const next = Math.min(limit * FURTHER, limit + MOST_FURTHER_CHARS);
