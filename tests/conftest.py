@@ -53,6 +53,8 @@ WITHOUT_RAY = tuple(
 """Files of START_RAY whose daemons are light."""
 SECOND = ("tests/ops/", "tests/end_to_end/test_cluster")
 """Files of START_RAY that run beside the others."""
+PAGE = "tests/page/"
+"""The files that share a browser and a daemon."""
 STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
 SHARED_BY_FILES = {"daemon", "rough_daemon"}
@@ -95,7 +97,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Run each file's tests in one process, with shared fixtures.
 
-    The files that start Ray run in two processes, so that at most two of them run at a time.
+    The files that start Ray run in two processes, so that at most two of them run at a time. Those of the page run in
+    one.
 
     Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2 (it renames items, but they keep their names).
     """
@@ -105,7 +108,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
         def _split_scope(self, nodeid: str) -> str:
             if starts_ray(nodeid):
                 return f"Ray {1 + nodeid.startswith(SECOND)}"
-            return nodeid.partition("::")[0]
+            return PAGE if nodeid.startswith(PAGE) else nodeid.partition("::")[0]
 
     return ByFile(config, log)
 

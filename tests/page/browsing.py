@@ -1,0 +1,175 @@
+"""A signed-in tab of a real Chromium, which records whatever a page must not do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+import pytest
+from http_caller import HttpCaller
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, expect
+
+from memory_agent.layout import Layout
+from ops.bench.page import open_chromium
+
+VIEWS = ("timeline", "search", "map", "runs", "sessions", "live", "learned", "shared", "quarantine", "erase", "health")
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+REBOUND = "rebound.example"
+"""A name that the browser resolves to this machine."""
+PATIENCE_MS = 60_000
+PAUSE_MS = 5
+ENDLESS = ("/v1/events", "/v1/blocks", "/page/session")
+"""Paths of answers that are not read to their end."""
+
+_NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+_CHECKS = Path(__file__).with_name("checks.js")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the system's Chromium. Skips the test without it, and fails it under CI."""
+    expect.set_options(timeout=PATIENCE_MS)
+    with ExitStack() as stack:
+        try:
+            browser = stack.enter_context(open_chromium(f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"))
+        except FileNotFoundError as error:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+        yield browser
+
+
+class Tab:
+    """One page. `problems` collects what none may have; `check` fails if there is one."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.problems: list[str] = []
+        self.expected: tuple[str, ...] = ()
+        """Words of problems that the test causes."""
+        self.requests: list[Request] = []
+        self._under_way: set[Request] = set()
+        page.set_default_timeout(PATIENCE_MS)
+        page.add_init_script(path=_CHECKS)
+        page.on("dialog", self._on_dialog)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("request", self._on_request)
+        page.on("requestfinished", self._on_request_end)
+        page.on("requestfailed", self._on_request_end)
+
+    def show(self, view: str, /, **params: str) -> None:
+        """Go to a view the way a link does, and wait until it has loaded."""
+        query = f"?{urlencode(params)}" if params else ""
+        self.page.evaluate("hash => { document.activeElement.blur(); location.hash = hash; }", f"#/{view}{query}")
+        self.settle()
+
+    def switch_user(self, user: str) -> None:
+        """Show the memory of another user, as the field in the navigation does."""
+        self.page.evaluate("user => import('/page/api.js').then((api) => api.switchUser(user))", user)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until no request is under way and the page says nothing of loading."""
+        for _ in range(2):
+            self.page.wait_for_function(
+                "() => ![...document.querySelectorAll('[role=status]')].some(one => one.textContent.endsWith('…'))"
+            )
+            self.page.evaluate(_NEXT_FRAME)
+            waits = 0
+            while self._under_way:
+                waits += 1
+                assert waits * PAUSE_MS < PATIENCE_MS, [one.url for one in self._under_way]
+                self.page.wait_for_timeout(PAUSE_MS)
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, once what the page has drawn listens to them."""
+        self.page.evaluate(_NEXT_FRAME)
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def text(self, selector: str = "body") -> str:
+        """Return the text of an element with single spaces, after unfolding it."""
+        while (button := self.page.locator(f"{selector} button.link", has_text="more characters)")).count():
+            button.first.click()
+        return " ".join(str(self.page.locator(selector).first.text_content()).split())
+
+    def texts(self, selector: str = "body") -> list[str]:
+        """Return every text node, title and label in an element."""
+        texts: list[str] = self.page.evaluate("selector => checks.texts(selector)", selector)
+        return texts
+
+    def verbs(self) -> list[str]:
+        """Return the verbs that the page has called."""
+        paths = [urlsplit(one.url).path for one in self.requests]
+        return [path.removeprefix("/v1/") for path in paths if path.startswith("/v1/")]
+
+    def evaluate(self, expression: str, argument: object = None) -> Any:
+        """Evaluate JavaScript in the page."""
+        return self.page.evaluate(expression, argument)
+
+    def forget_problems(self) -> None:
+        """Begin another test."""
+        self.problems.clear()
+        self.requests.clear()
+        self.expected = ()
+
+    def check(self) -> None:
+        """Fail if the page did anything that it must not do."""
+        found = [one for one in self.problems if not any(word in one for word in self.expected)]
+        found += self.page.evaluate("() => [...checks.violations, ...checks.intruders()]")
+        found += [f"ran: {name}" for name in self.page.evaluate("() => [window.pwned].flat().filter(Boolean)")]
+        assert not found, found
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def _on_request(self, request: Request) -> None:
+        self.requests.append(request)
+        address = urlsplit(request.url)
+        if address.scheme in ("http", "https") and f"{address.scheme}://{address.netloc}" != self.url:
+            self.problems.append(f"request: {request.url}")
+        if address.scheme in ("http", "https") and not (request.method == "GET" and address.path in ENDLESS):
+            self._under_way.add(request)
+
+    def _on_request_end(self, request: Request) -> None:
+        self._under_way.discard(request)
+
+
+def post(data_dir: Path, path: str, fields: object = None) -> Any:
+    """Return the answer to a request with the token of a daemon's folder."""
+    layout = Layout(data_dir)
+    with closing(HttpCaller(layout.http.read_text().strip(), layout.token())) as caller:
+        answer = caller.send("POST", path, b"" if fields is None else msgspec.json.encode(fields))
+    assert answer.status == 200, answer
+    return answer.json()
+
+
+def ticket(data_dir: Path) -> str:
+    """Return a ticket, as `memory-agent open` gets it."""
+    ticket: str = post(data_dir, "/page/ticket")["ticket"]
+    return ticket
+
+
+def publish(data_dir: Path, *events: Mapping[str, Any]) -> None:
+    """Publish events. They are durable on return."""
+    assert post(data_dir, "/v1/events", {"events": events})["refused"] == 0
+
+
+def signed_in(context: BrowserContext, data_dir: Path, user: str, token: str | None = None) -> Tab:
+    """Open the page in a new tab as `memory-agent open` does, or with a key instead of a ticket."""
+    url = Layout(data_dir).http.read_text().strip()
+    tab = Tab(context.new_page(), url)
+    tab.page.goto(f"{url}/page/#token={token or ticket(data_dir)}&user={user}")
+    tab.page.wait_for_selector(".shell main h1")
+    tab.settle()
+    return tab

@@ -1,0 +1,83 @@
+"""One browser, and one daemon whose memory has hostile texts, for all tests of the page in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.end_to_end.conftest import DaemonProcess, short_folder
+from tests.page.browsing import DESKTOP, Tab, chromium, signed_in
+from tests.page.hostile import FEW, TEXTS, USER, Hostile, filled, quarantine
+
+SETTINGS = ("daemon.owner_wait_s=0.1", "relay.events.max_bytes=2000000", "daemon.http.heartbeat_s=1")
+"""Events without an owner are quarantined at once."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A daemon and what its memory has."""
+
+    data_dir: Path
+    all: dict[str, Hostile]
+    """Of the user `hostile.USER`, by the name of the text."""
+    few: dict[str, Hostile]
+    """Of the user `hostile.FEW`."""
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def filled_daemon() -> Iterator[Filled]:
+    """A daemon of the tests that only read, or that change users of their own."""
+    with short_folder() as folder:
+        process = DaemonProcess(Path(folder), *SETTINGS, light=True)
+        process.start()
+        few = filled(process.data_dir, FEW, "script", "right to left", "wide")
+        everything = filled(process.data_dir, USER, *TEXTS)
+        quarantine(process.data_dir)
+        yield Filled(process.data_dir, everything, few)
+        assert process.stop() == 0, process.log()
+
+
+@pytest.fixture(scope="package")
+def shared_tab(browser: Browser, filled_daemon: Filled) -> Iterator[Tab]:
+    with browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce") as context:
+        yield signed_in(context, filled_daemon.data_dir, USER)
+
+
+@pytest.fixture
+def tab(shared_tab: Tab) -> Iterator[Tab]:
+    """The tab of all tests that need none of their own, because opening one costs a second. Checked after the test."""
+    shared_tab.page.set_viewport_size(DESKTOP)
+    shared_tab.forget_problems()
+    shared_tab.switch_user(USER)
+    yield shared_tab
+    shared_tab.check()
+
+
+OpenTab = Callable[..., Tab]
+
+
+@pytest.fixture
+def open_tab(browser: Browser) -> Iterator[OpenTab]:
+    """Open a tab in a browser profile of its own: `open_tab(data_dir, user, token=None, **options)`."""
+    opened: list[Tab] = []
+
+    def open_one(data_dir: Path, user: str, token: str | None = None, **options: Any) -> Tab:
+        context = browser.new_context(**{"viewport": DESKTOP, **options})
+        opened.append(signed_in(context, data_dir, user, token))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.check()
+        one.page.context.close()

@@ -1,0 +1,202 @@
+"""Test an open page while the daemon restarts, the key is revoked, the clock jumps, and in two tabs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from memory_agent import MemoryClient
+from relay import ALL_SCOPES, Scope, create_key, revoke_key
+from tests.end_to_end.conftest import DaemonProcess, short_folder
+from tests.page.browsing import Tab, publish
+from tests.page.conftest import Filled, OpenTab
+
+AWAY = ".banner"
+REFUSED = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY", "ERR_NETWORK", "Failed to load resource")
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def mortal() -> Iterator[DaemonProcess]:
+    """A daemon that the test kills and restarts, with two memories of dora."""
+    with short_folder() as folder:
+        process = DaemonProcess(Path(folder), light=True)
+        process.start()
+        with MemoryClient("dora", data_dir=process.data_dir) as client:
+            client.remember("Staging needs the VPN", session_id="monday")
+            client.remember("The deploy takes ten minutes", session_id="tuesday")
+        yield process
+        assert process.stop() == 0, process.log()
+
+
+def reconnect(tab: Tab) -> None:
+    """End the page's pause before its next attempt, unless it has ended, and wait until it is connected."""
+    tab.evaluate("() => [...document.querySelectorAll('.banner button')].forEach(button => button.click())")
+    expect(tab.page.locator(AWAY)).to_have_count(0)
+
+
+def note(text: str, user: str = "dora") -> dict[str, object]:
+    return {"user_id": user, "event_type": "note.taken", "payload": {"text": text}}
+
+
+def test_a_restart_of_the_daemon_loses_nothing_typed_and_needs_no_reload(
+    mortal: DaemonProcess, open_tab: OpenTab
+) -> None:
+    writing = open_tab(mortal.data_dir, "dora")
+    writing.expected = REFUSED
+    live, erasing = (Tab(writing.page.context.new_page(), writing.url) for _ in range(2))
+    writing.show("shared", tab="publish")
+    typed = {"Title": "Half a title", "Summary": "half a summary", "Body": "half a body", "Tags": "one, two"}
+    fields = {text: writing.page.get_by_role("textbox", name=re.compile(f"^{label}")) for label, text in typed.items()}
+    for text, field in fields.items():
+        field.fill(text)
+    live.page.goto(f"{writing.url}/page/#/live")
+    live.page.get_by_text("Following").wait_for()
+    publish(mortal.data_dir, note("before the restart"))
+    live.page.get_by_text("before the restart").wait_for()
+    erasing.page.goto(f"{writing.url}/page/#/erase")
+    erasing.page.get_by_label("The session's id").fill("monday")
+    erasing.page.locator("ol.told").get_by_text("Staging needs the VPN").first.wait_for()
+
+    url = mortal.ready["endpoints"]["http"]
+    mortal.kill()
+    live.page.locator(AWAY).wait_for()
+    writing.page.get_by_role("button", name="Preview").click()
+    writing.page.locator("main .problem").wait_for()
+    writing.page.locator(AWAY).wait_for()
+    erasing.page.get_by_role("button", name="Erase …").click()  # nothing is sent yet
+    erasing.page.get_by_label(re.compile("to confirm")).fill("1")
+
+    mortal.start()
+    assert mortal.ready["endpoints"]["http"] == url
+    publish(mortal.data_dir, note("after the restart"))
+    for tab in (writing, live):
+        reconnect(tab)
+    live.page.get_by_text("after the restart").wait_for()
+    live.page.get_by_text("before the restart").wait_for()
+    for text, field in fields.items():
+        expect(field).to_have_value(text)
+    writing.page.get_by_role("button", name="Preview").click()
+    expect(writing.page.locator(".leaves")).to_contain_text("half a body")
+    erasing.page.get_by_role("button", name="Erase", exact=True).click()
+    erasing.page.get_by_role("heading", name="Receipt").wait_for()
+    with MemoryClient("dora", data_dir=mortal.data_dir) as client:
+        assert [record.text for record in client.list().records] == ["The deploy takes ten minutes"]
+
+
+def test_a_page_opened_while_the_daemon_is_away_shows_its_data_afterwards(
+    mortal: DaemonProcess, open_tab: OpenTab
+) -> None:
+    tab = open_tab(mortal.data_dir, "dora")
+    tab.expected = REFUSED
+    mortal.kill()
+    tab.evaluate("() => { location.hash = '#/timeline?kind=finding'; }")
+    tab.page.locator(AWAY).wait_for()
+    tab.evaluate("() => { location.hash = '#/search?q=VPN'; }")
+    mortal.start()
+    reconnect(tab)
+    expect(tab.page.locator("#result-0")).to_contain_text("Staging needs the VPN")
+    tab.settle()
+
+
+def test_a_revoked_key_asks_for_another_and_keeps_what_was_typed(filled_daemon: Filled, open_tab: OpenTab) -> None:
+    token = create_key(filled_daemon.data_dir, "lost", "rita", ALL_SCOPES).token
+    with MemoryClient("rita", data_dir=filled_daemon.data_dir) as client:
+        client.remember("Rita keeps bees")
+    tab = open_tab(filled_daemon.data_dir, "rita", token)
+    tab.expected = ("401",)
+    assert not tab.page.get_by_label("User").count()  # the key is for one user
+    tab.show("search")
+    query = tab.page.get_by_label("What to recall")
+    query.fill("who keeps bees")
+    revoke_key(filled_daemon.data_dir, "lost")
+    tab.press("Enter")
+    dialog = tab.page.get_by_role("dialog", name="Sign in")
+    dialog.wait_for()
+    expect(query).to_have_value("who keeps bees")
+    field = dialog.get_by_label("Or paste a key")
+    field.fill("wrong")
+    tab.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("unauthorized")
+    field.fill(create_key(filled_daemon.data_dir, "found", "rita", frozenset({Scope.RECALL})).token)
+    tab.press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(query).to_have_value("who keeps bees")
+    expect(tab.page.locator("#result-0")).to_contain_text("Rita keeps bees")
+    tab.settle()
+
+
+def test_a_stream_of_a_revoked_key_ends_with_the_sign_in_form(filled_daemon: Filled, open_tab: OpenTab) -> None:
+    token = create_key(filled_daemon.data_dir, "watching", "wanda", ALL_SCOPES).token
+    tab = open_tab(filled_daemon.data_dir, "wanda", token)
+    tab.expected = ("401",)
+    tab.show("live")
+    tab.page.get_by_text("Following").wait_for()
+    revoke_key(filled_daemon.data_dir, "watching")
+    tab.page.get_by_role("dialog", name="Sign in").wait_for()
+
+
+def test_a_key_that_only_recalls_is_offered_no_change(filled_daemon: Filled, open_tab: OpenTab) -> None:
+    reader = create_key(filled_daemon.data_dir, "reading", "rolf", frozenset({Scope.RECALL})).token
+    with MemoryClient("rolf", data_dir=filled_daemon.data_dir) as client:
+        record = client.remember("Rolf reads")
+    tab = open_tab(filled_daemon.data_dir, "rolf", reader)
+    tab.show("timeline", id=record.id)
+    expect(tab.page.get_by_role("button", name="Forget …")).to_be_disabled()
+    tab.show("shared", tab="publish")
+    expect(tab.page.get_by_role("button", name="Preview")).to_be_disabled()
+    tab.show("erase")
+    expect(tab.page.locator("main")).to_contain_text("lacks the scope admin")
+    assert tab.page.get_by_role("button", name="Erase …").count() == 0
+    for view in ("quarantine", "health"):
+        tab.show(view)
+        expect(tab.page.locator("main")).to_contain_text("Needs a key with the scope admin for all users")
+    assert [verb for verb in tab.verbs() if verb in ("forget", "erase", "quarantine_list", "status")] == []
+
+
+def test_two_tabs_share_the_session_and_the_theme(filled_daemon: Filled, open_tab: OpenTab) -> None:
+    one = open_tab(filled_daemon.data_dir, "tara")
+    other = Tab(one.page.context.new_page(), one.url)
+    other.page.goto(f"{one.url}/page/#/live")  # without a ticket
+    other.page.get_by_text("Following").wait_for()
+    one.show("live")
+    one.page.get_by_text("Following").wait_for()
+    publish(filled_daemon.data_dir, note("seen in both", "tara"))
+    for tab in (one, other):
+        tab.page.get_by_text("seen in both").wait_for()
+    one.press("t")
+    theme = str(one.page.locator("html").get_attribute("data-theme"))
+    expect(other.page.locator("html")).to_have_attribute("data-theme", theme)
+    one.page.get_by_role("button", name="Sign out").click()
+    one.page.get_by_role("dialog", name="Sign in").wait_for()
+    one.expected = other.expected = ("401",)
+    other.evaluate("() => { location.hash = '#/runs'; }")
+    other.page.get_by_role("dialog", name="Sign in").wait_for()
+    other.check()
+
+
+@pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY], ids=["forward", "back"])
+def test_a_clock_that_jumps_changes_ages_alone(filled_daemon: Filled, open_tab: OpenTab, jump: timedelta) -> None:
+    user = "forward" if jump > 0 * DAY else "back"
+    with MemoryClient(user, data_dir=filled_daemon.data_dir) as client:
+        client.remember("Before the clock was set")
+    tab = open_tab(filled_daemon.data_dir, user)
+    tab.page.clock.install(time=datetime.now(UTC))
+    for view in ("live", "health", "timeline", "erase"):
+        tab.show(view)
+    tab.show("live")
+    tab.page.get_by_text("Following").wait_for()
+    tab.page.clock.set_system_time(datetime.now(UTC) + jump)
+    publish(filled_daemon.data_dir, note("after the clock was set", user))
+    tab.page.get_by_text("after the clock was set").wait_for()
+    tab.show("health")
+    expect(tab.page.locator("main")).to_contain_text(f"Memory of {user}")
+    tab.show("timeline")
+    expect(tab.page.locator("main")).to_contain_text("Before the clock was set")
+    tab.show("search", q="clock")
+    expect(tab.page.locator("#result-0 time")).to_have_text("3 d ago" if jump > 0 * DAY else re.compile("^in [23] d$"))

@@ -1,0 +1,141 @@
+"""Test that the document stays small: a long timeline, and a live feed of many events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from memory_agent import MemoryClient
+from memory_agent.memory import Memory
+from memory_agent.settings import EmbedderSettings, Settings
+from memory_agent.storage.folders import user_folder
+from tests.end_to_end.conftest import DaemonProcess, short_folder
+from tests.page.browsing import DESKTOP, Tab, publish, signed_in
+
+MEMORIES = 5_000
+EVENTS = 2_000
+PAGE = 100
+MOST_ELEMENTS = 1_500
+"""Of the whole document; a row of the timeline has eight."""
+NOWHERE = EmbedderSettings(folder="no-such-model", allow_download=False)
+_SCROLL = """(share) => new Promise((done) => {
+  const list = document.querySelector(".list");
+  list.scrollTop = list.scrollHeight * share;
+  requestAnimationFrame(() => requestAnimationFrame(done));  // the rows follow the scroll event
+})"""
+_LOADED = "() => document.querySelector('[role=option] .what') && !document.querySelector('[role=option] .wait')"
+_ELEMENTS = "() => document.querySelectorAll('*').length"
+
+
+@pytest.fixture(scope="module")
+def long_daemon() -> Iterator[DaemonProcess]:
+    """A daemon without a model, whose user lena has many memories, one an hour."""
+    with short_folder() as folder:
+        data_dir = Path(folder)
+        store = user_folder(data_dir, "lena")
+        store.parent.mkdir(parents=True)
+        now = datetime.now(UTC)
+        events = [
+            {
+                "event_id": f"e-{number}",
+                "event_type": "chat.user_msg",
+                "timestamp": (now - timedelta(hours=number)).isoformat(),
+                "user_id": "lena",
+                "session_id": f"session-{number // 50}",
+                "payload": {"text": f"Memory number {number}"},
+            }
+            for number in range(MEMORIES)
+        ]
+        with Memory.open(store, settings=Settings(embedder=NOWHERE)) as memory:
+            for begin in range(0, MEMORIES, 500):
+                memory.ingest(events[begin : begin + 500])
+        process = DaemonProcess(data_dir, "embedder.folder=no-such-model", "embedder.allow_download=false", light=True)
+        process.start()
+        yield process
+        assert process.stop() == 0, process.log()
+
+
+@pytest.fixture(scope="module")
+def lena(browser: Browser, long_daemon: DaemonProcess) -> Iterator[Tab]:
+    with browser.new_context(viewport=DESKTOP) as context:
+        tab = signed_in(context, long_daemon.data_dir, "lena")
+        yield tab
+        tab.check()
+
+
+def rows(tab: Tab) -> int:
+    return tab.page.locator("[role=option]").count()
+
+
+def lists(tab: Tab) -> int:
+    """Return how many pages of memories were read."""
+    limits = [one.post_data_json.get("limit") for one in tab.requests if one.url.endswith("/v1/list")]
+    return sum(1 for limit in limits if limit and limit > 1)
+
+
+def test_a_long_timeline_has_few_rows_in_the_document_and_reads_pages_where_it_is_looked_at(lena: Tab) -> None:
+    lena.show("timeline")
+    expect(lena.page.locator("main")).to_contain_text(f"{MEMORIES:,} memories")
+    expect(lena.page.locator("[role=option]").first).to_contain_text("Memory number 0")
+    assert rows(lena) < 60
+    assert lists(lena) <= 3
+    seen = lists(lena)
+    lena.evaluate("() => { document.querySelector('.list').scrollTop = 1e9; }")
+    expect(lena.page.get_by_role("option").last).to_contain_text(f"Memory number {MEMORIES - 1}")
+    lena.settle()
+    assert lists(lena) - seen <= 4
+    lena.page.locator(".list").focus()
+    for step in range(1, 21):
+        lena.evaluate(_SCROLL, step / 21)
+        lena.page.wait_for_function(_LOADED)
+        assert rows(lena) < 60
+    assert lena.evaluate(_ELEMENTS) < MOST_ELEMENTS
+    texts = lena.page.locator("[role=option] .what").all_text_contents()
+    numbers = [int(text.removeprefix("Memory number ")) for text in texts]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # in order, none twice, none left out
+    lena.press("Home")
+    expect(lena.page.locator("[role=option]").first).to_contain_text("Memory number 0")
+
+
+def test_a_long_list_of_sessions_has_few_rows_in_the_document(lena: Tab) -> None:
+    lena.show("sessions")
+    expect(lena.page.locator("main")).to_contain_text("100 sessions")
+    assert rows(lena) < 60
+    lena.show("sessions", id="session-7")
+    expect(lena.page.locator("main")).to_contain_text("Memory number 375")
+
+
+def test_a_map_of_memories_without_vectors_says_so(lena: Tab) -> None:
+    lena.show("map")
+    expect(lena.page.locator("main")).to_contain_text("No memory has a vector yet.")
+
+
+def test_a_live_feed_keeps_the_newest_rows_and_pauses(long_daemon: DaemonProcess, lena: Tab) -> None:
+    lena.show("live")
+    lena.page.get_by_text("Following").wait_for()
+    event = {"user_id": "lena", "event_type": "note.taken"}
+    publish(long_daemon.data_dir, event | {"payload": {"text": "the first note"}})
+    lena.page.get_by_text("the first note").wait_for()
+    lena.press("p")
+    for begin in range(0, EVENTS, 500):
+        publish(
+            long_daemon.data_dir,
+            *(event | {"payload": {"text": f"note {number}"}} for number in range(begin, begin + 500)),
+        )
+    resume = lena.page.get_by_role("button", name=f"Resume ({EVENTS} new)")
+    resume.wait_for()
+    assert lena.page.locator(".feed-row").count() == 1
+    resume.click()
+    lena.page.get_by_text(f"note {EVENTS - 1}").wait_for()
+    assert lena.page.locator(".feed-row").count() <= 360
+    assert lena.page.get_by_text("the first note").count() == 0
+    assert lena.evaluate(_ELEMENTS) < 5_000
+    expect(lena.page.locator("main")).to_contain_text(f"{EVENTS + 1:,} events")
+    lena.page.get_by_label("Show only").fill(f"note {EVENTS - 1}")
+    expect(lena.page.locator(".feed-row")).to_have_count(1)
+    with MemoryClient("lena", data_dir=long_daemon.data_dir) as client:
+        assert client.stats().memories == MEMORIES  # a note is no memory

@@ -1,0 +1,113 @@
+"""Test every view in both themes and on a phone: nothing is cut off, and axe finds no violation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import expect
+
+from tests.page.browsing import DESKTOP, PHONE, VIEWS, Tab
+from tests.page.conftest import Filled, OpenTab
+from tests.page.hostile import FEW, TEXTS, as_id
+
+_RUN_AXE = "options => axe.run({ resultTypes: ['violations'], ...options }).then(({ violations }) => violations)"
+_OF_COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
+"""The rules that a theme decides."""
+PLACES: dict[str, tuple[str, dict[str, str]]] = {view: (view, {}) for view in VIEWS} | {
+    "a search": ("search", {"q": "script"}),
+    "a shared search": ("shared", {"tab": "search", "q": "script"}),
+    "a publication": ("shared", {"tab": "publish"}),
+    "an unknown view": ("nowhere", {}),
+}
+
+
+def axe(tab: Tab, **options: object) -> list[str]:
+    """Return what axe finds: the rule and the first element of each violation."""
+    if tab.evaluate("() => !window.axe"):
+        tab.evaluate(AXE_SCRIPT)
+    found: list[dict[str, Any]] = tab.evaluate(_RUN_AXE, options)
+    return [f"{one['id']}: {one['nodes'][0]['html'][:120]} ({len(one['nodes'])})" for one in found]
+
+
+def fits(tab: Tab) -> list[str]:
+    """Return what does not fit the width of the window."""
+    tab.page.set_viewport_size(PHONE)
+    tab.settle()
+    too_wide: list[str] = tab.evaluate("() => checks.tooWide()")
+    return too_wide
+
+
+def looked_at(tab: Tab) -> dict[str, list[str]]:
+    """Return what is wrong with the shown view in both themes and on a phone."""
+    found = {"light": axe(tab), "phone": fits(tab)}
+    tab.press("t")
+    found["phone, dark"] = axe(tab)
+    tab.page.set_viewport_size(DESKTOP)
+    found["dark"] = axe(tab, **_OF_COLOURS)
+    tab.press("t")
+    return {where: problems for where, problems in found.items() if problems}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_view_is_accessible_and_fits(tab: Tab, place: str) -> None:
+    view, params = PLACES[place]
+    tab.switch_user(FEW)
+    tab.show(view, **params)
+    tab.evaluate("() => document.activeElement.blur()")
+    assert looked_at(tab) == {}
+
+
+def test_a_memory_a_run_and_a_session_are_accessible_and_fit(tab: Tab, filled_daemon: Filled) -> None:
+    tab.switch_user(FEW)
+    one, wide = filled_daemon.few["right to left"], filled_daemon.few["wide"]
+    found = {}
+    for view, params in (
+        ("timeline", {"id": one.memory_id}),
+        ("timeline", {"id": wide.memory_id}),
+        ("runs", {"id": wide.run_id}),
+        ("sessions", {"id": f"session {one.text}"}),
+        ("map", {"id": one.memory_id}),
+    ):
+        tab.show(view, **params)
+        found[f"{view} {params}"] = looked_at(tab)
+    assert found == {place: {} for place in found}
+
+
+def test_the_dialogs_and_the_menu_are_accessible_and_fit(open_tab: OpenTab, filled_daemon: Filled) -> None:
+    tab = open_tab(filled_daemon.data_dir, FEW, viewport=PHONE)
+    found = {}
+    tab.page.get_by_role("button", name="Menu").click()
+    expect(tab.page.get_by_role("link", name="Quarantine")).to_be_visible()
+    found["menu"] = axe(tab) + fits(tab)
+    tab.page.get_by_role("link", name="Erase").click()
+    tab.page.get_by_label("The session's id").fill(as_id(f"session {TEXTS['script']}"))
+    tab.page.get_by_role("button", name="Erase …").click()
+    tab.page.get_by_role("dialog").wait_for()
+    found["confirm"] = axe(tab) + fits(tab)
+    tab.press("Escape")
+    tab.press("?")
+    tab.page.get_by_role("dialog", name="Keys").wait_for()
+    found["help"] = axe(tab) + fits(tab)
+    tab.press("Escape")
+    tab.page.get_by_role("button", name="Menu").click()
+    tab.page.get_by_role("button", name="Sign out").click()
+    tab.page.get_by_role("dialog", name="Sign in").wait_for()
+    found["sign in"] = axe(tab) + fits(tab)
+    assert found == {place: [] for place in found}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_the_systems_until_one_is_chosen(open_tab: OpenTab, filled_daemon: Filled, scheme: str) -> None:
+    tab = open_tab(filled_daemon.data_dir, FEW, color_scheme=scheme)
+    other = {"light": "dark", "dark": "light"}[scheme]
+    html = tab.page.locator("html")
+    expect(html).to_have_attribute("data-theme", scheme)
+    tab.page.emulate_media(color_scheme=other)
+    expect(html).to_have_attribute("data-theme", other)
+    tab.press("t")
+    expect(html).to_have_attribute("data-theme", scheme)
+    tab.page.reload()
+    expect(html).to_have_attribute("data-theme", scheme)
+    tab.settle()
