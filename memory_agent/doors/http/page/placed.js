@@ -2,13 +2,16 @@
  * The memories of a filter by their index, newest first, loaded where they are looked at.
  *
  * The verb `list` has cursors, not offsets. But the total of a page with `until` says how many memories are older, and so
- * which index the page begins at: any place can be reached with one or a few guesses of its time.
+ * which index the page begins at: any place can be reached with one or a few guesses of its time. Among memories of the same
+ * time, it is reached with cursors.
  */
 
 import { call } from "./api.js";
 
 const PAGE = 100;
-const MOST_GUESSES = 6;
+const MOST_GUESSES = 12;
+const WALK = 500;
+const AROUND = 20;
 const BUCKETS = 60;
 const AT_ONCE = 4;
 const MOST_KEPT = 4000;
@@ -48,21 +51,21 @@ export class Placed {
     });
   }
 
-  /** Load the rows in view. Of several calls while one is under way, only the last counts. */
+  /** Load the rows in view, and some around them. Of several calls while one is under way, only the last counts. */
   async need(first, last) {
-    this.wanted = [first, last];
+    this.wanted = [Math.max(0, first - AROUND), last + AROUND];
     if (this.isLoading) return;
     this.isLoading = true;
     await this.guarded(async () => {
-      for (let tries = 0; this.wanted && tries < 50; tries += 1) {
-        const missing = this.missing(...this.wanted);
-        if (missing < 0) break;
+      let former = -1;
+      for (let missing = this.missing(...this.wanted); missing >= 0 && missing !== former; missing = this.missing(...this.wanted)) {
         await this.load(missing, this.wanted[1]);
         this.changed();
+        former = missing;
       }
     });
     this.isLoading = false;
-    this.forgetFar((first + last) / 2);
+    this.forgetFar((this.wanted[0] + this.wanted[1]) / 2);
   }
 
   /** Keep the memories near an index, so that scrolling for hours takes no more room. */
@@ -119,34 +122,50 @@ export class Placed {
   }
 
   async load(missing, last) {
-    const cursor = this.cursors.get(missing);
-    if (cursor) {
-      const page = await this.list({}, { after: cursor });
-      // The page is empty if memories were forgotten meanwhile.
-      if (!page.records.length) this.total = missing;
-      return this.put(page.records, missing, page.next_cursor);
-    }
+    if (this.cursors.has(missing)) return this.loadAt(missing);
     let below = missing;
     while (below < last + PAGE && below < this.total && !this.records.has(below)) below += 1;
-    if (this.records.has(below) && below - missing <= PAGE) return this.loadBefore(below);
-    return this.guess(Math.max(0, missing - PAGE / 4));
+    if (this.records.has(below) && below - missing <= PAGE) await this.loadBefore(below);
+    if (!this.records.has(missing)) await this.guess(missing);
+    if (!this.records.has(missing)) await this.walk(missing);
+    return undefined;
   }
 
-  /** Load the page that ends just before the loaded index `below`. */
+  /** Load the page that begins at an index whose cursor is known. Returns the index of the next page. */
+  async loadAt(begin, limit = PAGE) {
+    const page = await this.list({}, { after: this.cursors.get(begin), limit });
+    // The page is empty if memories were forgotten meanwhile.
+    if (!page.records.length) this.total = begin;
+    this.put(page.records, begin, page.next_cursor);
+    return begin + page.records.length;
+  }
+
+  /** Load the page that ends just before the loaded index `below`, or what of it is in the first page of its time. */
   async loadBefore(below) {
     const known = this.records.get(below);
     const page = await this.list({ since: known.timestamp }, { order: "oldest", limit: PAGE + 1 });
     const place = page.records.findIndex(({ id }) => id === known.id);
-    if (place < 0 || page.records.length <= place + 1) return this.guess(Math.max(0, below - PAGE));
+    if (place < 0) return;
     page.records.forEach((record, at) => below - (at - place) >= 0 && this.records.set(below - (at - place), record));
-    return undefined;
   }
 
   /** Load the page that contains an index, by guessing its time between known neighbours. */
   async guess(index) {
-    for (let tries = 0; tries < MOST_GUESSES; tries += 1) {
-      const begin = await this.loadUntil(timeOf(this.timeNear(index)));
-      if (begin <= index && index < begin + PAGE) return;
+    const aim = Math.max(0, index - PAGE / 4);
+    for (let tries = 0, former = -1; tries < MOST_GUESSES; tries += 1) {
+      const begin = await this.loadUntil(timeOf(this.timeNear(aim)));
+      if (begin === former || (begin <= index && index < begin + PAGE)) return;
+      former = begin;
+    }
+  }
+
+  /** Load page after page, from the nearest known one before an index, until the index is loaded or no longer in view. */
+  async walk(index) {
+    const known = [...this.cursors.keys()].filter((begin) => begin <= index);
+    let begin = known.length ? Math.max(...known) : await this.loadUntil(timeOf(this.newest + 1));
+    while (this.cursors.has(begin) && this.missing(...this.wanted) === index) {
+      begin = await this.loadAt(begin, WALK);
+      this.forgetFar(index);
     }
   }
 
