@@ -2,9 +2,12 @@
 
 const KEY = "memory-agent.page-key";
 const USER = "memory-agent.user";
+const SESSION = "/page/session";
+/** The names that users may have. They are shown in commands to copy, so that no others may come from an address. */
+const USER_NAME = /^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$/;
 const FIRST_PAUSE_MS = 500;
 const MOST_PAUSE_MS = 8000;
-/** Verbs that only read: these are sent again after a lost connection. */
+/** Verbs that only read: these are sent again after a lost connection. A test compares them with the table of verbs. */
 const READS = new Set([
   "recall", "get", "stats", "list", "sessions", "map", "run_get", "run_list", "run_similar", "sona_status", "offered",
   "published", "search_shared", "shared_item", "shared_attachment", "own_name", "status", "quarantine_list",
@@ -35,8 +38,14 @@ function observable(value) {
   };
 }
 
-/** `state`: starting, signed-out, or signed-in. `user`: the user shown. `bound`: the key's only user, or null. */
-export const sessionState = observable({ state: "starting", user: "", bound: null, scopes: [], version: "", problem: "" });
+/**
+ * `state`: starting, signed-out, or signed-in. `user`: the user shown. `bound`: the key's only user, or null. `isKept`: whether a
+ * session ended by itself, so that what was typed is kept for the next one. `isOther`: whether a link or another tab signed in with
+ * another key.
+ */
+export const sessionState = observable({
+  state: "starting", user: "", bound: null, scopes: [], version: "", problem: "", isKept: false, isOther: false,
+});
 /**
  * `state`: online or away. `again`: the time (ms) of the next attempt. `restarts`: how often it came back. `isOutdated`: whether it
  * came back with another version than this page's.
@@ -59,116 +68,133 @@ export function switchUser(user) {
   sessionState.set({ user });
 }
 
-/** Sign in with the token of the address (`#token=...&user=...`), or resume the browser's session. */
-export async function start() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  const token = given.get("token");
-  if (token) {
-    if (given.get("user")) localStorage.setItem(USER, given.get("user"));
-    history.replaceState(null, "", location.pathname + "#/");
-    try {
-      return await signIn(token);
-    } catch (error) {
-      if (error.code === "unreachable") return sessionState.set({ state: "signed-out", problem: error.detail });
-      // A ticket is valid once: after a reload of the address, the session may still be.
-    }
-  }
+/**
+ * Sign in with the token of the address (`#token=...&user=...`), or resume the browser's session. The token is removed from the
+ * address, which becomes `address`.
+ */
+export async function start(address = "#/") {
+  const { token, user } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (token === undefined) return resume();
+  history.replaceState(null, "", location.pathname + address);
+  const former = localStorage.getItem(KEY) && (await request("GET", SESSION).catch(() => null));
   try {
-    await whileAway(async () => signedIn(await request("GET", "/page/session")));
+    return signedIn(await exchanged(token), { user, former });
   } catch (error) {
-    sessionState.set({ state: "signed-out", ...(error.status !== 401 && { problem: error.detail }) });
+    return resume(error.status === 401 ? "The link was used before, or has expired." : error.detail);
+  }
+}
+
+/** Continue the browser's session. `problem` is shown if it has none. */
+async function resume(problem = "") {
+  const { state, isKept, bound, scopes } = sessionState.get();
+  const former = state === "signed-in" || isKept ? { user_id: bound, scopes } : null;
+  try {
+    await whileAway(async () => signedIn(await request("GET", SESSION), { former }));
+  } catch (error) {
+    sessionState.set({ state: "signed-out", problem: error.status === 401 ? problem : error.detail, isKept: former !== null });
   }
 }
 
 /** Exchange a ticket or a key for a session. Raises `Problem`. */
-export async function signIn(token) {
-  signedIn(await request("POST", "/page/session", { token: token.trim() }));
-}
+export const signIn = async (token) => signedIn(await exchanged(token));
+const exchanged = (token) => request("POST", SESSION, { token: token.trim() });
 
 export async function signOut() {
-  await request("DELETE", "/page/session").catch(() => null);
+  await request("DELETE", SESSION).catch(() => null);
   localStorage.removeItem(KEY);
-  sessionState.set({ state: "signed-out", problem: "" });
+  signedOut();
 }
 
-function signedIn({ user_id = null, scopes = [], page_key, version = "" }) {
+const signedOut = () => sessionState.set({ state: "signed-out", problem: "", isKept: false, isOther: false });
+
+/** `user` is the user to show, `former` the answer to the former sign-in, if any. */
+function signedIn({ user_id: bound = null, scopes = [], page_key, version = "" }, { user = "", former = null } = {}) {
   if (page_key) localStorage.setItem(KEY, page_key);
-  const user = user_id ?? (localStorage.getItem(USER) || "default");
-  sessionState.set({ state: "signed-in", user, bound: user_id, scopes, version, problem: "" });
+  if (USER_NAME.test(user)) localStorage.setItem(USER, user);
+  const named = localStorage.getItem(USER) ?? "";
+  const isOther = former !== null && (former.user_id !== bound || String(former.scopes) !== String(scopes));
+  sessionState.set({
+    state: "signed-in", user: bound ?? (USER_NAME.test(named) ? named : "default"), bound, scopes, version, problem: "", isKept: false, isOther,
+  });
 }
+
+/* Another tab signed in or out. */
+addEventListener("storage", ({ key }) => {
+  if (key !== KEY && key !== null) return;
+  if (localStorage.getItem(KEY)) resume();
+  else signedOut();
+});
 
 /**
  * Answer a verb for the shown user. Reads wait while the daemon is away, and are sent again. Raises `Problem`.
  * `call("list", { limit: 50 }, { signal })`
  */
-export async function call(verb, params = {}, { signal, user = session.user, key } = {}) {
+export async function call(verb, params = {}, { signal, user = session.user } = {}) {
   const body = user ? { user_id: user, ...params } : params;
-  const send = () => request("POST", `/v1/${verb}`, body, { signal, key });
-  return READS.has(verb) ? whileAway(send, signal) : send();
+  const isRead = READS.has(verb) || params.dry_run === true;
+  const send = () => request("POST", `/v1/${verb}`, body, { signal, isRead });
+  return isRead ? whileAway(send, signal) : send();
 }
 
-async function request(method, path, body, { signal, key } = {}) {
+async function request(method, path, body, { signal, isRead = path === SESSION } = {}) {
   const response = await answerOf(path, {
     method,
     signal,
-    headers: headers(body === undefined ? {} : { "content-type": "application/json" }, key),
+    headers: headers(body === undefined ? {} : { "content-type": "application/json" }),
     body: body === undefined ? undefined : JSON.stringify(body),
-  });
+  }, isRead);
   if (!response.ok) throw await problemOf(response);
   try {
     return response.status === 204 ? null : await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw lost();
+    throw lost(isRead ? UNANSWERED : UNCERTAIN);
   }
 }
 
-/** Send a request and record whether the daemon answers. */
-async function answerOf(path, options) {
+/** Send a request and record whether the daemon answers. While it is away, nothing is sent, because another program may have its port. */
+async function answerOf(path, options, isRead = true) {
+  if (isDown) throw lost(UNANSWERED);
   try {
     const response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
-    answered();
+    if (response.status === 401 && path !== SESSION) ended();
     return response;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw lost();
+    throw lost(isRead ? UNANSWERED : UNCERTAIN);
   }
 }
 
-function headers(more, key) {
+function ended() {
+  if (sessionState.get().state !== "signed-in") return;
+  sessionState.set({ state: "signed-out", problem: "The session has ended, or its key was revoked.", isKept: true });
+}
+
+function headers(more) {
   const pageKey = localStorage.getItem(KEY);
-  return { ...more, ...(pageKey && { "x-page-key": pageKey }), ...(key && { "idempotency-key": key }) };
+  return { ...more, ...(pageKey && { "x-page-key": pageKey }) };
 }
 
 async function problemOf(response) {
   const described = await response.json().catch(() => ({ detail: `The daemon answered ${response.status}.` }));
   const retryAfterMs = Number(response.headers.get("retry-after") ?? 0) * 1000;
-  const problem = new Problem({ ...described, status: response.status, retryAfterMs });
-  if (response.status === 401) {
-    const wasSignedIn = sessionState.get().state === "signed-in";
-    sessionState.set({ state: "signed-out", ...(wasSignedIn && { problem: "The session has ended, or its key was revoked." }) });
-  }
-  return problem;
+  return new Problem({ ...described, status: response.status, retryAfterMs });
 }
 
 /* Reconnecting */
 
+const UNANSWERED = "The daemon does not answer. This request changed nothing.";
+const UNCERTAIN = "The daemon did not answer. It may have carried this out: look before you repeat it.";
 let probing = null;
 let isDown = false;
 
-function lost() {
+function lost(detail) {
   isDown = true;
   probe();
-  return new Problem({ code: "unreachable", detail: "The daemon does not answer. Nothing was changed by this page.", retryable: true });
+  return new Problem({ code: "unreachable", detail, retryable: true });
 }
 
-function answered() {
-  if (!isDown) return;
-  isDown = false;
-  connection.set({ state: "online", again: 0, restarts: connection.get().restarts + 1 });
-}
-
-/** Ask for the session until the daemon answers. `probeNow` ends a pause early. */
+/** Ask until the daemon answers, then for its version. `probeNow` ends a pause early. */
 function probe() {
   probing ??= (async () => {
     for (let pauseMs = FIRST_PAUSE_MS; isDown; pauseMs = Math.min(pauseMs * 2, MOST_PAUSE_MS)) {
@@ -177,15 +203,21 @@ function probe() {
         endPause = resolve;
         setTimeout(resolve, pauseMs);
       });
-      const response = await fetch("/page/session", { headers: headers({}), cache: "no-store" }).catch(() => null);
-      if (!response) continue;
-      answered();
-      const { version = session.version } = response.ok ? await response.json().catch(() => ({})) : {};
-      if (session.version) connection.set({ isOutdated: version !== session.version });
+      isDown = !(await isDaemon());
     }
     probing = null;
+    connection.set({ state: "online", again: 0, restarts: connection.get().restarts + 1 });
+    const { version } = (await request("GET", SESSION).catch(() => null)) ?? {};
+    if (version && session.version) connection.set({ isOutdated: version !== session.version });
   })();
   return probing;
+}
+
+/** Whether the program that has the port is a daemon. Sends neither the cookie nor the page key. */
+async function isDaemon() {
+  const options = { headers: { accept: "application/json" }, credentials: "omit", cache: "no-store", redirect: "error" };
+  const answer = await fetch("/", options).then((response) => response.json()).catch(() => null);
+  return typeof answer?.page === "string";
 }
 
 let endPause = () => {};

@@ -121,8 +121,18 @@ function Away() {
   </div>`;
 }
 
-/** The sign-in form, above the views: what was typed there is kept. */
-function SignIn({ problem: reason }) {
+/** Says whose memory is shown after a link or another tab signed in with another key. */
+function OtherKey() {
+  const { isOther, user } = useStore(api.sessionState);
+  if (!isOther) return null;
+  return html`<div class="banner" role="alert">
+    <span class="grow">A link or another tab has signed this browser in with another key. This is the memory of <b>${user}</b>.</span>
+    <button onClick=${() => api.sessionState.set({ isOther: false })}>OK</button>
+  </div>`;
+}
+
+/** The sign-in form, above the views if a session ended by itself: what was typed there is kept. */
+function SignIn({ problem: reason, isKept }) {
   const [token, setToken] = useState("");
   const [problem, setProblem] = useState(null);
   const submit = async (event) => {
@@ -131,7 +141,7 @@ function SignIn({ problem: reason }) {
     await api.signIn(token).catch((error) => setProblem(error.code === "unauthorized" ? { code: error.code, detail: "This key is unknown, revoked or expired. memory-agent keys create makes a new one." } : error));
   };
   return html`<${Dialog} title="Sign in">
-    <p class="muted">${reason || "This browser has no valid session."} What you typed on the page is kept.</p>
+    <p class="muted">${reason || "This browser has no valid session."}${isKept ? " What you typed on the page is kept." : ""}</p>
     <p>Open the page from a terminal, which signs you in:</p>
     <${Command} text="memory-agent open" />
     <form onSubmit=${submit}>
@@ -161,8 +171,6 @@ function App({ views }) {
   const [theme, turnTheme] = useTheme();
   const [open, setOpen] = useState("");
   const prefix = useRef(0);
-  const was = useRef(session.state);
-  if (session.state === "signed-in") was.current = "signed-in";
 
   const byKey = Object.fromEntries(Object.entries(views).map(([name, { key }]) => [key, name]));
   const keys = { "/": () => (route.view === "search" ? document.querySelector("#query")?.focus() : navigate("search")), "?": () => setOpen("help"), t: turnTheme, g: () => { prefix.current = Date.now(); } };
@@ -182,7 +190,8 @@ function App({ views }) {
 
   if (session.state === "starting") return html`<div class="empty"><${Away} /><${Loading} what="Connecting" /></div>`;
   const View = views[route.view]?.view;
-  const isKnown = session.state === "signed-in" || was.current === "signed-in";
+  const isKnown = session.state === "signed-in" || session.isKept;
+  const signOut = async () => { await api.signOut(); navigate(GROUPS[0][1][0], {}, { replace: true }); };
   return html`<div class="shell">
     <div class="top" role="region" aria-label="Page">
       <button class="plain" aria-expanded=${open === "menu"} aria-label="Menu" onClick=${() => setOpen(open === "menu" ? "" : "menu")}>☰</button>
@@ -193,15 +202,15 @@ function App({ views }) {
       <div class="row actions">
         <button class="plain" onClick=${turnTheme} title="t">${theme === "dark" ? "Light" : "Dark"}</button>
         <button class="plain" onClick=${() => setOpen("help")} title="?">Keys</button>
-        <button class="plain" onClick=${api.signOut}>Sign out</button>
+        <button class="plain" onClick=${signOut}>Sign out</button>
       </div>
     </${Navigation}>
     <main class="main">
-      <${Away} />
+      <${Away} /><${OtherKey} />
       ${isKnown && (View ? html`<${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
         : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}, or it could not be loaded. Choose one from the navigation, or reload the page.` }} /></div>`)}
     </main>
-    ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} />`}
+    ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} isKept=${session.isKept} />`}
     ${open === "help" && html`<${Help} views=${views} onClose=${() => setOpen("")} />`}
     <${Toasts} />
   </div>`;
@@ -214,6 +223,8 @@ async function loadViews() {
   return Object.fromEntries(found);
 }
 
+/* An address with a token, opened in this tab, signs in and leaves the view as it is. Ahead of `useRoute`, which reads the address. */
+addEventListener("hashchange", ({ oldURL }) => { if (location.hash.startsWith("#token=")) api.start(new URL(oldURL).hash || "#/"); });
 api.start();
 const views = await loadViews();
 render(html`<${App} views=${views} />`, document.querySelector("#app"));
