@@ -13,6 +13,7 @@ import pytest
 from http_caller import HttpCaller
 from served_gateway import Served, gateway_in_new_folder
 
+from memory_agent.doors.bodies import PUBLIC
 from memory_agent.doors.http.page.files import FOLDER, answer_file
 from sona import gate
 
@@ -113,3 +114,12 @@ def test_a_wheel_contains_every_file_of_the_page() -> None:
     patterns = project["tool"]["setuptools"]["package-data"]["memory_agent.doors.http.page"]
     files = [*STATIC, *(f"vendor/{file.name}" for file in VENDOR.iterdir())]
     assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
+
+
+def test_the_page_repeats_the_reads_of_the_verb_table_and_no_write() -> None:
+    listed = re.search(r"const READS = new Set\(\[([^\]]*)\]", (FOLDER / "api.js").read_text(encoding="utf-8"))
+    assert listed is not None
+    repeated = set(re.findall(r'"(\w+)"', listed[1]))
+    reads = {verb.name for verb in PUBLIC if verb.repeat == "read"}
+    unused, safe = {"sona_export", "metrics", "owner"}, {"status", "quarantine_list"}  # by the page; though "never"
+    assert repeated == reads - unused | safe

@@ -44,7 +44,7 @@ export function Explanation({ memory, answer, navigate }) {
         ["alpha", why.alpha === undefined ? null : `${number(why.alpha)} (weight of meaning)`],
         ["ranking", why.arm],
         ["judge", why.by_score ? `selected; number ${why.by_score} by score` : null],
-        ["lent by", why.lent_by?.length ? why.lent_by.map(name).join(", ") : null],
+        ["lent by", why.lent_by?.length ? html`<${Text} text=${why.lent_by.map(name).join(", ")} />` : null],
         ["learned", why.association || why.shift ? `used before ${number(why.association, 3)}, query moved ${number(why.shift, 3)}` : null],
         ["stands for", why.repeats ? `${counted(why.repeats.count, "similar request")}` : null],
         ["author", memory.shared && html`<${Text} text=${memory.shared.author ?? memory.shared.publisher ?? "another user"} />`],
@@ -88,7 +88,7 @@ export function leftOut(answer, beyond, all, least) {
     if (judged.has(record.id)) return "left out by the judge";
     if (placed.has(record.id)) return `place ${placed.get(record.id)}: the answer has ${counted(answer.memories.length, "place")}`;
     if (relevance === null) return "its relevance is unknown";
-    return `relevance ${number(relevance)}: below ${least === "" ? "the minimum" : least}`;
+    return `relevance ${number(relevance)}: below ${least === "" ? "the minimum" : number(least)}`;
   };
   return all.memories.filter(({ record }) => !shown.has(record.id)).map((memory) => ({ ...memory, reason: reason(memory) }));
 }

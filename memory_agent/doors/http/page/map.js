@@ -56,7 +56,7 @@ function Groups({ grouping, hidden, onToggle }) {
 
 function MapView({ route, navigate }) {
   const { params } = route;
-  const by = BY[params.by] ? params.by : "kind";
+  const by = Object.hasOwn(BY, params.by) ? params.by : "kind";
   const { result: map, problem, isLoading, reload } = useCall("map", PARAMS);
   const theme = useTheme();
   const place = useRef(null);

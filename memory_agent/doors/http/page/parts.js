@@ -209,13 +209,10 @@ export function Text({ text, one = false, marks = null, from = 0 }) {
     show ${whole.length > next ? "more" : "all"} (${COUNT.format(rest)} more characters)</button>`}</span>`;
 }
 
-/** A regular expression that finds the words of a query in texts, or null. */
-export function wordsOf(query) {
-  const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu) ?? [])].slice(0, 40);
-  return words.length ? new RegExp(`(${words.map((word) => `(?<![\\p{L}\\p{N}])${word}`).join("|")})`, "giu") : null;
-}
-
 /* Controls */
+
+/** The values of a parameter of an address that has several, separated by commas. */
+export const listed = (text) => (text ? text.split(",") : []);
 
 /** A labelled control. `children` is one input, select or textarea. */
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;

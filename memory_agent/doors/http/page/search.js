@@ -1,19 +1,17 @@
 /* Recall with its reasons: the answer with the parts of each score, and what was left out. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, counted, dayOf, number, useCall, useRows } from "./parts.js";
+import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, counted, dayOf, listed, number, useCall, useRows } from "./parts.js";
 import { Explanation, fullBar, leftOut, legendOf, partsOf, sentencesOf } from "./explanation.js";
 import { MemoryPane } from "./record.js";
+import { KINDS } from "./words.js";
 
-const KINDS = ["episode", "strategy", "finding", "pattern"];
 const MODES = [["", "as set"], ["hybrid", "meaning and words"], ["vector", "meaning"], ["lexical", "words"]];
 const DATES = [["", "as set"], ["boost", "boost that time"], ["filter", "only that time"], ["ignore", "ignore"]];
 const PLACES = [5, 10, 20, 50];
 const FURTHER = 60;
 const DEADLINE_MS = 20_000;
 const EXAMPLES = ["why did the deploy fail", "what did we decide last week", "which test was flaky"];
-
-const listed = (text) => (text ? text.split(",") : []);
 
 /** The parameters of the recall that a route asks for, or null without a query. */
 function recallOf(params) {

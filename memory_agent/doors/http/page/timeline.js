@@ -1,19 +1,17 @@
 /* Every memory by time: a list to scroll through, how many there were when, and filters. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, useStore } from "./parts.js";
+import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, listed, useStore } from "./parts.js";
 import { Placed } from "./placed.js";
 import { MemoryPane, headOf, projectOf } from "./record.js";
+import { KINDS } from "./words.js";
 
-const KINDS = ["episode", "strategy", "finding", "pattern"];
 const SOURCES = ["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"];
 /** Filters of one value: the parameter of the route, the field of the filter, and its name. */
 const NAMED = [["session", "session_id"], ["run", "run_id"], ["channel", "channel_id"], ["agent", "agent_id"], ["type", "type"], ["tag", "tags"]];
 const CHECK_MS = 10_000;
 const DAY_MS = 86_400_000;
 const narrow = matchMedia("(max-width: 640px)");
-
-const listed = (text) => (text ? text.split(",") : []);
 
 function filterOf(params) {
   const filter = {};
@@ -115,7 +113,7 @@ function Timeline({ route, navigate, api }) {
     <div class="bar slides">
       <h1>Timeline</h1>
       <${Chips} label="Kind" options=${KINDS} value=${listed(params.kind)} onChange=${(all) => go({ kind: all.join(",") })} />
-      ${listed(params.source).map((source) => html`<button class="chip set" onClick=${() => go({ source: listed(params.source).filter((one) => one !== source).join(",") })}>${source.replace("_", " ")} ✕</button>`)}
+      ${listed(params.source).map((source) => html`<button class="chip set" onClick=${() => go({ source: listed(params.source).filter((one) => one !== source).join(",") })}><${Text} one text=${source.replace("_", " ")} /> ✕</button>`)}
       ${set.map(([name]) => html`<button key=${name} class="chip set cut" title="Remove this filter" onClick=${() => go({ [name]: "" })}>${name}: <${Text} one text=${params[name]} /> ✕</button>`)}
       <${More} params=${params} onChange=${go} />
       <span class="grow"></span>
