@@ -15,6 +15,7 @@ from relay import ALL_SCOPES, Scope, create_key, revoke_key
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 from tests.page.browsing import Tab, publish
 from tests.page.conftest import Filled, OpenTab
+from tests.page.hostile import USER
 
 AWAY = ".banner"
 REFUSED = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY", "ERR_NETWORK", "Failed to load resource")
@@ -200,3 +201,17 @@ def test_a_clock_that_jumps_changes_ages_alone(filled_daemon: Filled, open_tab: 
     expect(tab.page.locator("main")).to_contain_text("Before the clock was set")
     tab.show("search", q="clock")
     expect(tab.page.locator("#result-0 time")).to_have_text("3 d ago" if jump > 0 * DAY else re.compile("^in [23] d$"))
+
+
+def test_a_view_that_throws_shows_an_error_and_the_others_work(open_tab: OpenTab, filled_daemon: Filled) -> None:
+    tab = open_tab(filled_daemon.data_dir, USER)
+    tab.expected = ("no such point",)
+    broken = 'export default { title: "Map", key: "m", view: () => { throw new Error("no such point"); } };'
+    tab.page.route("**/page/map.js", lambda route: route.fulfill(content_type="text/javascript", body=broken))
+    tab.page.reload()
+    tab.page.wait_for_selector(".shell main h1")
+    tab.show("map")
+    expect(tab.page.get_by_role("alert")).to_contain_text("This view failed: no such point.")
+    tab.show("sessions")
+    expect(tab.page.get_by_role("alert")).to_have_count(0)
+    expect(tab.page.locator("main h1")).to_have_text("Sessions")

@@ -18,6 +18,7 @@ from memory_agent.doors.http.page.files import FOLDER, answer_file
 from sona import gate
 
 VENDOR = FOLDER / "vendor"
+REPOSITORY = Path(__file__).parents[3]
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -109,8 +110,18 @@ def test_the_page_explains_the_gate_with_its_constants() -> None:
         assert told[name] == getattr(gate, name), name
 
 
+def test_every_view_is_documented_with_its_key_which_is_a_letter_of_its_name() -> None:
+    reference = (REPOSITORY / "ops" / "REFERENCE.md").read_text(encoding="utf-8")
+    source = "".join(file.read_text(encoding="utf-8") for file in FOLDER.glob("*.js"))
+    views = re.findall(r'export default \{\s*title: "(\w+)",\s*key: "(\w)"', source)
+    assert len(views) == len({key for _, key in views}) == 11
+    for title, key in views:
+        assert f"| {title} | `g {key}`" in reference
+        assert key in title.lower()
+
+
 def test_a_wheel_contains_every_file_of_the_page() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["memory_agent.doors.http.page"]
     files = [*STATIC, *(f"vendor/{file.name}" for file in VENDOR.iterdir())]
     assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []

@@ -1,10 +1,10 @@
 /* The shell: navigation, routes, keys, theme, the user shown, sign-in, and whether the daemon answers. */
 
-import { html, render, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
+import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
 import * as api from "./api.js";
 import { Command, Dialog, Field, Loading, Problem, Toasts, useKeys, useStore } from "./parts.js";
 
-/** The views by group, in the order of the navigation. Each is a module whose default export is { title, key, view }. */
+/** The views by group, in the order of the navigation. Each is a module whose default export is { title, key, view, keys? }. */
 const GROUPS = [
   ["Memories", ["timeline", "search", "map"]],
   ["Work", ["runs", "sessions", "live"]],
@@ -90,9 +90,9 @@ function UserSwitch() {
   const { user, bound } = useStore(api.sessionState);
   const [text, setText] = useState(user);
   useEffect(() => setText(user), [user]);
-  if (bound !== null) return html`<div class="user cut" title="The key is for this user only">${bound}</div>`;
+  if (bound !== null) return html`<div class="user cut" title="The key is for this user only"><span>User</span>${bound}</div>`;
   const change = (event) => { event.preventDefault(); if (text.trim()) api.switchUser(text.trim()); };
-  return html`<form class="user" onSubmit=${change}><label><span class="hidden">User</span><input title="The user whose memory is shown" value=${text} spellcheck="false" autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></label></form>`;
+  return html`<form class="user" onSubmit=${change}><label><span>User</span><input title="The user whose memory is shown" value=${text} spellcheck="false" autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></label></form>`;
 }
 
 function Connection() {
@@ -111,7 +111,7 @@ function Away() {
     return () => clearInterval(timer);
   }, [state, again]);
   if (isOutdated && state === "online") {
-    return html`<div class="banner" role="status"><span class="grow">The daemon was updated. Reload the page when nothing typed is needed any more.</span><button onClick=${() => location.reload()}>Reload</button></div>`;
+    return html`<div class="banner" role="status"><span class="grow">The daemon was updated. Reload the page once you no longer need what you typed.</span><button onClick=${() => location.reload()}>Reload</button></div>`;
   }
   if (state !== "away") return null;
   const seconds = Math.max(0, Math.ceil((again - now) / 1000));
@@ -138,15 +138,15 @@ function SignIn({ problem: reason, isKept }) {
   const submit = async (event) => {
     event.preventDefault();
     setProblem(null);
-    await api.signIn(token).catch((error) => setProblem(error.code === "unauthorized" ? { code: error.code, detail: "This key is unknown, revoked or expired. memory-agent keys create makes a new one." } : error));
+    await api.signIn(token).catch((error) => setProblem(error.code === "unauthorized" ? { code: error.code, detail: "This key is unknown, revoked or expired. Make a new one with memory-agent keys create." } : error));
   };
   return html`<${Dialog} title="Sign in">
     <p class="muted">${reason || "This browser has no valid session."}${isKept ? " What you typed on the page is kept." : ""}</p>
     <p>Open the page from a terminal, which signs you in:</p>
     <${Command} text="memory-agent open" />
     <form onSubmit=${submit}>
-      <${Field} label="Or paste a key" hint="A key of memory-agent keys create, with the scope recall.">
-        <input type="password" autocomplete="off" value=${token} onInput=${(event) => setToken(event.target.value)} />
+      <${Field} label="Or paste a key" hint="Made by memory-agent keys create, with the scope recall.">
+        <input type="password" autocomplete="off" autofocus value=${token} onInput=${(event) => setToken(event.target.value)} />
       </${Field}>
       <${Problem} problem=${problem} />
       <div class="actions"><button class="primary" disabled=${!token.trim()}>Sign in</button></div>
@@ -154,15 +154,28 @@ function SignIn({ problem: reason, isKept }) {
   </${Dialog}>`;
 }
 
-function Help({ views, onClose }) {
-  const rows = [["/", "Search"], ["j k", "Next, previous row"], ["Enter", "Open the row"], ["Esc", "Close"], ["t", "Dark or light"], ["?", "This help"]];
-  const jumps = Object.values(views).map(({ key, title }) => [`g ${key}`, title]);
-  const table = (all) => html`<dl class="facts">${all.map(([key, what]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>`;
+const KEYS = [["/", "Search"], ["j k", "Next, previous row"], ["Enter", "Open the row"], ["Esc", "Close"], ["t", "Dark or light"], ["?", "This help"]];
+
+/** The keys: those of every view, of the shown one, and `g` with a letter of a view's name. */
+function Help({ views, shown, onClose }) {
+  const section = (title, rows) => html`<section><h2>${title}</h2><dl class="facts">${rows.map(([keys, what]) => html`<dt key=${keys}>${keys.split(" ").map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd>`)}</dl></section>`;
   return html`<${Dialog} title="Keys" onClose=${onClose}>
-    <div class="columns">${table(rows)}${table(jumps)}</div>
+    <div class="keys">
+      ${section("Everywhere", KEYS)}
+      ${shown?.keys && section(shown.title, shown.keys)}
+      ${section("Go to", Object.values(views).map(({ key, title }) => [`g ${key}`, title]))}
+    </div>
     <p class="muted">The API behind this page: <a href="/docs">/docs</a></p>
-    <div class="actions"><button onClick=${onClose}>Close</button></div>
+    <div class="actions"><button autofocus onClick=${onClose}>Close</button></div>
   </${Dialog}>`;
+}
+
+/** A view. If it throws, the error takes its place until another address is opened, and the rest of the page works. */
+function Guarded({ View, ...props }) {
+  const [error, reset] = useErrorBoundary((thrown) => console.error(thrown));
+  useEffect(() => { if (error) reset(); }, [props.route]);
+  if (error) return html`<div class="body"><h1 class="hidden">Error</h1><${Problem} problem=${{ code: "page_error", detail: `This view failed: ${error.message}. This is an error of the page; the memory is not affected.` }} retry=${reset} /></div>`;
+  return html`<${View} ...${props} />`;
 }
 
 function App({ views }) {
@@ -207,11 +220,11 @@ function App({ views }) {
     </${Navigation}>
     <main class="main">
       <${Away} /><${OtherKey} />
-      ${isKnown && (View ? html`<${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
-        : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not found", detail: `There is no view ${route.view}, or it could not be loaded. Choose one from the navigation, or reload the page.` }} /></div>`)}
+      ${isKnown && (View ? html`<${Guarded} View=${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
+        : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not_found", detail: `There is no view ${route.view}, or it could not be loaded. Choose one from the navigation, or reload the page.` }} /></div>`)}
     </main>
     ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} isKept=${session.isKept} />`}
-    ${open === "help" && html`<${Help} views=${views} onClose=${() => setOpen("")} />`}
+    ${open === "help" && html`<${Help} views=${views} shown=${views[route.view]} onClose=${() => setOpen("")} />`}
     <${Toasts} />
   </div>`;
 }

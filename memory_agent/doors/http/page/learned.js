@@ -7,33 +7,33 @@ import { MOST_LISTED, useRecords } from "./runs.js";
 import { HARM_THRESHOLD, attribution, gateSentence, reason, signed } from "./words.js";
 
 const EVERY_MS = 10_000;
-const GATES = [["shadow", "learns, changes nothing"], ["trial", "compared with the usual ranking"], ["on", "ranks answers"], ["off", "withdrawn, tried again later"]];
+const GATES = [["shadow", "learns, changes nothing"], ["trial", "compared with the usual"], ["on", "ranks answers"], ["off", "withdrawn, tried again later"]];
 const SERVED = [["baseline", "usual ranking", 7], ["learned", "learned ranking", 1], ["interleaved", "both, interleaved", 2]];
 const MEAN_OF = 20;
 
 function Gate({ status }) {
   const { gate, mode } = status;
   return html`<section class="section">
-    <header><h2>Gate</h2><span class="muted">learning changes answers only after it has been shown to help this user</span></header>
+    <header><h2>Gate</h2><span class="muted">learning changes answers only once it is shown to help this user</span></header>
     ${mode === "auto" && html`<ol class="gate">${GATES.map(([name, what]) => html`<li key=${name} aria-current=${gate.state === name ? "step" : undefined}><b>${name}</b><span class="muted">${what}</span></li>`)}</ol>`}
     <p class="lead">${gateSentence(status)}</p>
     ${mode === "auto" && gate.state !== "shadow" && html`<${Evidence} gate=${gate} />`}
   </section>`;
 }
 
-/** Wealth of a bet against its threshold, on a logarithmic scale from 1/10 of what it starts with. */
+/** Evidence (the wealth of a bet) against its threshold, on a logarithmic scale from 1/10 of what it starts with. */
 function Evidence({ gate }) {
   const rows = [
-    gate.state === "trial" && ["For the learned ranking", gate.evidence, gate.threshold, "turns it on", "s1"],
-    ["Against it", gate.harm, HARM_THRESHOLD, gate.state === "off" ? "turned it off" : "turns it off", "s5"],
+    gate.state === "trial" && ["Evidence for it", gate.evidence, gate.threshold, "turns it on", "s1"],
+    ["Evidence against it", gate.harm, HARM_THRESHOLD, gate.state === "off" ? "turned it off" : "turns it off", "s5"],
   ].filter(Boolean);
   return html`<ul class="evidence">${rows.map(([name, wealth, threshold, what, colour]) => html`<li key=${name}>
     <span class="name">${name}</span>
     <span class="track" aria-hidden="true"><i class=${colour} style=${{ width: `${shareOf(wealth, threshold)}%` }}></i><i class="start" style=${{ left: `${shareOf(1, threshold)}%` }}></i></span>
-    <span class="figure">${wealth >= 1000 ? wealth.toExponential(1) : number(wealth)} <span class="muted">of ${threshold}</span></span>
-    <span class="muted what">${what}</span>
+    <span class="figure">${wealth >= 1000 ? wealth.toExponential(1) : number(wealth)}</span>
+    <span class="muted what">${what} at ${threshold}</span>
   </li>`)}</ul>
-  <p class="muted">Each comparison multiplies the wealth of a bet that starts at 1 (the mark). ${gate.state === "trial" ? `If learning did not help, the wealth would reach ${gate.threshold} at most once in ${gate.threshold} trials. ` : ""}Won ${gate.won}, lost ${gate.lost}, tied ${gate.tied}.</p>`;
+  <p class="muted">Evidence starts at 1 (the mark), and each comparison multiplies it. ${gate.state === "trial" ? `If learning did not help, it would reach ${gate.threshold} in at most one of ${gate.threshold} trials. ` : ""}Won ${gate.won}, lost ${gate.lost}, tied ${gate.tied}.</p>`;
 }
 
 const shareOf = (wealth, threshold) => {
@@ -60,9 +60,9 @@ function Gain({ status }) {
 const STATE_SERIES = { shadow: 7, trial: 2, on: 3, off: 5 };
 const translucent = (name) => () => `${getComputedStyle(document.documentElement).getPropertyValue(name).trim()}33`;
 const GAIN = [{ label: "gain", series: 1, width: 2 }, { label: "low", series: 1, width: 0.5 }, { label: "high", series: 1, width: 0.5 }];
-const GAIN_OPTIONS = { legend: { show: false }, bands: [{ series: [3, 2], fill: translucent("--d1") }], scales: { x: { time: true }, y: { range: [-0.5, 0.5] } } };
+const GAIN_OPTIONS = { bands: [{ series: [3, 2], fill: translucent("--d1") }], scales: { x: { time: true }, y: { range: [-0.5, 0.5] } } };
 const EVIDENCE = [{ label: "evidence", series: 2, width: 2 }, { label: "needed", series: 7, dash: [4, 4] }];
-const EVIDENCE_OPTIONS = { legend: { show: false }, scales: { x: { time: true }, y: { distr: 3 } } };
+const EVIDENCE_OPTIONS = { scales: { x: { time: true }, y: { distr: 3 } } };
 
 function timesOf(history) {
   let last = 0;
@@ -89,9 +89,8 @@ function History({ history }) {
     <header><h2>Over time</h2><span class="muted">after each lesson, by when its run ended</span></header>
     <ol class="states">${statesOf(history).map(({ state, from, won, lost }) => html`<li key=${from}><i class=${`swatch s${STATE_SERIES[state]}`}></i>${state} <span class="muted">from <${Time} at=${from} />${won + lost ? `, won ${won}, lost ${lost}` : ""}</span></li>`)}</ol>
     <div class="plots two-plots">
-      <figure><figcaption class="muted">Gain, with its 95 % interval</figcaption><${Plot} data=${gains} series=${GAIN} options=${GAIN_OPTIONS} height=${160} label="Gain over time, with its 95 % interval" />
-        ${gains[1].every((gain) => gain === null) && html`<p class="muted">No interleaved recall has been decided yet.</p>`}</figure>
-      <figure><figcaption class="muted">Wealth of the bet on the learned ranking, and what turns it on</figcaption><${Plot} data=${bets} series=${EVIDENCE} options=${EVIDENCE_OPTIONS} height=${160} label="Evidence over time" /></figure>
+      ${gains[1].some((gain) => gain !== null) && html`<figure><figcaption class="muted">Gain, with its 95 % interval</figcaption><${Plot} data=${gains} series=${GAIN} options=${GAIN_OPTIONS} height=${160} label="Gain over time, with its 95 % interval" /></figure>`}
+      <figure><figcaption class="muted">Evidence for the learned ranking; dashed: what turns it on</figcaption><${Plot} data=${bets} series=${EVIDENCE} options=${EVIDENCE_OPTIONS} height=${160} label="Evidence over time" /></figure>
     </div>
   </section>`;
 }
@@ -109,7 +108,7 @@ function Outcomes({ runs }) {
   if (rated.length < 3) return null;
   return html`<section class="section">
     <header><h2>Outcomes</h2><span class="muted">quality of ${counted(rated.length, "rated run")}</span></header>
-    <${Plot} data=${data} series=${OUTCOMES} height=${180} label="Quality of ended runs over time" options=${{ legend: { show: false } }} />
+    <${Plot} data=${data} series=${OUTCOMES} height=${180} label="Quality of ended runs over time" />
     <${Legend} names=${[["used a memory", 1], ["used none", 7], [`mean of the last ${MEAN_OF}`, 2]]} />
   </section>`;
 }
@@ -123,7 +122,7 @@ function Risen({ credited, runs, navigate }) {
   if (!credited.length) return null;
   const most = Math.max(...credited.map(({ credit }) => credit));
   return html`<section class="section">
-    <header><h2>Memories with the most credit</h2><span class="muted">a memory earns credit when a run uses it; the better the run ended, the more it rises</span></header>
+    <header><h2>Memories with the most credit</h2><span class="muted">a run gives credit to the memories it uses</span></header>
     <ol class="risen">${credited.map(({ id, credit, quality, lift, runs: count, run_ids: ids }) => html`<li key=${id}>
       <div class="row wrap">
         <span class="track short"><i class="s1" style=${{ width: `${(100 * credit * quality) / most}%` }}></i><i class="s7" style=${{ width: `${(100 * credit * (1 - quality)) / most}%` }}></i></span>
@@ -179,8 +178,8 @@ function Learned({ navigate }) {
     <div class="body narrow">
       <${Problem} problem=${problem ?? ended.problem} retry=${() => { reload(); ended.reload(); }} />
       ${!status && !problem && html`<${Loading} />`}
-      ${isEmpty && html`<${Empty} title="Nothing was learned yet" command="memory-agent trajectory begin --help">
-        <p>Learning needs runs that end, and that say which recalled memories they used: in their events (<code>memory_ids</code>), with <code>feedback</code>, or by repeating them in their output. From the second such run on, the learned ranking is compared with the usual one.</p>
+      ${isEmpty && html`<${Empty} title="Nothing learned yet" command="memory-agent trajectory begin --help">
+        <p>Learning needs runs that end and use recalled memories. A run names them in its events (<code>memory_ids</code>) or with <code>feedback</code>, or repeats them in its output. After two such runs, the learned ranking is compared with the usual one.</p>
       </${Empty}>`}
       ${status && !isEmpty && html`<${Gate} status=${status} /><${Gain} status=${status} /><${History} history=${status.history} />
         <${Risen} credited=${status.most_credited} runs=${runs} navigate=${navigate} />`}
@@ -193,4 +192,4 @@ function Learned({ navigate }) {
   </div>`;
 }
 
-export default { title: "Learned", key: "i", view: Learned };
+export default { title: "Learned", key: "d", view: Learned };

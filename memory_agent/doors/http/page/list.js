@@ -5,8 +5,20 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/pre
 const SPARE = 8;
 const MOST_PIXELS = 15_000_000; // browsers limit the height of an element; beyond it, scrolling is scaled
 
+export const narrow = matchMedia("(max-width: 640px)");
+/** Whether the page is as narrow as a phone. */
+export function useNarrow() {
+  const [isNarrow, setNarrow] = useState(narrow.matches);
+  useEffect(() => {
+    const follow = () => setNarrow(narrow.matches);
+    narrow.addEventListener("change", follow);
+    return () => narrow.removeEventListener("change", follow);
+  }, []);
+  return isNarrow;
+}
+
 /** Whether keys go to a control that takes text. */
-export const isTyping = ({ target }) => target.matches?.("input:not([type=checkbox],[type=radio],[type=range]), textarea, select, [contenteditable]");
+const isTyping = ({ target }) => target.matches?.("input:not([type=checkbox],[type=radio],[type=range]), textarea, select, [contenteditable]");
 
 /** Call `keys[name](event)` for keys that no control takes, while no dialog is open. */
 export function useKeys(keys) {

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { session, stream } from "./api.js";
-import { Empty, Legend, Plot, Problem, Text, counted, useKeys } from "./parts.js";
+import { Empty, Legend, Plot, Problem, Text, counted, useKeys, useNarrow } from "./parts.js";
 import { Lines, eventText } from "./words.js";
 
 const MOST_ROWS = 300;
@@ -165,7 +165,6 @@ function Row({ row, navigate }) {
 }
 
 const blockSize = ({ memories, text }) => (memories ? counted(memories, "memory", "memories") : text ? "past runs" : "nothing relevant");
-const narrow = matchMedia("(max-width: 640px)");
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 
 function Column({ title, rows, empty, navigate }) {
@@ -179,7 +178,7 @@ function Column({ title, rows, empty, navigate }) {
 const publishLine = (user) => /^[\w.@+:-]+$/.test(user) &&
   `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish --user ${user}`;
 
-const PLOT = { legend: { show: false }, cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
+const PLOT = { cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
 const SERIES = [{ label: "events/s", series: 1 }, { label: "blocks/s", series: 2 }];
 
 function Live({ navigate }) {
@@ -191,12 +190,7 @@ function Live({ navigate }) {
     redraw();
   };
   useKeys({ p: toggle });
-  const [isNarrow, setNarrow] = useState(narrow.matches);
-  useEffect(() => {
-    const follow = () => setNarrow(narrow.matches);
-    narrow.addEventListener("change", follow);
-    return () => narrow.removeEventListener("change", follow);
-  }, []);
+  const isNarrow = useNarrow();
   const rows = feed.shown.filter((row) => row.gap || !wanted || row.type.includes(wanted) || row.text.includes(wanted)).reverse();
   const { at, events, blocks } = feed.rates;
   const data = useMemo(() => [at, events, blocks].map((column) => column.slice(0, -1)), [at.at(-1)]);
@@ -228,4 +222,4 @@ function Live({ navigate }) {
   </div>`;
 }
 
-export default { title: "Live", key: "l", view: Live };
+export default { title: "Live", key: "l", keys: [["p", "Pause, resume"]], view: Live };

@@ -111,8 +111,8 @@ function MapView({ route, navigate }) {
     </div>
     <div class="split">
       ${isEmpty ? html`<div class="body">${map.total
-        ? html`<${Empty} title="No memory has a vector yet." command="memory-agent model status"><p>The map places memories by their vectors. They are computed in the background, once a model is available:</p></${Empty}>`
-        : html`<${Empty} title="Nothing is remembered yet." command="memory-agent import-sessions"><p>The map shows memories of similar meaning near each other. To begin with past sessions of coding agents:</p></${Empty}>`}</div>`
+        ? html`<${Empty} title="No memory has a vector yet" command="memory-agent model status"><p>The map places memories by their vectors, which are computed in the background once a model is available:</p></${Empty}>`
+        : html`<${Empty} title="Nothing is remembered yet" command="memory-agent import-sessions"><p>The map shows memories of similar meaning near each other. To begin with past sessions of coding agents:</p></${Empty}>`}</div>`
       : html`<div class="field-of-points">
         <${Problem} problem=${problem} retry=${reload} />
         ${isLoading && !map && html`<${Loading} what="Placing the memories" />`}
@@ -130,4 +130,4 @@ function MapView({ route, navigate }) {
   </div>`;
 }
 
-export default { title: "Map", key: "m", view: MapView };
+export default { title: "Map", key: "m", keys: [["+ -", "Zoom"], ["0", "Show all"]], view: MapView };

@@ -3,7 +3,7 @@
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { call, connection, sessionState } from "./api.js";
 
-export { VirtualList, isTyping, useKeys, useRows } from "./list.js";
+export { VirtualList, narrow, useKeys, useNarrow, useRows } from "./list.js";
 
 /* Hooks */
 
@@ -93,7 +93,7 @@ export function Empty({ title, command, children }) {
 
 export function Command({ text }) {
   const copy = () => navigator.clipboard?.writeText(text).then(() => toast("Copied."), () => toast("The browser did not allow copying.", "bad"));
-  return html`<div class="command"><code tabindex="0">${text}</code><button class="plain" aria-label="Copy the command" onClick=${copy}>Copy</button></div>`;
+  return html`<div class="command"><code>${text.split(" ").map((word) => html`<span>${word}</span> `)}</code><button class="plain" aria-label="Copy the command" onClick=${copy}>Copy</button></div>`;
 }
 
 export const Loading = ({ what = "Loading" }) => html`<p class="muted" role="status">${what} …</p>`;
@@ -140,11 +140,11 @@ export function bytes(count) {
 
 export const Kind = ({ kind }) => html`<span class=${`kind ${kind}`}>${kind}</span>`;
 
-/** How something ended, 0 to 1: coloured and in words only if it did not end well. */
-export function Quality({ value }) {
+/** How something ended, 0 to 1: coloured, and in words unless `isBare`, only if it did not end well. */
+export function Quality({ value, isBare = false }) {
   if (value === null || value === undefined) return null;
   const [word, tone] = value >= 0.7 ? ["", "muted"] : value < 0.4 ? ["failed", "bad"] : ["mixed", "warn"];
-  return html`<span class=${tone} title="Quality, from 0 (failed) to 1 (approved)">${word} ${number(value, 1)}</span>`;
+  return html`<span class=${tone} title="Quality, from 0 (failed) to 1 (approved)">${isBare ? "" : word} ${number(value, 1)}</span>`;
 }
 
 export const Facts = ({ rows }) => html`<dl class="facts">
@@ -198,10 +198,10 @@ const blocksOf = (text) => text.match(BLOCK) ?? [""];
  * A text of unknown content. `one`: on one line, cut. `marks`: a regular expression with one group, for what to mark.
  * Long texts are folded.
  */
-export function Text({ text, one = false, marks = null, from = 0 }) {
+export function Text({ text, one = false, marks = null }) {
   const [limit, setLimit] = useState(FOLDED_CHARS);
   const whole = String(text ?? "").replaceAll("\r\n", "\n");
-  if (one) return html`<span class="text one">${marked(whole.slice(from, from + 400).replace(/[ \t\n]+/g, " "), marks)}</span>`;
+  if (one) return html`<span class="text one">${marked(whole.slice(0, 400).replace(/[ \t\n]+/g, " "), marks)}</span>`;
   const rest = whole.length - limit;
   const next = Math.min(limit * FURTHER, limit + MOST_FURTHER_CHARS);
   const shown = useMemo(() => blocksOf(whole.slice(0, limit)).map((block) => html`<span class="block">${marked(block, marks)}</span>`), [whole, limit, marks]);
@@ -357,6 +357,6 @@ function plotOptions(place, series, height, time, more) {
   const lines = series.map(({ label, series: place_, width = 1.5, ...rest }) => ({ label, stroke: colour(`--d${place_}`), width, points: { show: false }, ...rest }));
   return {
     width: place.clientWidth || 320, height, scales: { x: { time } }, axes: [x, { ...axis, size: 48, space: 24 }], series: [{}, ...lines],
-    cursor: { drag: { x: true, y: false } }, padding: [8, 24, 0, 0], ...more,
+    cursor: { drag: { x: true, y: false } }, legend: { show: false }, padding: [8, 24, 0, 0], ...more,
   };
 }

@@ -14,12 +14,12 @@ function Entry({ entry, place, isChosen, onChoose, isCurrent }) {
   return html`<tr id=${`entry-${place}`} class=${isCurrent ? "current" : ""}>
     <td><input type="checkbox" aria-label=${`Select entry ${entry.id}`} checked=${isChosen} onChange=${onChoose} /></td>
     <td class="number">${entry.id}</td>
-    <td class="why"><code>${entry.code}</code> <${Text} text=${entry.reason} /></td>
+    <td><code>${entry.code}</code> <${Text} text=${entry.reason} /></td>
     <td class="optional">${entry.event_type ? html`<code><${Text} one text=${entry.event_type} /></code>` : html`<span class="muted">not an event</span>`}</td>
     <td class="optional"><${Text} one text=${entry.user_id ?? "–"} /></td>
     <td class="optional"><${Text} one text=${entry.source} /></td>
     <td class="number optional">${bytes(entry.size_bytes ?? 0)}</td>
-    <td><${Time} at=${entry.quarantined_at} /></td>
+    <td class="when"><${Time} at=${entry.quarantined_at} /></td>
   </tr>`;
 }
 
@@ -65,21 +65,21 @@ function Quarantine() {
     </div>
     <div class="body">
       <${Problem} problem=${failure ?? problem} retry=${failure ? null : reload} />
-      ${!mayManage() && html`<${Empty} title="This key does not show the quarantine"><p>${NOT_MANAGING}: the quarantine holds events of every user.</p></${Empty}>`}
+      ${!mayManage() && html`<${Empty} title="This key cannot see the quarantine"><p>${NOT_MANAGING}: the quarantine holds events of every user.</p></${Empty}>`}
       ${mayManage() && !result && !problem && html`<${Loading} />`}
       ${result && !entries.length && html`<${Empty} title="Nothing is in quarantine" command="memory-agent quarantine list">
-        <p>An event that cannot be decoded or ingested comes here with the reason, instead of being retried for ever. After the cause is mended, retry it; nothing else waits for it. The same list in a terminal:</p>
+        <p>An event that cannot be decoded or ingested is kept here with the reason, and does not hold up others. Retry it once the cause is fixed. The same list in a terminal:</p>
       </${Empty}>`}
-      ${entries.length > 0 && html`<div class="scroll-x"><table class="wide">
-        <thead><tr><th><span class="hidden">Select</span></th><th class="number">Id</th><th>Why</th><th class="optional">Type</th><th class="optional">User</th><th class="optional">From</th><th class="number optional">Size</th><th>When</th></tr></thead>
+      ${entries.length > 0 && html`<div class="scroll-x"><table>
+        <thead><tr><th><span class="hidden">Select</span></th><th class="number">Id</th><th>Reason</th><th class="optional">Type</th><th class="optional">User</th><th class="optional">From</th><th class="number optional">Size</th><th>When</th></tr></thead>
         <tbody>${entries.map((entry, place) => html`<${Entry} key=${entry.id} entry=${entry} place=${place} isChosen=${chosen.has(entry.id)} isCurrent=${place === current} onChoose=${() => choose(entry.id)} />`)}</tbody>
       </table></div>
-      <p class="muted note"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>x</kbd> or Enter selects. The content of an event is not shown.</p>`}
+      <p class="muted note">The content of events is not shown.</p>`}
     </div>
     ${isAsking && html`<${Confirm} title=${`Drop ${counted(ids.length, "event")}?`} action="Drop" danger onConfirm=${drop} onClose=${() => setAsking(false)}>
-      <p>They are deleted and cannot be retried. No memory is made of them.</p>
+      <p>A dropped event is deleted and cannot be retried. It makes no memory.</p>
     </${Confirm}>`}
   </div>`;
 }
 
-export default { title: "Quarantine", key: "q", view: Quarantine };
+export default { title: "Quarantine", key: "q", keys: [["x", "Select the event"]], view: Quarantine };

@@ -13,7 +13,7 @@ const RATINGS = [0, 0.25, 0.5, 0.75, 1];
 function figuresOf(metrics) {
   const { avg_trajectory_score: mean, distinct_users: users, used_count: used, usage_count: shown, user_rating: rating, raters } = metrics;
   const words = [
-    users && `used by ${users}+ people`, mean != null && `mean outcome ${number(mean)}`, shown && `shown ${shown}+ times, used ${used}+`,
+    users && `used by ${users}+ people`, mean != null && `mean quality ${number(mean)}`, shown && `shown ${shown}+ times, used ${used}+`,
     rating != null && `rated ${number(rating)} by ${raters}+`,
   ].filter(Boolean);
   return words.length ? words.join("; ") : "no figures before five users";
@@ -48,7 +48,7 @@ function Own({ navigate }) {
     ${!items.result && !items.problem && html`<${Loading} />`}
     <${Name} />
     ${items.result && !items.result.length && html`<${Empty} title="You share nothing" command="memory-agent shared preview runbook.md --out preview.json">
-      <p>Nothing of this memory leaves it unless you publish it. A published item is found by other users of this deployment under a pseudonym, and you see how much it helps them. <a href=${navigate.href("shared", { tab: "publish" })}>Publish something</a>, or in a terminal:</p>
+      <p>Nothing leaves this memory unless you publish it. Other users of this deployment find a published item under your pseudonym, and you see how much it helps them. <a href=${navigate.href("shared", { tab: "publish" })}>Publish something</a>, or in a terminal:</p>
     </${Empty}>`}
     ${items.result?.length > 0 && html`<section class="section"><header><h2>Published</h2><span class="muted">${items.result.length}</span></header>
       <ul class="items">${items.result.map((item) => html`<${Item} key=${item.id} item=${item}>
@@ -58,12 +58,12 @@ function Own({ navigate }) {
           <a class="button" href=${navigate.href("shared", { tab: "publish", item: item.id })}>New version</a>${remove(item, "Unpublish")}
         </div>
       </${Item}>`)}</ul></section>`}
-    ${offers.result?.length > 0 && html`<section class="section"><header><h2>Offered patterns</h2><span class="muted">nobody sees them until enough users offer the same words</span></header>
+    ${offers.result?.length > 0 && html`<section class="section"><header><h2>Offered patterns</h2><span class="muted">hidden until enough users offer the same words</span></header>
       <ul class="items">${offers.result.map(({ content, offered_at: at, proposed_as: item }) => html`<${Item} key=${content.item_id} item=${content}>
         <div class="row wrap"><span class="muted grow">offered <${Time} at=${at} />${item ? html`; published together as <code>${item}</code>` : ""}</span>${remove({ ...content, id: content.item_id }, "Withdraw")}</div>
       </${Item}>`)}</ul></section>`}
     ${gone && html`<${Confirm} title=${`Withdraw “${plain(gone.title)}”?`} action="Withdraw" danger onConfirm=${unpublish} onClose=${() => setGone(null)}>
-      <p>It leaves every answer at once, with all its versions and figures. Its bytes leave the files in the next upkeep. Your own memory is not changed.</p>
+      <p>No answer contains it from now on, nor its earlier versions and figures. Its bytes are removed from the files during the next upkeep. Your own memory is not changed.</p>
     </${Confirm}>`}`;
 }
 
@@ -102,14 +102,14 @@ function Search({ route, navigate }) {
   const submit = (event) => { event.preventDefault(); navigate("shared", { tab: "search", q: text.trim() }); };
   return html`<div class="split"><div class="body">
     <form class="row about" onSubmit=${submit} role="search">
-      <input class="grow" aria-label="Search what others share" placeholder="What do others know about …" value=${text} onInput=${(event) => setText(event.target.value)} />
+      <input class="grow" aria-label="Search what others share" placeholder="What others may have solved" value=${text} onInput=${(event) => setText(event.target.value)} />
       <button class="primary" disabled=${!text.trim()}>Search</button>
     </form>
     <${Problem} problem=${problem} retry=${reload} />
     ${query && isLoading && !result && html`<${Loading} what="Searching" />`}
     ${!query && html`<${Empty} title="Search what users of this deployment share" command='memory-agent recall "the deploy hangs" --tier local --tier global'>
-      <p>Items that helped others' runs come first. A recall can search them together with the own memories:</p></${Empty}>`}
-    ${result && query && !result.length && html`<p class="muted">Nothing shared resembles this.</p>`}
+      <p>Items that helped others' runs come first. A recall can also search them, together with your own memories:</p></${Empty}>`}
+    ${result && query && !result.length && html`<p class="muted">Nothing shared matches this query.</p>`}
     ${result?.length > 0 && html`<ul class="items">${result.map((found, place) => html`<${Item} key=${found.item.id} item=${found.item} place=${place} isSelected=${open === found || place === selected} onOpen=${() => setOpen(found)}>
       <p class="muted">by <${Text} text=${found.item.author} />; ${figuresOf(found.item.quality_metrics)}${found.is_proven ? html`; <span class="good">proven</span>` : ""}${found.is_worse ? html`; <span class="warn">worse than usual</span>` : ""}${found.relevance == null ? "" : `; relevance ${number(found.relevance)}`}</p>
     </${Item}>`)}</ul>`}
@@ -178,4 +178,4 @@ function Shared({ route, navigate }) {
   </div>`;
 }
 
-export default { title: "Shared", key: "p", view: Shared };
+export default { title: "Shared", key: "a", view: Shared };

@@ -1,17 +1,16 @@
 /* Every memory by time: a list to scroll through, how many there were when, and filters. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, listed, useStore } from "./parts.js";
+import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, listed, useNarrow, useStore } from "./parts.js";
 import { Placed } from "./placed.js";
 import { MemoryPane, headOf, projectOf } from "./record.js";
 import { KINDS } from "./words.js";
 
 const SOURCES = ["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"];
 /** Filters of one value: the parameter of the route, the field of the filter, and its name. */
-const NAMED = [["session", "session_id"], ["run", "run_id"], ["channel", "channel_id"], ["agent", "agent_id"], ["type", "type"], ["tag", "tags"]];
+const NAMED = [["session", "session_id", "Session"], ["run", "run_id", "Run"], ["channel", "channel_id", "Channel (project)"], ["agent", "agent_id", "Agent"], ["type", "type", "Event type"], ["tag", "tags", "Tag"]];
 const CHECK_MS = 10_000;
 const DAY_MS = 86_400_000;
-const narrow = matchMedia("(max-width: 640px)");
 
 function filterOf(params) {
   const filter = {};
@@ -43,7 +42,7 @@ function usePlaced(filter, connection) {
   return { placed, fresh, reload: () => setTurn((now) => now + 1) };
 }
 
-/** How many memories there were when. A click goes there; with the keyboard, the date field does. */
+/** How many memories there were when, as square roots, so that one busy day does not flatten the others. A click goes there; with the keyboard, the date field does. */
 function Density({ placed, shown, onJump }) {
   const [spans, setSpans] = useState([]);
   useEffect(() => {
@@ -55,7 +54,7 @@ function Density({ placed, shown, onJump }) {
   return html`<div class="density" aria-hidden="true">
     ${spans.length > 0 && html`<span class="edge">${dayOf(placed.oldest)}</span><span class="edge last">${dayOf(placed.newest)}</span>`}
     ${spans.map(([ms, count], place) => html`<i key=${ms} class=${place === here ? "here" : ""} title=${`${dayOf(ms)}: ${counted(count, "memory", "memories")}`}
-      onClick=${() => onJump(spans[place + 1]?.[0] ?? Date.now())}><b style=${{ height: `${count ? Math.max(6, (count / most) * 100) : 0}%` }}></b></i>`)}
+      onClick=${() => onJump(spans[place + 1]?.[0] ?? Date.now())}><b style=${{ height: `${count ? Math.max(6, Math.sqrt(count / most) * 100) : 0}%` }}></b></i>`)}
   </div>`;
 }
 
@@ -65,7 +64,7 @@ function More({ params, onChange }) {
   const apply = (event) => { event.preventDefault(); onChange(values); };
   return html`<${Menu} label="Filter"><form class="stack" onSubmit=${apply}>
     <${Chips} label="Source" options=${SOURCES.map((source) => [source, source.replace("_", " ")])} value=${listed(params.source)} onChange=${(all) => onChange({ source: all.join(",") })} />
-    <div class="fields">${NAMED.map(([name]) => html`<${Field} key=${name} label=${name}>
+    <div class="fields">${NAMED.map(([name, , label]) => html`<${Field} key=${name} label=${label}>
       <input value=${values[name] ?? ""} spellcheck="false" onInput=${(event) => setValues({ ...values, [name]: event.target.value })} />
     </${Field}>`)}</div>
     <div class="actions"><button class="primary">Apply</button></div>
@@ -87,14 +86,9 @@ function Timeline({ route, navigate, api }) {
   const [first, setFirst] = useState(0);
   const [selected, setSelected] = useState(-1);
   const [scrollTo, setScrollTo] = useState(null);
-  const [isNarrow, setNarrow] = useState(narrow.matches);
+  const isNarrow = useNarrow();
   const latest = useRef(params);
   latest.current = params;
-  useEffect(() => {
-    const follow = () => setNarrow(narrow.matches);
-    narrow.addEventListener("change", follow);
-    return () => narrow.removeEventListener("change", follow);
-  }, []);
   useEffect(() => { setSelected(-1); setScrollTo({ index: 0 }); }, [placed]);
 
   const go = (change) => navigate("timeline", { ...latest.current, id: "", ...change }, { replace: true });
@@ -126,8 +120,8 @@ function Timeline({ route, navigate, api }) {
     <div class="split">
       ${placed.total === null && !placed.problem && html`<div class="body"><${Loading} /></div>`}
       ${placed.total === 0 && html`<div class="body">${isFiltered
-        ? html`<${Empty} title="No memory passes this filter."><p>Remove a filter above, or choose another kind.</p></${Empty}>`
-        : html`<${Empty} title="Nothing is remembered yet." command=${`memory-agent remember "The deploy needs the VPN" --user ${api.session.user}`}>
+        ? html`<${Empty} title="No memory matches"><p>Remove a filter above, or choose another kind.</p></${Empty}>`
+        : html`<${Empty} title="Nothing is remembered yet" command=${`memory-agent remember "The deploy needs the VPN" --user ${api.session.user}`}>
           <p>Memories come from the events of agents: connect one with <code>memory-agent connect</code>, or import its past sessions with <code>memory-agent import-sessions</code>. To store one by hand:</p></${Empty}>`}</div>`}
       ${placed.total > 0 && html`<${VirtualList} label="Memories, newest first" count=${placed.total} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${select}
         onOpen=${open} onRange=${inView} scrollTo=${scrollTo}
