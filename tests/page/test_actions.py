@@ -130,7 +130,7 @@ def test_a_memory_is_forgotten_after_a_question(filled_daemon: Filled, tab: Tab)
         tab.page.get_by_role("button", name="Forget …").click()
         assert client.stats().memories == 1
         tab.page.get_by_role("dialog").get_by_role("button", name="Forget", exact=True).click()
-        expect(tab.page.locator("main")).to_contain_text("Nothing is remembered yet.")
+        expect(tab.page.locator("main")).to_contain_text("Nothing is remembered yet")
         assert client.stats().memories == 0
 
 

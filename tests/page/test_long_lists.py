@@ -111,7 +111,7 @@ def test_a_long_list_of_sessions_has_few_rows_in_the_document(lena: Tab) -> None
 
 def test_a_map_of_memories_without_vectors_says_so(lena: Tab) -> None:
     lena.show("map")
-    expect(lena.page.locator("main")).to_contain_text("No memory has a vector yet.")
+    expect(lena.page.locator("main")).to_contain_text("No memory has a vector yet")
 
 
 def test_a_live_feed_keeps_the_newest_rows_and_pauses(long_daemon: DaemonProcess, lena: Tab) -> None:

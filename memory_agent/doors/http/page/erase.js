@@ -9,13 +9,13 @@ const SHOWN = 50;
 const SUGGESTED = 200;
 const LONG_MS = 600_000;
 const WAYS = [
-  ["session", "A session", "Its memories, runs and recalls, and every event of it."],
-  ["run", "A run", "The memories that its events made."],
-  ["query", "Search results", "Memories that you select from the answer to a query."],
+  ["session", "A session", "Its memories, runs, recalls and events."],
+  ["run", "A run", "The memories of its events."],
+  ["query", "Search results", "Memories selected from the answer to a query."],
   ["ids", "Ids", "Memories by their ids."],
   ["filter", "A filter", "Every memory that matches."],
   ["expired", "Expired", "Memories that are past a retention rule."],
-  ["everything", "The whole user", "Memories, events, runs, what was learned, what was shared, and the folder."],
+  ["everything", "The whole user", "Memories, events, runs, what was learned and shared, and the folder."],
 ];
 const lines = (text) => text.split(/[\s,]+/).filter(Boolean);
 const atStart = (day) => new Date(`${day}T00:00:00`).toISOString();
@@ -81,7 +81,7 @@ function Query({ entered, enter }) {
   const toggle = (id) => enter({ picked: picked.includes(id) ? picked.filter((one) => one !== id) : [...picked, id] });
   return html`<div class="stack">
     <form class="row" onSubmit=${search}>
-      <input class="grow" aria-label="Query" placeholder="What it is about" value=${entered.query ?? ""} onInput=${(event) => enter({ query: event.target.value })} />
+      <input class="grow" aria-label="Query" placeholder="What the memories are about" value=${entered.query ?? ""} onInput=${(event) => enter({ query: event.target.value })} />
       <button disabled=${state.isBusy || !entered.query?.trim()}>Search</button>
     </form>
     <${Problem} problem=${state.problem} />
@@ -101,11 +101,11 @@ function What({ way, setWay, entered, enter }) {
   return html`<section class="section">
     <header><h2>What to erase</h2></header>
     <div class="ways" role="radiogroup" aria-label="What to erase">${WAYS.map(([name, label, what]) => html`<label key=${name} class="way">
-      <input type="radio" name="way" checked=${way === name} onChange=${() => setWay(name)} /><span><b>${label}</b> <span class="muted">${what}</span></span>
+      <input type="radio" name="way" checked=${way === name} onChange=${() => setWay(name)} /><b>${label}</b><span class="muted">${what}</span>
     </label>`)}</div>
     ${entry && html`<${Field} label=${entry}><input list="erasable" value=${entered[way] ?? ""} spellcheck="false" autocomplete="off" onInput=${(event) => enter({ [way]: event.target.value })} /></${Field}>`}
     ${entry && html`<datalist id="erasable">${known.map(([id, title]) => html`<option key=${id} value=${id}>${plain((title ?? "").slice(0, 80))}</option>`)}</datalist>`}
-    ${way === "ids" && html`<${Field} label="Ids" hint="Separated by spaces or lines"><textarea rows="3" spellcheck="false" value=${entered.ids ?? ""} onInput=${(event) => enter({ ids: event.target.value })}></textarea></${Field}>`}
+    ${way === "ids" && html`<${Field} label="Ids" hint="Separated by spaces, commas or lines."><textarea rows="3" spellcheck="false" value=${entered.ids ?? ""} onInput=${(event) => enter({ ids: event.target.value })}></textarea></${Field}>`}
     ${way === "query" && html`<${Query} entered=${entered} enter=${enter} />`}
     ${way === "filter" && html`<${Filter} entered=${entered} enter=${enter} />`}
   </section>`;
@@ -140,7 +140,7 @@ const isNothing = (receipt) => !receipt.memories && !receipt.events && !receipt.
 
 const countsOf = (receipt) => [
   ["Memories", receipt.memories],
-  ["Events of the journal", receipt.events],
+  ["Events in the journal", receipt.events],
   ["Events in quarantine", receipt.quarantined || null],
   ["Published blocks", receipt.published || null],
   ["Shared items", receipt.unpublished || null],
@@ -154,7 +154,7 @@ function Preview({ receipt, memories, problem, isAsked }) {
   if (!isAsked) return null;
   const left = memories ? receipt.memories - memories.records.length : 0;
   return html`<section class="section">
-    <header><h2>What would go</h2><span class="muted">nothing is erased yet</span></header>
+    <header><h2>What would be erased</h2><span class="muted">nothing is erased yet</span></header>
     <${Problem} problem=${problem} />
     ${!receipt && !problem && html`<${Loading} what="Counting" />`}
     ${receipt && html`<${Facts} rows=${countsOf(receipt)} />`}
@@ -221,8 +221,7 @@ function Erase({ route }) {
           ${preview.receipt && !isReady && html`<span class="muted">Nothing matches.</span>`}</p>`}`}
     </div>
     ${asked && html`<${Confirm} title="Erase permanently?" action="Erase" danger typed=${asked.selection.everything ? session.user : String(asked.receipt.memories)} onConfirm=${carryOut} onClose=${() => setAsked(null)}>
-      <p>${counted(asked.receipt.memories, "memory", "memories")} and ${counted(asked.receipt.events, "event")} of <b>${session.user}</b> go from every file. This cannot be undone.</p>
-      <p class="muted">${asked.selection.everything ? "To confirm, type the user's name." : "To confirm, type the number of memories."}</p>
+      <p>${counted(asked.receipt.memories, "memory", "memories")} and ${counted(asked.receipt.events, "event")} of <b>${session.user}</b> are erased from every file. This cannot be undone.</p>
     </${Confirm}>`}
   </div>`;
 }

@@ -6,8 +6,8 @@ import { Facts, Text, Time, counted, number } from "./parts.js";
 /** The parts that add up to the score: the key of an explanation, its name, its series, and what it means. */
 export const PARTS = [
   ["fused", "match", 1, "Meaning (vectors) and words, weighed by alpha"],
-  ["context", "context", 3, "The memory belongs to a run or session that matches, too"],
-  ["contiguity", "neighbours", 4, "Lent by memories next to it that match"],
+  ["context", "context", 3, "Its run or session also matches"],
+  ["contiguity", "neighbours", 4, "From matching memories next to it"],
   ["date_boost", "date", 2, "It happened at a time that the query names"],
   ["speaker", "speaker", 8, "The query asks about who said it"],
   ["learned", "learned", 6, "Runs that used it for similar requests ended well"],
@@ -37,17 +37,17 @@ export function Explanation({ memory, answer, navigate }) {
       <table class="parts"><tbody>${PARTS.filter(([key]) => why[key]).map(([key, part, series, meaning]) => html`<tr key=${key}>
         <td><i class=${`swatch s${series}`}></i>${part}</td><td class="muted">${meaning}</td><td class="number">${number(why[key], 3)}</td></tr>`)}</tbody></table>
       <${Facts} rows=${[
-        ["relevance", memory.relevance === null ? "unknown" : number(memory.relevance)],
-        ["found by", memory.retrieval === "hybrid" ? "meaning and words" : memory.retrieval === "vector" ? "meaning" : "words"],
-        ["cosine", memory.score === null ? null : number(memory.score, 3)],
-        ["words", why.lexical ? `${number(why.lexical, 3)} of the best match` : null],
-        ["alpha", why.alpha === undefined ? null : `${number(why.alpha)} (weight of meaning)`],
-        ["ranking", why.arm],
-        ["judge", why.by_score ? `selected; number ${why.by_score} by score` : null],
-        ["lent by", why.lent_by?.length ? html`<${Text} text=${why.lent_by.map(name).join(", ")} />` : null],
-        ["learned", why.association || why.shift ? `used before ${number(why.association, 3)}, query moved ${number(why.shift, 3)}` : null],
-        ["stands for", why.repeats ? `${counted(why.repeats.count, "similar request")}` : null],
-        ["author", memory.shared && html`<${Text} text=${memory.shared.author ?? memory.shared.publisher ?? "another user"} />`],
+        ["Relevance", memory.relevance === null ? "unknown" : number(memory.relevance)],
+        ["Found by", memory.retrieval === "hybrid" ? "meaning and words" : memory.retrieval === "vector" ? "meaning" : "words"],
+        ["Cosine", memory.score === null ? null : number(memory.score, 3)],
+        ["Words", why.lexical ? `${number(why.lexical, 3)} of the best match` : null],
+        ["Alpha", why.alpha === undefined ? null : `${number(why.alpha)} (weight of meaning)`],
+        ["Ranking", why.arm],
+        ["Judge", why.by_score ? `selected; place ${why.by_score} by score` : null],
+        ["Neighbours", why.lent_by?.length ? html`<${Text} text=${why.lent_by.map(name).join(", ")} />` : null],
+        ["Learned", why.association || why.shift ? `used before ${number(why.association, 3)}, query moved ${number(why.shift, 3)}` : null],
+        ["Stands for", why.repeats ? `${counted(why.repeats.count, "similar request")}` : null],
+        ["Author", memory.shared && html`<${Text} text=${memory.shared.author ?? memory.shared.publisher ?? "another user"} />`],
       ]} />
     </section>
     ${why.caused_by?.length > 0 && html`<section class="section"><header><h2>Because of these runs</h2></header>

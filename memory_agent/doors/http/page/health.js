@@ -30,17 +30,23 @@ function addSample(status, now) {
   samples.splice(0, samples.length - MOST_SAMPLES);
 }
 
+/** A line needs two points: fewer are drawn as points. */
+const isShort = (plot) => plot.data[0].length < 3;
+
 const PLOTS = [
   { title: "Recalls/s", series: [["recalls/s", 1, "recalls"]], now: ({ recalls }) => (recalls === null ? "" : number(recalls, 1)) },
   { title: "Recall, ms (p50, p99)", series: [["median", 1, "p50"], ["p99", 2, "p99"]], now: ({ p50, p99 }) => (p50 == null ? "none yet" : `${number(p50, 0)}, ${number(p99, 0)}`) },
   { title: "Events/s", series: [["events/s", 3, "events"]], now: ({ events }) => (events === null ? "" : number(events, 1)) },
   { title: "Events waiting", series: [["waiting", 5, "lag"]], now: ({ lag }) => String(lag) },
-  { title: "Memory, MB", series: [["MB", 4, "resident"]], now: ({ resident }) => number(resident, 0) },
-].map((plot) => ({ ...plot, series: plot.series.map(([label, series, field]) => ({ label, series, field })) }));
+  { title: "Resident memory, MB", series: [["MB", 4, "resident"]], now: ({ resident }) => number(resident, 0) },
+].map((plot) => ({ ...plot, series: plot.series.map(([label, series, field]) => ({ label, series, field, points: { show: isShort, size: 4 } })) }));
 
 /** The last five minutes, or more if there are older samples. */
-const shownSpan = (_plot, first, last) => [Math.min(first, last - SHOWN_S), last];
-const PLOT = { legend: { show: false }, cursor: { show: false }, scales: { x: { time: true, range: shownSpan }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } } };
+function shownSpan(_plot, first, last) {
+  const end = last ?? Date.now() / 1000;
+  return [Math.min(first ?? end, end - SHOWN_S), end];
+}
+const PLOT = { cursor: { show: false }, scales: { x: { time: true, range: shownSpan }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } } };
 
 function Sampled({ plot, at }) {
   const data = useMemo(() => [samples.map((one) => one.at), ...plot.series.map(({ field }) => samples.map((one) => one[field] ?? null))], [at]);
@@ -58,18 +64,18 @@ function troubles(status, stats) {
   for (const { name, state, restarts } of status?.parts ?? []) {
     if (state !== "running") add("bad", `${name} is ${state}${restarts ? `, after ${counted(restarts, "restart")}` : ""}.`);
   }
-  if (status && !status.model) add("warn", "No model is loaded: memories are stored without vectors, and recalls search by words.");
-  if (status && !Object.keys(status.journal).length) add("bad", "The relay does not answer: no event is accepted. Publishers keep theirs.");
+  if (status && !status.model) add("warn", "No model is loaded: memories are stored without vectors, and recalls search by words only.");
+  if (status && !Object.keys(status.journal).length) add("bad", "The relay does not answer: no event is accepted. Publishers keep their events.");
   const { quarantined = 0, quarantine_refused: refused = 0 } = status?.journal ?? {};
   if (quarantined) add("warn", `${counted(quarantined, "event")} could not be handled.`, ["#/quarantine", "Quarantine"]);
   if (refused) add("bad", `The quarantine is full: ${counted(refused, "further event")} did not fit.`, ["#/quarantine", "Quarantine"]);
   const lag = status?.dispatched.lag ?? 0;
-  if (lag > LAGGING) add("warn", `${counted(lag, "event")} wait to become memories: recalls do not find the newest yet, and no blocks are published.`);
+  if (lag > LAGGING) add("warn", `${counted(lag, "event")} wait to be ingested: recalls do not find the newest yet, and no blocks are published.`);
   for (const node of status?.nodes ?? []) {
     if (node.is_full) add("warn", `The disk of machine ${node.name} is full: it receives no users.`);
     if (node.state && node.state !== "up") add("warn", `Machine ${node.name} is ${node.state}.`);
   }
-  if (stats?.waiting) add("warn", `${counted(stats.waiting, "memory", "memories")} of this user wait for vectors; until then, recalls find them by words.`);
+  if (stats?.waiting) add("warn", `${counted(stats.waiting, "memory", "memories")} of this user wait for vectors; until then, recalls find them by words only.`);
   if (stats?.provider?.problem) add("bad", `The model's server: ${stats.provider.problem}`);
   if (stats?.judge?.failed) add("warn", `The judge failed for ${counted(stats.judge.failed, "recall")}; these were ranked by score.`);
   return found;
@@ -81,13 +87,13 @@ const DEGRADED = {
   model_changed: "the model was changed, and its vectors are being computed",
   index_unavailable: "the index of another engine does not answer",
   deadline: "the deadline passed",
-  waking: "the memory was asleep",
+  waking: "the memory was not loaded",
 };
 const PROBE_MS = 60_000;
 const PROBE = { query: "test of recall", top_k: 1, unlogged: true };
 
 /** What the last test recall lacked. */
-const degradedOf = (result) => (result?.degraded ?? []).filter((name) => name !== "waking").map((name) => ["warn", `A test recall lacked a part: ${DEGRADED[name] ?? name.replaceAll("_", " ")}.`]);
+const degradedOf = (result) => (result?.degraded ?? []).filter((name) => name !== "waking").map((name) => ["warn", `A test recall was degraded: ${DEGRADED[name] ?? name.replaceAll("_", " ")}.`]);
 
 function Troubles({ status, stats, probe }) {
   const found = [...troubles(status, stats), ...degradedOf(probe)];
@@ -98,8 +104,8 @@ function Troubles({ status, stats, probe }) {
 const listed = (counts) => Object.entries(counts ?? {}).filter(([, count]) => count).map(([name, count]) => `${name.replaceAll("_", " ")} ${number(count, 0)}`).join(", ");
 
 function Parts({ parts }) {
-  return html`<section class="section"><header><h2>Processes</h2></header><div class="scroll-x"><table>
-    <thead><tr><th>Part</th><th>State</th><th class="number">Process</th><th class="number">Restarts</th><th class="number">Memory</th></tr></thead>
+  return html`<section class="section"><header><h2>Processes</h2></header><div class="scroll-x processes"><table>
+    <thead><tr><th>Part</th><th>State</th><th class="number">PID</th><th class="number">Restarts</th><th class="number">Memory</th></tr></thead>
     <tbody>${parts.map((part) => html`<tr key=${part.name}>
       <td><${Text} one text=${part.name} /></td><td class=${part.state === "running" ? "" : "bad"}>${part.state}</td>
       <td class="number">${part.pid ?? "–"}</td><td class="number">${part.restarts ?? 0}</td><td class="number">${part.resident_bytes ? bytes(part.resident_bytes) : html`<span class="muted">shared</span>`}</td>
@@ -115,8 +121,8 @@ function Daemon({ status }) {
     ["Up for", span(status.uptime_s)],
     ["Address", html`<code>${[status.endpoints.http].flat().join(", ")}</code>`],
     ["Model", status.model && html`<code class="break">${status.model}</code>`],
-    ["Users awake", status.active_users.length ? html`<${Text} text=${status.active_users.join(", ")} />` : "none"],
-    ["Recalls", `${counted(recalls.count, "recall")} since the start${recalls.p50_ms == null ? "" : `; of the last thousand, half took at most ${number(recalls.p50_ms, 0)} ms and 99 of 100 at most ${number(recalls.p99_ms, 0)} ms`}`],
+    ["Loaded users", status.active_users.length ? html`<${Text} text=${status.active_users.join(", ")} />` : "none"],
+    ["Recalls", `${counted(recalls.count, "recall")} since the start${recalls.p50_ms == null ? "" : `; p50 ${number(recalls.p50_ms, 0)} ms, p99 ${number(recalls.p99_ms, 0)} ms (last thousand)`}`],
     ["Events read", listed(Object.fromEntries(Object.entries(dispatched).filter(([name]) => name !== "lag")))],
     ["Blocks", `${counted(published, "block")} published; nothing relevant for ${counted(silent, "event")}${waiting ? `; ${waiting} waiting` : ""}${listed(dropped) ? `; not answered: ${listed(dropped)}` : ""}`],
     ["Journal", journal.entries === undefined ? "unknown" : `${counted(journal.entries, "event")}, ${bytes(journal.file_bytes ?? 0)} on disk`],

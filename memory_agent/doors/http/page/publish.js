@@ -47,8 +47,8 @@ function Form({ entered, enter, item, problem, isBusy, onPreview }) {
     enter({ file });
   };
   return html`<form class="stack" onSubmit=${onPreview}>
-    ${item ? html`<p>A new version of <b><${Text} text=${item.title} /></b>, which is now version ${item.version}. It replaces that one in every answer, and its figures start from zero.</p>`
-      : input("memory_id", "Share this memory", { hint: "The id of a memory, which provides title, summary, tags and type. Leave empty to write something else.", spellcheck: false })}
+    ${item ? html`<p>A new version of <b><${Text} text=${item.title} /></b>. It replaces version ${item.version} in every answer, and its figures start at zero.</p>`
+      : input("memory_id", "Memory", { hint: "Optional: the id of a memory whose title, summary, tags and type are taken.", spellcheck: false })}
     ${input("title", "Title", { hint: entered.memory_id ? "Empty: the memory's" : "" })}
     ${area("summary", "Summary", 3, "The text that is searched and shown, at most 4,000 characters.")}
     ${area("body", "Body", 6, "Optional: the whole document, at most 16,000 characters.")}
@@ -57,12 +57,12 @@ function Form({ entered, enter, item, problem, isBusy, onPreview }) {
         <option value="">${entered.memory_id ? "the memory's" : "document"}</option>${TYPES.map((type) => html`<option key=${type}>${type}</option>`)}
       </select></${Field}>
       ${input("version", "Version", { required: true })}
-      ${input("tags", "Tags", { hint: "separated by commas" })}
-      ${input("access_policy", "Found by", { placeholder: item ? "required: public, org:NAME, tier:NAME" : "public", hint: "public, org:NAME or tier:NAME of your key" })}
+      ${input("tags", "Tags", { hint: "Separated by commas." })}
+      ${input("access_policy", "Found by", { placeholder: item ? "required: public, org:NAME, tier:NAME" : "public", hint: "public, or org:NAME or tier:NAME of your key." })}
     </div>
     ${!entered.offer && input("reference", "Reference", { hint: "Optional: where the original is. Others see it." })}
     ${!entered.offer && html`<${Field} label="File" hint="Optional, at most 1 MB. Secrets in a file are not masked."><input type="file" onChange=${pick} /></${Field}>`}
-    ${!item && html`<label class="row"><input type="checkbox" checked=${entered.offer} onChange=${(event) => enter({ offer: event.target.checked, file: null, reference: "" })} /> Offer it as a pattern: it is published without an author, once enough users offer the same words</label>`}
+    ${!item && html`<label class="row"><input type="checkbox" checked=${entered.offer} onChange=${(event) => enter({ offer: event.target.checked, file: null, reference: "" })} /> Offer as a pattern, which is published without an author once enough users offer the same words</label>`}
     <${Problem} problem=${problem} />
     <p><button class="primary" disabled=${isBusy || !may("share")} title=${may("share") ? "" : NOT_SHARING}>${isBusy ? "Preparing …" : "Preview"}</button> <span class="muted">sends nothing</span></p>
   </form>`;
@@ -80,9 +80,9 @@ function Leaves({ preview }) {
   const text = (field) => content[field] && html`<${Text} text=${content[field]} marks=${marksOf(mentions, field)} />`;
   const secrets = Object.entries(masked);
   return html`<section class="section">
-    <header><h2>Exactly this leaves your memory</h2></header>
+    <header><h2>What leaves your memory</h2><span class="muted">this and nothing else</span></header>
     ${secrets.length > 0 && html`<p class="warn">Masked: ${secrets.map(([kind, count]) => counted(count, kind.replaceAll("_", " "))).join(", ")}.</p>`}
-    ${mentions.length > 0 && html`<p class="warn">Look at what is marked: ${counted(mentions.length, "mention")} of people, accounts, paths or addresses may say more than you mean to.</p>`}
+    ${mentions.length > 0 && html`<p class="warn">Check the marked text: ${counted(mentions.length, "mention")} of people, accounts, paths or addresses.</p>`}
     <div class="leaves"><${Facts} rows=${[
       ["Title", text("title")], ["Summary", text("summary")], ["Body", text("body")],
       ["Tags", content.tags.length ? html`<${Text} text=${content.tags.join(", ")} marks=${marksOf(mentions, "tags")} />` : null],
@@ -123,13 +123,13 @@ export function Publish({ route, navigate }) {
     toast(shown.is_offer ? "Offered." : "Published.");
     navigate("shared", { tab: "own" });
   };
-  if (itemId && !item) return known.problem ? html`<${Problem} problem=${known.problem} retry=${known.reload} />` : known.result ? html`<${Problem} problem=${{ code: "not found", detail: "You have no item with this id." }} />` : html`<${Loading} />`;
+  if (itemId && !item) return known.problem ? html`<${Problem} problem=${known.problem} retry=${known.reload} />` : known.result ? html`<${Problem} problem=${{ code: "not_found", detail: "You have no item with this id." }} />` : html`<${Loading} />`;
   if (!state.preview) return html`<${Form} entered=${entered} enter=${enter} item=${item} problem=${state.problem} isBusy=${state.isBusy} onPreview=${preview} />`;
   const { content, is_offer: isOffer } = state.preview;
   const action = isOffer ? "Offer" : "Publish";
   return html`<${Leaves} preview=${state.preview} />
-    <p class="row"><button class="primary" onClick=${() => setAsking(true)}>${action} …</button><button onClick=${() => setState({ ...state, preview: null })}>Back to the text</button></p>
+    <p class="row"><button class="primary" onClick=${() => setAsking(true)}>${action} …</button><button onClick=${() => setState({ ...state, preview: null })}>Edit</button></p>
     ${isAsking && html`<${Confirm} title=${`${action} “${plain(content.title)}”?`} action=${action} onConfirm=${confirm} onClose=${() => setAsking(false)}>
-      <p>${isOffer ? "Nobody sees it until enough users offer the same words." : `It is found by ${readersOf(content.access_policy)}. You can withdraw it at any time; what others have read by then stays with them.`}</p>
+      <p>${isOffer ? "It stays hidden until enough users offer the same words." : `It will be found by ${readersOf(content.access_policy)}. You can withdraw it at any time, but not what others have read by then.`}</p>
     </${Confirm}>`}`;
 }

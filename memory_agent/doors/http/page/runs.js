@@ -14,15 +14,13 @@ export function RunTable({ runs, navigate, inSession = false }) {
   const [selected] = useRows(runs.length, "run", (place) => navigate("runs", { id: runs[place].id }));
   return html`<div class="scroll-x"><table class="runs">
     <thead><tr>
-      <th>State</th><th>Request</th><th>Quality</th><th class="number optional">Steps</th><th class="number optional">Used</th><th class="number optional">Took</th><th>Began</th>
+      <th>State</th><th>Request</th>${!inSession && html`<th class="session">Session</th>`}<th class="number">Quality</th><th class="number optional">Steps</th><th class="number optional">Used</th><th class="number optional">Took</th><th>Began</th>
     </tr></thead>
     <tbody>${runs.map((run, place) => html`<tr key=${run.id} id=${`run-${place}`} class=${place === selected ? "current" : ""}>
       <td class="state"><${Standing} run=${run} /></td>
-      <td class="request">
-        <a href=${navigate.href("runs", { id: run.id })}><${Text} one text=${run.objective ?? run.id} /></a>
-        ${!inSession && run.session_id && html`<small class="muted"><${Text} one text=${run.session_id} /></small>`}
-      </td>
-      <td>${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} />`}</td>
+      <td class="request"><a href=${navigate.href("runs", { id: run.id })}><${Text} one text=${run.objective ?? run.id} /></a></td>
+      ${!inSession && html`<td class="session muted"><${Text} one text=${run.session_id} /></td>`}
+      <td class="number">${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} isBare />`}</td>
       <td class="number optional">${run.steps.length}</td>
       <td class="number optional">${run.used.length}</td>
       <td class="number optional">${span(tookS(run))}</td>
@@ -61,9 +59,9 @@ function RunList({ navigate }) {
 }
 
 function Nothing({ state }) {
-  if (state) return html`<${Empty} title=${`No run is ${state}`}><p>An open run has begun and not ended; one that is not continued for long expires.</p></${Empty}>`;
+  if (state) return html`<${Empty} title=${`No run is ${state}`}><p>An open run has begun and not ended. A run without events for a long time expires.</p></${Empty}>`;
   return html`<${Empty} title="No runs yet" command='memory-agent trajectory begin "Find out why checkout logs customers out"'>
-    <p>A run is an agent's work on one request. Conductors' events begin and end runs by themselves; an agent without a conductor begins one with a call, or from the command line:</p>
+    <p>A run is an agent's work on one request. Events of a conductor begin and end runs. An agent without one begins a run with a call, or from the command line:</p>
   </${Empty}>`;
 }
 
@@ -140,22 +138,22 @@ function Recalled({ found, shown, recalled, isReading, navigate }) {
   const note = found.recall_ids.length ? `${counted(found.recall_ids.length, "recall")}, ${used.length} of ${counted(shown.length, "memory", "memories")} used` : "";
   if (!shown.length) {
     const why = found.recall_ids.length === 0
-      ? "No recall is known for this run. A recall counts if the run names its recall_id, or asked for its request within ten minutes before it began."
-      : found.state === "open" ? "What its recalls showed is listed once the run has ended." : "Its recalls showed nothing that is still stored.";
-    return html`<${Part} name="Recalled for it" note=${note}><p class="muted">${isReading ? "Reading …" : why}</p></${Part}>`;
+      ? "No recall belongs to this run. One does if the run names its recall_id, or if it asked for the run's request at most ten minutes before the run began."
+      : found.state === "open" ? "The memories that its recalls returned are listed once the run has ended." : "Nothing that its recalls returned is still stored.";
+    return html`<${Part} name="Recalled memories" note=${note}><p class="muted">${isReading ? "Reading …" : why}</p></${Part}>`;
   }
   const visible = isOpen ? others : others.slice(0, 3);
-  return html`<${Part} name="Recalled for it" note=${note}>
+  return html`<${Part} name="Recalled memories" note=${note}>
     <ul class="told stacked">
       ${[...used, ...visible].map((id) => html`<${RecalledMemory} key=${id} id=${id} record=${recalled.get(id)} use=${uses.get(id)} navigate=${navigate} />`)}
     </ul>
-    ${others.length > 3 && html`<p><button class="link" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : `Show ${others.length - 3} more that were shown and not used`}</button></p>`}
+    ${others.length > 3 && html`<p><button class="link" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : `Show ${others.length - 3} more that were not used`}</button></p>`}
   </${Part}>`;
 }
 
 function RecalledMemory({ id, record, use, navigate }) {
   return html`<li class=${use ? "used" : ""}>
-    <span class="what">${use ? html`<b class="good">used</b> <span class="muted">${use.credit < 1 ? "half credit" : "full credit"}, ${attribution(use.how)}</span>` : html`<span class="muted">shown</span>`}</span>
+    <span class="what">${use ? html`<b class="good">used</b> <span class="muted">${use.credit < 1 ? "half credit" : "full credit"}, ${attribution(use.how)}</span>` : html`<span class="muted">not used</span>`}</span>
     <a href=${navigate.href("timeline", { id })}><${Text} one text=${record ? record.title || record.text : "forgotten"} /></a>
   </li>`;
 }
@@ -179,10 +177,10 @@ function End({ found, texts, others, navigate }) {
   if (found.state === "open") return html`<${Part} name="Outcome"><p class="muted">The run has not ended.</p></${Part}>`;
   const word = standing(found);
   return html`<${Part} name="Outcome" at=${found.ended_at} note=${tookS(found) == null ? "" : `after ${span(tookS(found))}`}>
-    <p class="row wrap"><${Standing} run=${found} />${word === "cancelled" && found.quality == null ? html`<span class="muted">neither a success nor a failure, so it has no quality</span>` : html`<${Quality} value=${found.quality} />`}</p>
+    <p class="row wrap"><${Standing} run=${found} />${word === "cancelled" && found.quality == null ? html`<span class="muted">neither a success nor a failure, so it has no quality</span>` : found.quality != null && html`<span class="muted">quality</span><${Quality} value=${found.quality} isBare />`}</p>
     <ul class="told">${found.conclusions.map((step) => html`<${StepLine} key=${step.event_id} step=${step} record=${texts.get(step.record_id)} />`)}</ul>
     ${found.revisions.length > 0 && html`<table class="revisions"><caption class="hidden">Changes of the quality</caption>
-      <thead><tr><th>Quality</th><th>Because</th><th>Caused by</th><th>When</th></tr></thead>
+      <thead><tr><th>Quality</th><th>Reason</th><th>Caused by</th><th>When</th></tr></thead>
       <tbody>${found.revisions.map((one) => html`<tr>
         <td class="figure">${number(one.quality)}</td><td>${reason(one.reason)}</td>
         <td>${isRun(one.cause) ? html`<a href=${navigate.href("runs", { id: one.cause })}><${Text} one text=${one.cause} /></a>` : html`<span class="mono muted"><${Text} one text=${one.cause ?? ""} /></span>`}</td>
@@ -199,7 +197,7 @@ function Followed({ found, others, similar, navigate }) {
   const related = later.filter((one) => causes.has(one.id) && !inSession.includes(one));
   const alike = similar.filter((one) => one.id !== found.id && ![...inSession, ...related].some((run) => run.id === one.id)).slice(0, 5);
   return html`<${Part} name="What followed">
-    ${inSession.length + related.length === 0 ? html`<p class="muted">No later run of its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
+    ${inSession.length + related.length === 0 ? html`<p class="muted">No later run in its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
     ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${one.relevance.toFixed(2)}`} />`)}</ul>`}
   </${Part}>`;
 }

@@ -6,8 +6,8 @@ import { Explanation, fullBar, leftOut, legendOf, partsOf, sentencesOf } from ".
 import { MemoryPane } from "./record.js";
 import { KINDS } from "./words.js";
 
-const MODES = [["", "as set"], ["hybrid", "meaning and words"], ["vector", "meaning"], ["lexical", "words"]];
-const DATES = [["", "as set"], ["boost", "boost that time"], ["filter", "only that time"], ["ignore", "ignore"]];
+const MODES = [["", "default"], ["hybrid", "meaning and words"], ["vector", "meaning"], ["lexical", "words"]];
+const DATES = [["", "default"], ["boost", "boost that time"], ["filter", "only that time"], ["ignore", "ignore"]];
 const PLACES = [5, 10, 20, 50];
 const FURTHER = 60;
 const DEADLINE_MS = 20_000;
@@ -41,7 +41,7 @@ const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id
     <span class="score"><span class="row"><span class="number">${number(memory.sona_score, 3)}</span><span class="muted grow number" title="Relevance: the probability that it is relevant">${memory.relevance === null ? "?" : `${Math.round(memory.relevance * 100)} %`}</span></span>
       <${Bars} parts=${partsOf(memory)} most=${full} /></span>
     <span class="grow what">
-      ${memory.reason && html`<span class="reason warn">${memory.reason}</span>`}
+      ${memory.reason && html`<span class="reason">${memory.reason}</span>`}
       <span class="clamp"><${Text} one=${false} text=${memory.record.text.slice(Math.max(0, memory.passage_at - 80), memory.passage_at + 400)} marks=${marks} /></span>
       <span class="row muted meta"><${Kind} kind=${memory.record.kind} /><${Time} at=${memory.record.timestamp} />${memory.record.session_id && html`<span class="cut"><${Text} one text=${memory.record.session_id} /></span>`}
         ${memory.count > 1 && html`<span>${memory.count} times</span>`}${memory.tier === "global" && html`<span>shared</span>`}${memory.learned > 0 && html`<span>learned</span>`}</span>
@@ -53,12 +53,12 @@ function Options({ params, onChange }) {
   const write = (name, label, more = {}) => html`<${Field} label=${label}><input ...${more} value=${params[name] ?? ""} spellcheck="false" onChange=${(event) => onChange({ [name]: event.target.value })} /></${Field}>`;
   return html`<${Menu} label="Options">
     <div class="fields">
-      ${choose("mode", "search by", MODES)}${choose("dates", "a time in the query", DATES)}
-      ${choose("k", "places", PLACES.map((count) => [count === PLACES[1] ? "" : String(count), String(count)]))}
-      ${write("least", "minimum relevance", { type: "number", min: 0, max: 1, step: 0.05, placeholder: "as set" })}
-      ${write("session", "only session")}${write("channel", "only channel")}${write("by", "asked by session")}
+      ${choose("mode", "Search by", MODES)}${choose("dates", "A time in the query", DATES)}
+      ${choose("k", "Places", PLACES.map((count) => [count === PLACES[1] ? "" : String(count), String(count)]))}
+      ${write("least", "Minimum relevance", { type: "number", min: 0, max: 1, step: 0.05, placeholder: "default" })}
+      ${write("session", "Only session")}${write("channel", "Only channel")}${write("by", "Asked by session")}
     </div>
-    <label class="row"><input type="checkbox" checked=${Boolean(params.shared)} onChange=${(event) => onChange({ shared: event.target.checked ? "1" : "" })} /> also shared items</label>
+    <label class="row"><input type="checkbox" checked=${Boolean(params.shared)} onChange=${(event) => onChange({ shared: event.target.checked ? "1" : "" })} /> Also shared items</label>
   </${Menu}>`;
 }
 
@@ -66,7 +66,7 @@ function Options({ params, onChange }) {
 function Summary({ answer, params }) {
   const { memories, total, took_ms, dates, degraded } = answer;
   return html`<div class="summary row wrap muted" role="status">
-    <span>${counted(memories.length, "memory", "memories")} of ${counted(total, "memory", "memories")}, ${took_ms.toFixed(0)} ms</span>
+    <span>${memories.length} of ${counted(total, "memory", "memories")}, ${took_ms.toFixed(0)} ms</span>
     ${dates.map((date) => html`<span key=${date.phrase}>“<${Text} text=${date.phrase} />” is ${spanOf(date)}${params.dates ? `: ${params.dates}` : ""}</span>`)}
     ${degraded.map((reason) => html`<span key=${reason} class="warn">${reason.replaceAll("_", " ")}</span>`)}
     <span class="grow"></span><${Legend} names=${legendOf(memories)} />
@@ -111,14 +111,14 @@ function Search({ route, navigate, api }) {
     <div class="split">
       <div class="body results" tabindex="-1">
         <${Problem} problem=${problem} retry=${reload} />
-        ${!asked && html`<${Empty} title="Ask as an agent would." command='memory-agent recall "why does the deploy hang?" --explain'>
-          <p>Recall compares the meaning and the words of a request with every memory. Here, each answer shows the parts of its score, and what was left out and why.</p>
+        ${!asked && html`<${Empty} title="Ask as an agent would" command='memory-agent recall "why does the deploy hang?" --explain'>
+          <p>Recall compares the meaning and the words of a request with every memory. Here, each result shows the parts of its score, and what was left out and why.</p>
           <p class="row wrap">${EXAMPLES.map((example) => html`<button key=${example} class="link" onClick=${() => go({ q: example }, false)}>${example}</button>`)}</p>
           <p>From a terminal:</p></${Empty}>`}
         ${asked && isLoading && !answer && html`<${Loading} what="Recalling" />`}
         ${asked && answer && html`<${Summary} answer=${answer} params=${params} />
           <ol class=${isLoading ? "late" : ""}>${answer.memories.map(item)}</ol>
-          ${!answer.memories.length && html`<${Empty} title="Nothing relevant was found."><p>${others.length ? "The nearest memories are below, with the reason why each was left out." : "No memory passes the filter, or nothing is stored yet."}</p></${Empty}>`}
+          ${!answer.memories.length && html`<${Empty} title="Nothing relevant found"><p>${others.length ? "The nearest memories are below, each with the reason why it was left out." : "No memory passes the filter, or nothing is stored yet."}</p></${Empty}>`}
           <section class="others"><header class="row"><h2>Left out</h2><span class="muted">${all ? counted(others.length, "near memory", "near memories") : "…"}</span></header>
             ${stats && sentencesOf(answer, stats.memories).map((sentence) => html`<p key=${sentence} class="muted">${sentence}</p>`)}
             <ol start=${answer.memories.length + 1}>${others.map((memory, place) => item(memory, answer.memories.length + place))}</ol>

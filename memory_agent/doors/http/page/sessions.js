@@ -2,14 +2,13 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { call } from "./api.js";
-import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys } from "./parts.js";
+import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys, useNarrow } from "./parts.js";
 import { projectOf } from "./record.js";
 import { MOST_LISTED, RunTable } from "./runs.js";
 import { KINDS, Lines, span } from "./words.js";
 
 const PAGE = 500;
 const AHEAD = 40;
-const ROW_PX = 56;
 
 /** The pages of a verb's answer read so far, and a function that reads the next one. `field` holds a page's rows. */
 export function usePages(verb, field, params) {
@@ -34,14 +33,12 @@ export function usePages(verb, field, params) {
 }
 
 function SessionRow({ session }) {
-  return html`<div class="session-row">
-    <div class="row"><span class="grow"><${Text} one text=${session.title || session.session_id} /></span><span class="muted"><${Time} at=${session.last} /></span></div>
-    <div class="row muted">
-      <span class="cut project"><${Text} one text=${projectOf(session.channel_id) ?? "no project"} /></span>
-      <span class="cut grow mono"><${Text} one text=${session.session_id} /></span>
-      <span class="figures">${counted(session.memories, "memory", "memories")}${session.runs ? `, ${counted(session.runs, "run")}` : ""}</span>
-    </div>
-  </div>`;
+  return html`<span class="title"><${Text} one text=${session.title || session.session_id} /></span>
+    <span class="project muted"><${Text} one text=${projectOf(session.channel_id)} /></span>
+    <span class="id muted mono"><${Text} one text=${session.session_id} /></span>
+    <span class="figures muted">${counted(session.memories, "memory", "memories")}</span>
+    <span class="figures runs-of muted">${session.runs ? counted(session.runs, "run") : ""}</span>
+    <span class="last muted"><${Time} at=${session.last} /></span>`;
 }
 
 function SessionList({ route, navigate }) {
@@ -50,7 +47,8 @@ function SessionList({ route, navigate }) {
   const projects = useProjects(project ? null : rows);
   const [selected, setSelected] = useState(-1);
   useEffect(() => setSelected(-1), [project]);
-  return html`<div class="view">
+  const isNarrow = useNarrow();
+  return html`<div class="view sessions">
     <div class="bar">
       <h1>Sessions</h1>
       <${Projects} projects=${projects} chosen=${project} onChoose=${(name) => navigate("sessions", { project: name })} />
@@ -59,10 +57,10 @@ function SessionList({ route, navigate }) {
     </div>
     ${problem && html`<div class="body"><${Problem} problem=${problem} retry=${reload} /></div>`}
     ${!problem && total === null && html`<div class="body"><${Loading} /></div>`}
-    ${total === 0 && html`<${Empty} title=${project ? `No session in ${plain(projectOf(project))}` : "No sessions yet"} command="memory-agent import-sessions">
-      <p>A session is what an agent and a user did in one sitting. Events that name a session create it; the sessions that coding agents left on this machine can be imported:</p>
-    </${Empty}>`}
-    ${rows.length > 0 && html`<div class="split"><${VirtualList} label="Sessions" count=${rows.length} rowHeight=${ROW_PX} selected=${selected} onSelect=${setSelected}
+    ${total === 0 && html`<div class="body"><${Empty} title=${project ? `No session in ${plain(projectOf(project))}` : "No sessions yet"} command="memory-agent import-sessions">
+      <p>A session is one sitting of a user and an agent. An event that names a session creates it; the sessions that coding agents left on this machine can be imported:</p>
+    </${Empty}></div>`}
+    ${rows.length > 0 && html`<div class="split"><${VirtualList} label="Sessions" count=${rows.length} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${setSelected}
       keyOf=${(place) => rows[place].session_id} onOpen=${(place) => navigate("sessions", { id: rows[place].session_id })}
       onRange=${(_first, last) => last > rows.length - AHEAD && more()} render=${(place) => html`<${SessionRow} session=${rows[place]} />`} /></div>`}
   </div>`;
@@ -103,10 +101,10 @@ function Session({ id, navigate }) {
       <a href="#/sessions">Sessions</a><span class="muted">/</span><h1 class="cut mono grow keep"><${Text} one text=${id} /></h1>
       <a class="button" href=${navigate.href("timeline", { session: id })}>In the timeline</a>
     </div>
-    <div class="body">
+    <div class="body narrow">
       <${Problem} problem=${memories.problem ?? all.problem} retry=${memories.reload} />
-      ${memories.total === 0 && html`<${Empty} title="No memory of this session"><p>It was forgotten or erased, or it belongs to another user. <a href="#/sessions">All sessions</a></p></${Empty}>`}
-      ${memories.total > 0 && html`<p class="muted row wrap about">
+      ${memories.total === 0 && html`<${Empty} title="No memory of this session"><p>Its memories were erased, or it belongs to another user. <a href="#/sessions">All sessions</a></p></${Empty}>`}
+      ${memories.total > 0 && html`<p class="muted row wrap about facts-line">
         ${channel && html`<a href=${navigate.href("sessions", { project: channel })}><${Text} one text=${projectOf(channel)} /></a>`}
         <span>${dayOf(records[0].timestamp)}, ${span((new Date(records.at(-1).timestamp) - new Date(records[0].timestamp)) / 1000)}</span>
         <span>${counted(memories.total, "memory", "memories")}</span>

@@ -1,7 +1,7 @@
 /* States, reasons and texts, for reading. */
 
 import { html, useState } from "./vendor/preact.js";
-import { Text, counted } from "./parts.js";
+import { Text, counted, narrow } from "./parts.js";
 
 /** A duration in its two largest units: "3 h 20 min". */
 export function span(seconds) {
@@ -33,8 +33,8 @@ export const reason = (name) => REASONS[name] ?? name;
 
 const ATTRIBUTIONS = {
   feedback: "named in feedback",
-  event: "named by the run",
-  overlap: "repeated in the run's output",
+  event: "named in its events",
+  overlap: "repeated in its output",
 };
 export const attribution = (name) => ATTRIBUTIONS[name] ?? name;
 
@@ -82,7 +82,6 @@ export function eventText(payload, most = 400) {
   return "";
 }
 
-const narrow = matchMedia("(max-width: 640px)");
 /** About how many lines a text takes. */
 const linesOf = (text) => text.slice(0, MOST_CLOSED).split("\n").reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / (narrow.matches ? 42 : 72))), 0);
 const MOST_CLOSED = 1000;
