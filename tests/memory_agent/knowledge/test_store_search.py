@@ -50,9 +50,11 @@ def test_a_graph_search_excludes_own_items_without_a_mask(
     masks: list[Mask | None] = []
     scan = PassageView.scan
 
-    def heard(view: PassageView, query: Embedding, limit: int, mask: Mask | None, where: Where) -> Cosines:
+    def heard(
+        view: PassageView, query: Embedding, limit: int, mask: Mask | None, where: Where, timeout_s: float | None
+    ) -> Cosines:
         masks.append(mask)
-        return scan(view, query, limit, mask, where)
+        return scan(view, query, limit, mask, where, timeout_s)
 
     settings = Settings(shared=UNLIMITED, store=StoreSettings(exact_search_limit=200))
     folder = user_folder(tmp_path, SHARED_USER)
