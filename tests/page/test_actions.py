@@ -151,5 +151,4 @@ def test_another_users_memory_is_shown_without_a_rest_of_the_former(filled_daemo
     expect(tab.page.locator("main")).to_contain_text("Uwe sings")
     tab.page.get_by_label("User").fill("no such user")
     tab.press("Enter")
-    tab.expected = ("422",)
-    tab.page.get_by_role("alert").first.wait_for()
+    expect(tab.page.locator("main")).to_contain_text("Uwe sings")

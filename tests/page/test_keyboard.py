@@ -71,6 +71,42 @@ def test_the_timeline_is_moved_through_and_opened(tab: Tab) -> None:
     assert tab.page.locator("[aria-selected=true]").count() == 1
 
 
+def test_enter_opens_the_selected_row_after_a_button_was_clicked(tab: Tab) -> None:
+    for view in ("timeline", "runs"):
+        tab.show(view)
+        for _ in range(2):  # to dark and back
+            tab.page.get_by_role("button", name=re.compile("^(Dark|Light)$")).click()
+        theme = tab.page.locator("html").get_attribute("data-theme")
+        tab.press("j", "Enter")
+        tab.page.wait_for_function("view => location.hash.startsWith(`#/${view}?`)", arg=view)
+        assert tab.page.locator("html").get_attribute("data-theme") == theme
+        tab.settle()
+
+
+def test_the_help_closes_when_the_address_changes(tab: Tab) -> None:
+    tab.show("timeline")
+    tab.press("?")
+    dialog = tab.page.get_by_role("dialog", name="Keys")
+    expect(dialog).to_be_visible()
+    tab.evaluate("() => { location.hash = '#/health'; }")
+    expect(dialog).to_have_count(0)
+    heading(tab, "health")
+
+
+def test_commands_and_names_are_for_the_user_shown(tab: Tab) -> None:
+    user = tab.page.get_by_title("The user whose memory is shown")
+    mine = user.input_value()
+    tab.show("sessions")
+    user.fill("nobody@here")
+    tab.press("Enter")
+    expect(tab.page.locator("main")).to_contain_text("memory-agent import-sessions --user nobody@here")
+    user.fill("a b; rm")
+    tab.press("Enter")
+    expect(tab.page.locator(".toasts")).to_contain_text("ASCII letters")
+    expect(user).to_have_value("nobody@here")
+    tab.switch_user(mine)
+
+
 def test_a_search_is_typed_and_its_results_are_opened(tab: Tab) -> None:
     tab.show("health")
     tab.press("/")

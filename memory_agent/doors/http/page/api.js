@@ -62,6 +62,9 @@ export const session = {
 /** Whether the key permits `scope`: recall, publish, share, admin. */
 export const may = (scope) => session.scopes.includes(scope);
 
+/** Whether a user can have this name. */
+export const isUserName = (name) => USER_NAME.test(name);
+
 /** Show another user's memory. Only a key for all users may. */
 export function switchUser(user) {
   localStorage.setItem(USER, user);

@@ -2,7 +2,7 @@
 
 import { html, render, useCallback, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
 import * as api from "./api.js";
-import { Command, Dialog, Field, Loading, Problem, Toasts, useKeys, useStore } from "./parts.js";
+import { Command, Dialog, Field, Loading, Problem, Toasts, toast, useKeys, useStore } from "./parts.js";
 
 /** The views by group, in the order of the navigation. Each is a module whose default export is { title, key, view, keys? }. */
 const GROUPS = [
@@ -91,8 +91,14 @@ function UserSwitch() {
   const [text, setText] = useState(user);
   useEffect(() => setText(user), [user]);
   if (bound !== null) return html`<div class="user cut" title="The key is for this user only"><span>User</span>${bound}</div>`;
-  const change = (event) => { event.preventDefault(); if (text.trim()) api.switchUser(text.trim()); };
-  return html`<form class="user" onSubmit=${change}><label><span>User</span><input title="The user whose memory is shown" value=${text} spellcheck="false" autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></label></form>`;
+  const change = (event) => {
+    event.preventDefault();
+    const name = text.trim();
+    if (api.isUserName(name)) return api.switchUser(name);
+    if (name) toast("A user's name has 1 to 128 ASCII letters, digits and ._:@+-, without a leading dot.", "bad");
+    return setText(user);
+  };
+  return html`<form class="user" onSubmit=${change}><label><span>User</span><input title="The user whose memory is shown" value=${text} spellcheck=${false} autocomplete="off" onInput=${(event) => setText(event.target.value)} onBlur=${change} /></label></form>`;
 }
 
 function Connection() {
@@ -116,7 +122,7 @@ function Away() {
   if (state !== "away") return null;
   const seconds = Math.max(0, Math.ceil((again - now) / 1000));
   return html`<div class="banner" role="alert">
-    <span class="grow">The daemon does not answer. What you typed is kept. ${seconds ? `Next attempt in ${seconds} s.` : "Trying …"}</span>
+    <span class="grow">The daemon does not answer. If it was stopped, start it: <code>memory-agent serve --light</code>. What you typed is kept. ${seconds ? `Next attempt in ${seconds} s.` : "Trying …"}</span>
     <button onClick=${api.probeNow}>Try now</button>
   </div>`;
 }
@@ -128,6 +134,15 @@ function OtherKey() {
   return html`<div class="banner" role="alert">
     <span class="grow">A link or another tab has signed this browser in with another key. This is the memory of <b>${user}</b>.</span>
     <button onClick=${() => api.sessionState.set({ isOther: false })}>OK</button>
+  </div>`;
+}
+
+/** Says that the key may not read memories, so that every view would be an error. */
+function NoRecall() {
+  const { state, scopes } = useStore(api.sessionState);
+  if (state !== "signed-in" || scopes.includes("recall")) return null;
+  return html`<div class="banner" role="alert">
+    <span class="grow">This key lacks the scope <b>recall</b>, so no memory can be shown. Sign out, and sign in with another key.</span>
   </div>`;
 }
 
@@ -199,7 +214,8 @@ function App({ views }) {
     return () => removeEventListener("keydown", go, true);
   }, []);
   useKeys(keys);
-  useEffect(() => { document.title = `${views[route.view]?.title ?? "Not found"} – Memory`; setOpen((now) => (now === "menu" ? "" : now)); }, [route.view]);
+  useEffect(() => { document.title = `${views[route.view]?.title ?? "Not found"} – Memory`; }, [route.view]);
+  useEffect(() => setOpen(""), [route]);
 
   if (session.state === "starting") return html`<div class="empty"><${Away} /><${Loading} what="Connecting" /></div>`;
   const View = views[route.view]?.view;
@@ -219,7 +235,7 @@ function App({ views }) {
       </div>
     </${Navigation}>
     <main class="main">
-      <${Away} /><${OtherKey} />
+      <${Away} /><${OtherKey} /><${NoRecall} />
       ${isKnown && (View ? html`<${Guarded} View=${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
         : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not_found", detail: `There is no view ${route.view}, or it could not be loaded. Choose one from the navigation, or reload the page.` }} /></div>`)}
     </main>

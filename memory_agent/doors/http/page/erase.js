@@ -53,7 +53,7 @@ const erase = (selection, dry_run, options) => call("erase", { selection, dry_ru
 /* 1. What */
 
 function Filter({ entered, enter }) {
-  const text = (name, label, hint) => html`<${Field} label=${label} hint=${hint}><input value=${entered[name] ?? ""} spellcheck="false" onInput=${(event) => enter({ [name]: event.target.value })} /></${Field}>`;
+  const text = (name, label, hint) => html`<${Field} label=${label} hint=${hint}><input value=${entered[name] ?? ""} spellcheck=${false} onInput=${(event) => enter({ [name]: event.target.value })} /></${Field}>`;
   const day = (name, label) => html`<${Field} label=${label}><input type="date" value=${entered[name] ?? ""} onInput=${(event) => enter({ [name]: event.target.value })} /></${Field}>`;
   return html`<div class="fields">
     <${Field} label="Kind"><select value=${entered.kind ?? ""} onChange=${(event) => enter({ kind: event.target.value })}>
@@ -103,9 +103,9 @@ function What({ way, setWay, entered, enter }) {
     <div class="ways" role="radiogroup" aria-label="What to erase">${WAYS.map(([name, label, what]) => html`<label key=${name} class="way">
       <input type="radio" name="way" checked=${way === name} onChange=${() => setWay(name)} /><b>${label}</b><span class="muted">${what}</span>
     </label>`)}</div>
-    ${entry && html`<${Field} label=${entry}><input list="erasable" value=${entered[way] ?? ""} spellcheck="false" autocomplete="off" onInput=${(event) => enter({ [way]: event.target.value })} /></${Field}>`}
+    ${entry && html`<${Field} label=${entry}><input list="erasable" value=${entered[way] ?? ""} spellcheck=${false} autocomplete="off" onInput=${(event) => enter({ [way]: event.target.value })} /></${Field}>`}
     ${entry && html`<datalist id="erasable">${known.map(([id, title]) => html`<option key=${id} value=${id}>${plain((title ?? "").slice(0, 80))}</option>`)}</datalist>`}
-    ${way === "ids" && html`<${Field} label="Ids" hint="Separated by spaces, commas or lines."><textarea rows="3" spellcheck="false" value=${entered.ids ?? ""} onInput=${(event) => enter({ ids: event.target.value })}></textarea></${Field}>`}
+    ${way === "ids" && html`<${Field} label="Ids" hint="Separated by spaces, commas or lines."><textarea rows="3" spellcheck=${false} value=${entered.ids ?? ""} onInput=${(event) => enter({ ids: event.target.value })}></textarea></${Field}>`}
     ${way === "query" && html`<${Query} entered=${entered} enter=${enter} />`}
     ${way === "filter" && html`<${Filter} entered=${entered} enter=${enter} />`}
   </section>`;

@@ -3,14 +3,13 @@
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { Bars, Facts, Legend, Loading, Plot, Problem, Text, Time, bytes, counted, number, useCall } from "./parts.js";
 import { NOT_MANAGING, mayManage } from "./quarantine.js";
-import { KINDS, span } from "./words.js";
+import { KINDS, KIND_SERIES, span } from "./words.js";
 
 const STATUS_MS = 3_000;
 const STATS_MS = 15_000;
 const MOST_SAMPLES = 400;
 const SHOWN_S = 300;
 const LAGGING = 500;
-const KIND_SERIES = { episode: 3, finding: 1, strategy: 2, pattern: 4 };
 
 /* Samples of the status, kept while the page is open, so that coming back shows them again. */
 const samples = [];

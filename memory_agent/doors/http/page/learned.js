@@ -178,7 +178,7 @@ function Learned({ navigate }) {
     <div class="body narrow">
       <${Problem} problem=${problem ?? ended.problem} retry=${() => { reload(); ended.reload(); }} />
       ${!status && !problem && html`<${Loading} />`}
-      ${isEmpty && html`<${Empty} title="Nothing learned yet" command="memory-agent trajectory begin --help">
+      ${isEmpty && html`<${Empty} title="Nothing learned yet" command="memory-agent trajectory begin --help" isOfUser=${false}>
         <p>Learning needs runs that end and use recalled memories. A run names them in its events (<code>memory_ids</code>) or with <code>feedback</code>, or repeats them in its output. After two such runs, the learned ranking is compared with the usual one.</p>
       </${Empty}>`}
       ${status && !isEmpty && html`<${Gate} status=${status} /><${Gain} status=${status} /><${History} history=${status.history} />

@@ -72,6 +72,7 @@ export function VirtualList({ count, rowHeight = 36, render, selected = -1, onSe
     const top = (next * rowHeight) / scale;
     if (top < list.scrollTop) list.scrollTop = top;
     else if (top + rowHeight > list.scrollTop + list.clientHeight) list.scrollTop = top + rowHeight - list.clientHeight;
+    list.focus({ preventScroll: true }); // so that Enter opens the row, not a button that was clicked before
     onSelect?.(next);
   };
   const from = selected < 0 ? first - 1 : selected;
@@ -109,6 +110,7 @@ export function useRows(count, prefix, onOpen) {
   const move = (by) => {
     const next = Math.max(0, Math.min(count - 1, selected + by));
     setSelected(next);
+    document.activeElement.blur(); // so that Enter opens the row
     document.getElementById(`${prefix}-${next}`)?.scrollIntoView({ block: "nearest" });
   };
   useKeys({

@@ -1,7 +1,7 @@
 /* The live feed: events in, blocks out. Rows and their texts are bounded, so that the tab's memory stays flat. */
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
-import { session, stream } from "./api.js";
+import { isUserName, session, stream } from "./api.js";
 import { Empty, Legend, Plot, Problem, Text, counted, useKeys, useNarrow } from "./parts.js";
 import { Lines, eventText } from "./words.js";
 
@@ -175,7 +175,7 @@ function Column({ title, rows, empty, navigate }) {
 }
 
 /** The command that publishes an event, for a user whose name needs no quotes. */
-const publishLine = (user) => /^[\w.@+:-]+$/.test(user) &&
+const publishLine = (user) => isUserName(user) &&
   `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish --user ${user}`;
 
 const PLOT = { cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };

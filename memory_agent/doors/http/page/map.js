@@ -4,6 +4,7 @@ import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendo
 import { Empty, Loading, Problem, Select, Text, VirtualList, ageOf, counted, dayOf, useCall, useKeys } from "./parts.js";
 import { Cloud } from "./cloud.js";
 import { MemoryPane } from "./record.js";
+import { KIND_SERIES } from "./words.js";
 
 const LIMIT = 5000;
 const NEAREST = 100;
@@ -18,7 +19,10 @@ const BY = {
   session: ({ session_ids }) => session_ids.map((session) => session ?? "no session"),
   outcome: ({ qualities }) => qualities.map(outcomeOf),
 };
-const OUTCOMES = { good: "--d1", failed: "--bad", mixed: "--warn", unknown: "--line-strong" };
+const COLOURS = {
+  kind: Object.fromEntries(Object.entries(KIND_SERIES).map(([kind, series]) => [kind, `--d${series}`])),
+  outcome: { good: "--d1", failed: "--bad", mixed: "--warn", unknown: "--line-strong" },
+};
 
 /** The groups of the points: the names of the largest, the group of each point, their sizes and colours. */
 function grouped(map, by) {
@@ -32,7 +36,7 @@ function grouped(map, by) {
   const place = new Map(shown.map((name, index) => [name, index]));
   const groups = values.map((value) => place.get(value) ?? shown.length);
   const sizes = names.map((name, index) => (isCut && index === shown.length ? largest.slice(shown.length).reduce((sum, [, count]) => sum + count, 0) : counts.get(name)));
-  const variables = names.map((name, index) => (by === "outcome" ? OUTCOMES[name] : isCut && index === shown.length ? "--line-strong" : `--d${index + 1}`));
+  const variables = names.map((name, index) => COLOURS[by]?.[name] ?? (isCut && index === shown.length ? "--line-strong" : `--d${index + 1}`));
   return { names, groups, sizes, variables };
 }
 
@@ -111,7 +115,7 @@ function MapView({ route, navigate }) {
     </div>
     <div class="split">
       ${isEmpty ? html`<div class="body">${map.total
-        ? html`<${Empty} title="No memory has a vector yet" command="memory-agent model status"><p>The map places memories by their vectors, which are computed in the background once a model is available:</p></${Empty}>`
+        ? html`<${Empty} title="No memory has a vector yet" command="memory-agent model status" isOfUser=${false}><p>The map places memories by their vectors, which are computed in the background once a model is available:</p></${Empty}>`
         : html`<${Empty} title="Nothing is remembered yet" command="memory-agent import-sessions"><p>The map shows memories of similar meaning near each other. To begin with past sessions of coding agents:</p></${Empty}>`}</div>`
       : html`<div class="field-of-points">
         <${Problem} problem=${problem} retry=${reload} />

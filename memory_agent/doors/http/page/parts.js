@@ -1,7 +1,7 @@
 /* Shared components. Text is only ever rendered as text nodes. See also list.js (VirtualList) and record.js (a memory). */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { call, connection, sessionState } from "./api.js";
+import { call, connection, isUserName, session, sessionState } from "./api.js";
 
 export { VirtualList, narrow, useKeys, useNarrow, useRows } from "./list.js";
 
@@ -86,9 +86,12 @@ export function Problem({ problem, retry }) {
   </div>`;
 }
 
-/** A place without data: what would be here, and the command that brings it. */
-export function Empty({ title, command, children }) {
-  return html`<div class="empty"><h2>${title}</h2>${children}${command && html`<${Command} text=${command} />`}</div>`;
+/** A command for the user shown. */
+const ofUser = (command) => (session.user === "default" || !isUserName(session.user) ? command : `${command} --user ${session.user}`);
+
+/** A place without data: what would be here, and the command that brings it; `isOfUser`: for the user shown. */
+export function Empty({ title, command, isOfUser = true, children }) {
+  return html`<div class="empty"><h2>${title}</h2>${children}${command && html`<${Command} text=${isOfUser ? ofUser(command) : command} />`}</div>`;
 }
 
 export function Command({ text }) {

@@ -67,7 +67,7 @@ function Quarantine() {
       <${Problem} problem=${failure ?? problem} retry=${failure ? null : reload} />
       ${!mayManage() && html`<${Empty} title="This key cannot see the quarantine"><p>${NOT_MANAGING}: the quarantine holds events of every user.</p></${Empty}>`}
       ${mayManage() && !result && !problem && html`<${Loading} />`}
-      ${result && !entries.length && html`<${Empty} title="Nothing is in quarantine" command="memory-agent quarantine list">
+      ${result && !entries.length && html`<${Empty} title="Nothing is in quarantine" command="memory-agent quarantine list" isOfUser=${false}>
         <p>An event that cannot be decoded or ingested is kept here with the reason, and does not hold up others. Retry it once the cause is fixed. The same list in a terminal:</p>
       </${Empty}>`}
       ${entries.length > 0 && html`<div class="scroll-x"><table>

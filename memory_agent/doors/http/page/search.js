@@ -50,7 +50,7 @@ const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id
 
 function Options({ params, onChange }) {
   const choose = (name, label, options) => html`<${Field} label=${label}><${Select} value=${params[name] ?? ""} options=${options} onChange=${(value) => onChange({ [name]: value })} /></${Field}>`;
-  const write = (name, label, more = {}) => html`<${Field} label=${label}><input ...${more} value=${params[name] ?? ""} spellcheck="false" onChange=${(event) => onChange({ [name]: event.target.value })} /></${Field}>`;
+  const write = (name, label, more = {}) => html`<${Field} label=${label}><input ...${more} value=${params[name] ?? ""} spellcheck=${false} onChange=${(event) => onChange({ [name]: event.target.value })} /></${Field}>`;
   return html`<${Menu} label="Options">
     <div class="fields">
       ${choose("mode", "Search by", MODES)}${choose("dates", "A time in the query", DATES)}

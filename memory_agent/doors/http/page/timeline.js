@@ -65,7 +65,7 @@ function More({ params, onChange }) {
   return html`<${Menu} label="Filter"><form class="stack" onSubmit=${apply}>
     <${Chips} label="Source" options=${SOURCES.map((source) => [source, source.replace("_", " ")])} value=${listed(params.source)} onChange=${(all) => onChange({ source: all.join(",") })} />
     <div class="fields">${NAMED.map(([name, , label]) => html`<${Field} key=${name} label=${label}>
-      <input value=${values[name] ?? ""} spellcheck="false" onInput=${(event) => setValues({ ...values, [name]: event.target.value })} />
+      <input value=${values[name] ?? ""} spellcheck=${false} onInput=${(event) => setValues({ ...values, [name]: event.target.value })} />
     </${Field}>`)}</div>
     <div class="actions"><button class="primary">Apply</button></div>
   </form></${Menu}>`;
@@ -121,7 +121,7 @@ function Timeline({ route, navigate, api }) {
       ${placed.total === null && !placed.problem && html`<div class="body"><${Loading} /></div>`}
       ${placed.total === 0 && html`<div class="body">${isFiltered
         ? html`<${Empty} title="No memory matches"><p>Remove a filter above, or choose another kind.</p></${Empty}>`
-        : html`<${Empty} title="Nothing is remembered yet" command=${`memory-agent remember "The deploy needs the VPN" --user ${api.session.user}`}>
+        : html`<${Empty} title="Nothing is remembered yet" command='memory-agent remember "The deploy needs the VPN"'>
           <p>Memories come from the events of agents: connect one with <code>memory-agent connect</code>, or import its past sessions with <code>memory-agent import-sessions</code>. To store one by hand:</p></${Empty}>`}</div>`}
       ${placed.total > 0 && html`<${VirtualList} label="Memories, newest first" count=${placed.total} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${select}
         onOpen=${open} onRange=${inView} scrollTo=${scrollTo}

@@ -17,6 +17,8 @@ export function span(seconds) {
 }
 
 export const KINDS = ["episode", "finding", "strategy", "pattern"];
+/** The colour of each kind, as a number of the data colours (`--d1` to `--d8`). */
+export const KIND_SERIES = { episode: 3, finding: 1, strategy: 2, pattern: 4 };
 
 export const signed = (value, digits = 3) => (value == null ? "–" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`);
 
