@@ -276,9 +276,15 @@ def test_each_machine_embeds_with_a_model_on_a_server() -> None:
 def test_a_machine_whose_daemon_is_killed_ends_its_hosts_and_joins_the_next_daemon(
     daemon: DaemonProcess, node: NodeProcess
 ) -> None:
+    place(daemon, "dave", "w1")  # otherwise the daemon chooses by the users that each machine has
     until(lambda: remembers(daemon, "dave", "the ferry leaves at noon"), daemon.log)
-    hosts = [process for process in node.family() if "HostActor" in "".join(process.cmdline())]
-    assert hosts
+    hosts: list[psutil.Process] = []
+
+    def has_host() -> bool:
+        hosts[:] = [process for process in node.family() if "HostActor" in "".join(process.cmdline())]
+        return bool(hosts)
+
+    until(has_host, node.log)
     daemon.kill()
     _, alive = psutil.wait_procs(hosts, timeout=20)
     assert alive == []
