@@ -96,10 +96,14 @@ def test_the_help_closes_when_the_address_changes(tab: Tab) -> None:
 def test_commands_and_names_are_for_the_user_shown(tab: Tab) -> None:
     user = tab.page.get_by_title("The user whose memory is shown")
     mine = user.input_value()
-    tab.show("sessions")
-    user.fill("nobody@here")
-    tab.press("Enter")
-    expect(tab.page.locator("main")).to_contain_text("memory-agent import-sessions --user nobody@here")
+    for name, option in (("default", []), ("nobody@here", ["--user nobody@here"])):
+        user.fill(name)
+        tab.press("Enter")
+        for view in ("timeline", "search", "map", "runs", "sessions", "live", "shared"):
+            tab.show(view)
+            command = tab.page.locator(".command code")
+            expect(command).to_contain_text("memory-agent")
+            assert re.findall(r"--user \S+", str(command.text_content())) == option, view
     user.fill("a b; rm")
     tab.press("Enter")
     expect(tab.page.locator(".toasts")).to_contain_text("ASCII letters")

@@ -1,7 +1,7 @@
 /* The live feed: events in, blocks out. Rows and their texts are bounded, so that the tab's memory stays flat. */
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
-import { isUserName, session, stream } from "./api.js";
+import { session, stream } from "./api.js";
 import { Empty, Legend, Plot, Problem, Text, counted, useKeys, useNarrow } from "./parts.js";
 import { Lines, eventText } from "./words.js";
 
@@ -174,9 +174,7 @@ function Column({ title, rows, empty, navigate }) {
   </section>`;
 }
 
-/** The command that publishes an event, for a user whose name needs no quotes. */
-const publishLine = (user) => isUserName(user) &&
-  `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish --user ${user}`;
+const PUBLISH = `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish`;
 
 const PLOT = { cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
 const SERIES = [{ label: "events/s", series: 1 }, { label: "blocks/s", series: 2 }];
@@ -210,7 +208,7 @@ function Live({ navigate }) {
           <span class="muted">${counted(feed.events, "event")} and ${counted(feed.blocks, "block")} since this view was opened; the newest ${MOST_ROWS} rows are kept</span></div>
       </div>
       ${feed.rows.length === 0
-        ? html`<${Empty} title="Nothing has happened yet" command=${publishLine(session.user)}>
+        ? html`<${Empty} title="Nothing has happened yet" command=${PUBLISH}>
             <p>Events appear here as agents publish them, and beside them the blocks of memories that the daemon publishes in answer. Publish one:</p>
           </${Empty}>`
         : isNarrow ? html`<${Column} navigate=${navigate} title="Events in, blocks out" rows=${rows} empty="No event matches." />`

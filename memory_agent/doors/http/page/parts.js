@@ -86,12 +86,13 @@ export function Problem({ problem, retry }) {
   </div>`;
 }
 
-/** A command for the user shown. */
-const ofUser = (command) => (session.user === "default" || !isUserName(session.user) ? command : `${command} --user ${session.user}`);
+/** A command for the user shown; empty if the name of the user would need quotes. */
+export const ofUser = (command) => (session.user === "default" ? command : isUserName(session.user) ? `${command} --user ${session.user}` : "");
 
 /** A place without data: what would be here, and the command that brings it; `isOfUser`: for the user shown. */
-export function Empty({ title, command, isOfUser = true, children }) {
-  return html`<div class="empty"><h2>${title}</h2>${children}${command && html`<${Command} text=${isOfUser ? ofUser(command) : command} />`}</div>`;
+export function Empty({ title, command = "", isOfUser = true, children }) {
+  const text = isOfUser && command ? ofUser(command) : command;
+  return html`<div class="empty"><h2>${title}</h2>${children}${text && html`<${Command} text=${text} />`}</div>`;
 }
 
 export function Command({ text }) {
@@ -236,18 +237,19 @@ export function Chips({ label, options, value, onChange }) {
   </div>`;
 }
 
-/** A button that opens a box with controls. Closes with Esc and with a click elsewhere. */
+/** A button that opens a box with controls. Closes with Esc, with a click elsewhere, and when a form is submitted. */
 export function Menu({ label, children }) {
   const place = useRef(null);
   useEffect(() => {
     const close = (event) => {
-      if (!place.current.open || (event.type === "keydown" ? event.key !== "Escape" : place.current.contains(event.target))) return;
+      if (!place.current.open || (event.type === "keydown" && event.key !== "Escape") || (event.type === "pointerdown" && place.current.contains(event.target))) return;
       place.current.open = false;
       if (event.type === "keydown") { event.preventDefault(); place.current.firstElementChild.focus(); }
     };
     addEventListener("pointerdown", close);
     addEventListener("keydown", close, true);
-    return () => { removeEventListener("pointerdown", close); removeEventListener("keydown", close, true); };
+    addEventListener("submit", close);
+    return () => { removeEventListener("pointerdown", close); removeEventListener("keydown", close, true); removeEventListener("submit", close); };
   }, []);
   return html`<details class="menu" ref=${place}><summary class="button">${label}</summary><div class="stack">${children}</div></details>`;
 }

@@ -1,7 +1,7 @@
 /* Every memory by time: a list to scroll through, how many there were when, and filters. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, listed, useNarrow, useStore } from "./parts.js";
+import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, listed, ofUser, useNarrow, useStore } from "./parts.js";
 import { Placed } from "./placed.js";
 import { MemoryPane, headOf, projectOf } from "./record.js";
 import { KINDS } from "./words.js";
@@ -49,11 +49,13 @@ function Density({ placed, shown, onJump }) {
     setSpans([]);
     if (placed.total > 1) placed.density(setSpans);
   }, [placed, placed.total]);
+  const isOneDay = dayOf(placed.oldest) === dayOf(placed.newest);
+  const nameOf = (ms) => (isOneDay ? `${dayOf(ms)}, ${clockOf(ms)}` : dayOf(ms));
   const most = Math.max(1, ...spans.map(([, count]) => count));
   const here = spans.findLastIndex(([ms]) => shown && ms <= shown);
   return html`<div class="density" aria-hidden="true">
-    ${spans.length > 0 && html`<span class="edge">${dayOf(placed.oldest)}</span><span class="edge last">${dayOf(placed.newest)}</span>`}
-    ${spans.map(([ms, count], place) => html`<i key=${ms} class=${place === here ? "here" : ""} title=${`${dayOf(ms)}: ${counted(count, "memory", "memories")}`}
+    ${spans.length > 0 && html`<span class="edge">${nameOf(placed.oldest)}</span><span class="edge last">${nameOf(placed.newest)}</span>`}
+    ${spans.map(([ms, count], place) => html`<i key=${ms} class=${place === here ? "here" : ""} title=${`${nameOf(ms)}: ${counted(count, "memory", "memories")}`}
       onClick=${() => onJump(spans[place + 1]?.[0] ?? Date.now())}><b style=${{ height: `${count ? Math.max(6, Math.sqrt(count / most) * 100) : 0}%` }}></b></i>`)}
   </div>`;
 }
@@ -122,7 +124,7 @@ function Timeline({ route, navigate, api }) {
       ${placed.total === 0 && html`<div class="body">${isFiltered
         ? html`<${Empty} title="No memory matches"><p>Remove a filter above, or choose another kind.</p></${Empty}>`
         : html`<${Empty} title="Nothing is remembered yet" command='memory-agent remember "The deploy needs the VPN"'>
-          <p>Memories come from the events of agents: connect one with <code>memory-agent connect</code>, or import its past sessions with <code>memory-agent import-sessions</code>. To store one by hand:</p></${Empty}>`}</div>`}
+          <p>Memories come from the events of agents: connect one with <code>memory-agent connect</code>, or import its past sessions with <code>${ofUser("memory-agent import-sessions")}</code>. To store one by hand:</p></${Empty}>`}</div>`}
       ${placed.total > 0 && html`<${VirtualList} label="Memories, newest first" count=${placed.total} rowHeight=${isNarrow ? 60 : 32} selected=${selected} onSelect=${select}
         onOpen=${open} onRange=${inView} scrollTo=${scrollTo}
         render=${(index) => html`<${Row} record=${placed.get(index)} day=${dayAt(index)} isFirst=${index > 0 && dayAt(index) !== dayAt(index - 1)} isTop=${index === first} />`} />`}
