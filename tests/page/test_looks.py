@@ -75,6 +75,15 @@ def test_a_memory_a_run_and_a_session_are_accessible_and_fit(tab: Tab, filled_da
     assert found == {place: {} for place in found}
 
 
+def test_an_open_memory_leaves_the_map_half_of_the_width(tab: Tab, filled_daemon: Filled) -> None:
+    tab.switch_user(FEW)
+    tab.show("map", id=filled_daemon.few["script"].memory_id)
+    tab.page.locator("aside").get_by_role("heading").first.wait_for()
+    width = "selector => document.querySelector(selector).getBoundingClientRect().width"
+    assert tab.evaluate(width, "canvas") >= tab.evaluate(width, "main") / 2
+    expect(tab.page.get_by_role("listbox", name="Nearest memories")).to_be_visible()
+
+
 def test_the_dialogs_and_the_menu_are_accessible_and_fit(open_tab: OpenTab, filled_daemon: Filled) -> None:
     tab = open_tab(filled_daemon.data_dir, FEW, viewport=PHONE)
     found = {}
