@@ -1,4 +1,4 @@
-"""Measures what traces cost: recalls of two daemons with equal stores, one of which traces every request.
+"""Measures the cost of tracing: recalls by two daemons with identical stores, one of which traces every request.
 
 The daemons take turns in short blocks, with the same queries. Processor time is that of all processes of a daemon,
 including the export of the spans to a collector, which is a process of its own. Without `--full`, the daemons run

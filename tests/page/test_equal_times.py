@@ -1,4 +1,4 @@
-"""Test that the timeline shows memories of which more have the same time than a page has."""
+"""Test the timeline when more memories share one timestamp than fit on a page."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Sessions:
     """
 
     def __init__(self, path: Path, port: int, is_tls: bool) -> None:
-        """Read the sessions in `path`, of which those of another port are not valid here."""
+        """Read the sessions stored in `path`. Only those that began at `port` are valid."""
         self._path = path
         self._port = port
         self._table = _read(path)
