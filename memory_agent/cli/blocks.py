@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from memory_agent.cli.access import open_client
-from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.command import SectionedCommand, Verb, as_struct, with_options
 from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, Verb, daemon_options, with_options
+from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import one_line, plain
 from memory_agent.triggers.block import Block
 from memory_agent.triggers.table import TriggerTable

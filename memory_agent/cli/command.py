@@ -1,15 +1,38 @@
-"""Extensions to click: help in sections, and options that are passed as one struct.
+"""Extensions to click: help in sections, options that are passed as one struct, and options of several commands.
 
-It imports no other part of the program, because every session of a coding agent starts `hook` and `mcp`.
+It imports no other part of the program but `layout`, because every session of a coding agent starts `hook` and `mcp`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
+
+from memory_agent.layout import DATA_DIR_VARIABLE, KEY_FILE_VARIABLE
+
+Verb = Callable[..., Any]
+
+data_dir_option = functools.partial(
+    click.option,
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.",
+)
+config_option = functools.partial(
+    click.option, "--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE"
+)
+set_option = functools.partial(click.option, "--set", "settings", multiple=True, metavar="NAME=VALUE")
+key_file_option = functools.partial(
+    click.option,
+    "--key-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=KEY_FILE_VARIABLE,
+    metavar="FILE",
+)
 
 _CONNECTION = (
     *("--endpoint", "--url", "--relay", "--relay-feed", "--key-file"),
@@ -37,10 +60,17 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(definitions)
 
 
-def as_struct(name: str, struct: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
+    """Add options to a command; the help lists them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def as_struct(name: str, struct: type[Any]) -> Callable[[Verb], Verb]:
     """Pass the options named after fields of `struct` to the command as one argument, `name`."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Verb) -> Verb:
         @functools.wraps(command)
         def with_struct(*arguments: Any, **options: Any) -> Any:
             fields = {field: options.pop(field) for field in struct.__annotations__}

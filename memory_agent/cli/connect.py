@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from memory_agent.cli.command import as_struct
+from memory_agent.cli.command import Verb, as_struct, config_option, data_dir_option, set_option, with_options
 from memory_agent.cli.failure import confirm, note
-from memory_agent.cli.options import UNUSED, Verb, configured_folder, with_options
+from memory_agent.cli.options import UNUSED, configured_folder
 from memory_agent.cli.render import plain, print_document
 from memory_agent.integrations import CLIENTS, Change, ChangedMeanwhileError, Command, Connection, Scope, this_program
-from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir, default_data_dir
+from memory_agent.layout import connections_dir, default_data_dir
 from relay import Masker
 
 _ELLIPSIS = "…"
@@ -83,13 +83,9 @@ def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, va
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
               help="All of this user's sessions (default). With ID: whose memory. Must follow CLIENT.")  # fmt: skip
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="TOML settings file for a daemon started by the client.")  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting for that daemon. May be repeated."
-)
+@data_dir_option()
+@config_option(help="TOML settings file for a daemon started by the client.")
+@set_option(help="One setting for that daemon. May be repeated.")
 @click.option("--plugin-folder", is_flag=True, is_eager=True, expose_value=False, callback=_print_plugin_folder,
               help="Print the folder of the plugin for Claude Code and Codex, and exit.")  # fmt: skip
 def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | None, settings: tuple[str, ...]) -> None:

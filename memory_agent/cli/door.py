@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
-from memory_agent.cli.command import as_struct
+from memory_agent.cli.command import (
+    Verb,
+    as_struct,
+    config_option,
+    data_dir_option,
+    key_file_option,
+    set_option,
+    with_options,
+)
 from memory_agent.cli.failure import note
 from memory_agent.doors.exchange import Door
 from memory_agent.doors.mcp.stdio import LocalDoor
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import (
     CONFIG_VARIABLE,
-    DATA_DIR_VARIABLE,
     KEY_FILE_VARIABLE,
     TOKEN_VARIABLE,
     Layout,
@@ -75,44 +81,25 @@ class Daemon(NamedTuple):
 
 
 _OPTIONS = (
-    click.option(
-        "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.",
-    ),
+    data_dir_option(),
     click.option(
         "--url",
         metavar="URL",
         help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}) instead.",
     ),
-    click.option(
-        "--key-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar=KEY_FILE_VARIABLE,
-        metavar="FILE",
-        help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE}.",
-    ),
-    click.option(
-        "--config",
-        type=click.Path(dir_okay=False, path_type=Path),
+    key_file_option(help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE}."),
+    config_option(
         envvar=CONFIG_VARIABLE,
-        metavar="FILE",
         help=f"TOML settings file for a daemon that this starts. Default: ${CONFIG_VARIABLE}.",
     ),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="One setting for that daemon. May be repeated.",
-    ),
+    set_option(help="One setting for that daemon. May be repeated."),
     click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon if none is running."),
 )
 
 
-def door_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def door_options(command: Verb) -> Verb:
     """Add the options of `Daemon`, and pass their values as `daemon`."""
-    return functools.reduce(lambda made, option: option(made), reversed(_OPTIONS), as_struct("daemon", Daemon)(command))
+    return with_options(as_struct("daemon", Daemon)(command), _OPTIONS)
 
 
 def _is_address(url: str) -> bool:

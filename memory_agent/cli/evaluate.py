@@ -17,9 +17,9 @@ import click
 import msgspec
 
 from memory_agent.cli.access import note_settings
-from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.command import SectionedCommand, Verb, as_struct, with_options
 from memory_agent.cli.fields import field_options
-from memory_agent.cli.options import Target, Verb, common_options, given, with_options
+from memory_agent.cli.options import Target, common_options, given
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError, UnavailableError

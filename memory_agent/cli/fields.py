@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 import msgspec
 
-from memory_agent.cli.options import Moment, Verb, with_options
+from memory_agent.cli.command import Verb, with_options
+from memory_agent.cli.options import Moment
 from memory_agent.records.memories import Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]

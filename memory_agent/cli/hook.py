@@ -6,18 +6,17 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.command import as_struct
+from memory_agent.cli.command import as_struct, config_option, data_dir_option, set_option
 from memory_agent.hooks.answering import Options
 from memory_agent.hooks.deadline import LONGEST_MS, USUAL_MS
 from memory_agent.hooks.inputs import LISTENED
 from memory_agent.hooks.process import run_hook
-from memory_agent.layout import CONFIG_VARIABLE, DATA_DIR_VARIABLE, TOKEN_VARIABLE
+from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE
 
 
 @click.command()
 @click.argument("client", type=click.Choice(tuple(LISTENED)))
-@click.option("--data-dir", "--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or the platform default.")  # fmt: skip
+@data_dir_option("--data", metavar="DIR")
 @click.option("--channel", metavar="ID", help="The channel of the events, and of the memories to recall. "
               "Default: project:FOLDER.")  # fmt: skip
 @click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
@@ -26,11 +25,10 @@ from memory_agent.layout import CONFIG_VARIABLE, DATA_DIR_VARIABLE, TOKEN_VARIAB
 )
 @click.option("--deadline-ms", type=click.IntRange(1, LONGEST_MS), default=USUAL_MS, show_default=True,
               help="Time limit of a hook call.")  # fmt: skip
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar=CONFIG_VARIABLE, metavar="FILE",
-              help=f"TOML settings file, which may set the data folder. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, such as data_dir=DIR. May be repeated."
+@config_option(
+    envvar=CONFIG_VARIABLE, help=f"TOML settings file, which may set the data folder. Default: ${CONFIG_VARIABLE}."
 )
+@set_option(help="One setting, such as data_dir=DIR. May be repeated.")
 @click.option("--json", is_flag=True, expose_value=False, help="No effect: all output is JSON.")
 @as_struct("options", Options)
 def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from memory_agent.cli.command import Verb, config_option, data_dir_option, key_file_option, set_option, with_options
 from memory_agent.cli.failure import JSON_KEY, note
 from memory_agent.errors import InvalidInputError
 from memory_agent.layout import (
@@ -34,8 +35,6 @@ from memory_agent.settings import Settings, load_settings, read_value
 from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import TOKEN_FILE, Identity, identity_of, read_key_file
 from relay.crypto import KeyRing, open_key_ring
-
-Verb = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -81,25 +80,9 @@ _WHOSE = "Whose memory."
 UNUSED = "No effect here."
 ONLY = "Only this user's data. Default: everything."
 _COMMON = (
-    click.option(
-        "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or {platform_data_dir()}",
-    ),
-    click.option(
-        "--config",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar=CONFIG_VARIABLE,
-        metavar="FILE",
-        help=f"TOML settings file. Default: ${CONFIG_VARIABLE}.",
-    ),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="One setting for this command, such as recall.min_score=0.2. May be repeated.",
-    ),
+    data_dir_option(help=f"The data folder. Default: ${DATA_DIR_VARIABLE} or {platform_data_dir()}"),
+    config_option(envvar=CONFIG_VARIABLE, help=f"TOML settings file. Default: ${CONFIG_VARIABLE}."),
+    set_option(help="One setting for this command, such as recall.min_score=0.2. May be repeated."),
     click.option(
         "--json",
         "as_json",
@@ -114,12 +97,8 @@ _ENDPOINT = click.option(
     metavar="URL",
     help=f"Use the daemon at this endpoint (with its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
 )
-_KEY_FILE = click.option(
-    "--key-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar=KEY_FILE_VARIABLE,
-    metavar="FILE",
-    help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE} or the data folder's key.",
+_KEY_FILE = key_file_option(
+    help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE} or the data folder's key."
 )
 
 
@@ -210,13 +189,6 @@ def _override(pair: str) -> tuple[str, Any]:
 
 def _data_dir(named: Path | None, settings: Settings) -> Path:
     return (named or (Path(settings.data_dir) if settings.data_dir else default_data_dir())).expanduser().absolute()
-
-
-def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
-    """Add options to a command; the help lists them in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 _AGO = re.compile(r"(\d{1,18})([mhdw])")
