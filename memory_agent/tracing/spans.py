@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -106,11 +107,7 @@ class Span:
 
     def note(self, result: Any, user_id: str = "") -> None:
         """Add the verb's operation, the number of memories in its result and, with `tracing.ids`, the ids."""
-        self.attributes |= described(self._verb, result)
-        if _with_ids and user_id:
-            self.attributes[STORE] = user_id
-            if self._verb == "remember":
-                self.attributes[RECORD] = result.id
+        self.attributes |= described(self._verb, result, user_id if _with_ids else "")
 
     def fail(self, code: str) -> None:
         """Mark the span as failed with an error's code."""
@@ -164,11 +161,19 @@ def code_of(error: BaseException) -> str:
     return str(getattr(error, "code", type(error).__name__))
 
 
-def described(verb: str, result: Any) -> dict[str, Attribute]:
-    """Return the attributes of a verb's result: the operation, and the number of memories."""
+def described(verb: str, result: Any, user_id: str = "") -> dict[str, Attribute]:
+    """Return the attributes of a verb's result: the operation, the number of memories and, with `user_id`, the ids.
+
+    Attributes that a result lacks are omitted: an error here would fail a request whose work is done.
+    """
     found: dict[str, Attribute] = {OPERATION: OPERATIONS[verb]} if verb in OPERATIONS else {}
-    if verb in _COUNTS:
-        found[COUNT] = _COUNTS[verb](result)
+    if user_id:
+        found[STORE] = user_id
+    with suppress(AttributeError, TypeError, ValueError):
+        if verb in _COUNTS:
+            found[COUNT] = _COUNTS[verb](result)
+        if user_id and verb == "remember":
+            found[RECORD] = result.id
     return found
 
 

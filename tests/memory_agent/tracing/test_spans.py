@@ -163,6 +163,17 @@ def test_results_are_counted_by_the_verbs_operation(kept: Kept, tmp_path: Path) 
     assert kept.spans.pop().attributes == {}
 
 
+@pytest.mark.parametrize("verb", module._COUNTS)
+def test_a_result_of_an_unexpected_type_does_not_fail_the_request(verb: str) -> None:
+    tracer = Kept()
+    module.start(tracer, 1.0, with_ids=True)
+    with server_span("host", verb, SAMPLED) as span:
+        span.note(object(), "alice")
+    module.stop()
+    assert not tracer.spans[0].is_failed
+    assert tracer.spans[0].attributes["gen_ai.memory.store.id"] == "alice"
+
+
 def test_ids_are_only_recorded_if_they_are_requested() -> None:
     tracer = Kept()
     module.start(tracer, 1.0, with_ids=True)
