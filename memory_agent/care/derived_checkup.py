@@ -38,7 +38,7 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import UserKey, open_records
-from memory_agent.storage.index_follower import engine_named, position_of, with_key
+from memory_agent.storage.index_follower import engine_in, engine_named, position_of, with_key
 from memory_agent.storage.languages import language_of
 from memory_agent.storage.passages import graph_files
 from memory_agent.storage.snapshot import (
@@ -66,8 +66,7 @@ def check_columns_file(
     saved newer columns and deleted the changes in between from the log.
     """
     for attempt in range(_ATTEMPTS):
-        with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
-            source = None if engine_named(Snapshot(transaction)) == "builtin" else _RecordedVectors()
+        source = None if engine_in(folder, settings, key) == "builtin" else _RecordedVectors()
         columns = _columns(folder, key, findings, source)
         if columns is None or not is_sound:
             return

@@ -16,19 +16,17 @@ class LatencyWindow:
 
     def __init__(self) -> None:
         self._took_ms: deque[float] = deque(maxlen=_WINDOW)
-        self._count = 0
         self.histogram = Histogram()
         """All requests, in seconds."""
 
     def add(self, took_ms: float) -> None:
         """Add one request."""
         self._took_ms.append(took_ms)
-        self._count += 1
         self.histogram.add(took_ms / 1000)
 
     def summary(self) -> dict[str, float]:
         """Return the `count` of all requests and, after the first one, `p50_ms` and `p99_ms` of the window."""
         if not self._took_ms:
             return {"count": 0.0}
-        p50_ms, p99_ms = np.quantile(np.fromiter(self._took_ms, float), (0.5, 0.99))
-        return {"count": float(self._count), "p50_ms": round(float(p50_ms), 3), "p99_ms": round(float(p99_ms), 3)}
+        p50_ms, p99_ms = np.quantile(np.fromiter(self._took_ms, float), (0.5, 0.99)).round(3).tolist()
+        return {"count": float(sum(self.histogram.counts)), "p50_ms": p50_ms, "p99_ms": p99_ms}

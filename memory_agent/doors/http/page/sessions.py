@@ -101,7 +101,7 @@ class Sessions:
     def give_ticket(self, key_id: str, token: str, now_s: float) -> str:
         """Return a ticket for a token."""
         ticket = secrets.token_urlsafe(_SECRET_BYTES)
-        self._add(self._secret("ticket", ticket), _Sealed("ticket", key_id, token.encode(), now_s + TICKET_S), now_s)
+        self._add("ticket", key_id, token, self._secret("ticket", ticket), now_s)
         return ticket
 
     def take_ticket(self, ticket: str, now_s: float) -> str | None:
@@ -109,14 +109,13 @@ class Sessions:
         secret = self._secret("ticket", ticket)
         with self._guard:
             token = self._open(secret, now_s)
-            if token is not None:
-                self._store({digest: one for digest, one in self._table.items() if digest != _digest(secret)})
+            self._remove(secret)
         return token
 
     def begin(self, key_id: str, token: str, now_s: float) -> Secrets:
         """Begin a session for a token."""
         made = Secrets(secrets.token_urlsafe(_SECRET_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
-        self._add(self._secret("session", *made), _Sealed("session", key_id, token.encode(), now_s + SESSION_S), now_s)
+        self._add("session", key_id, token, self._secret("session", *made), now_s)
         return made
 
     def token(self, given: Secrets, now_s: float) -> str | None:
@@ -125,10 +124,8 @@ class Sessions:
 
     def end(self, given: Secrets) -> None:
         """End a session. Idempotent."""
-        digest = _digest(self._secret("session", *given))
         with self._guard:
-            if digest in self._table:
-                self._store({other: one for other, one in self._table.items() if other != digest})
+            self._remove(self._secret("session", *given))
 
     def set_cookie(self, cookie: str) -> str:
         """Return the `Set-Cookie` header that stores a session's cookie, or removes it if `cookie` is empty."""
@@ -143,14 +140,19 @@ class Sessions:
             return None
         return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token is unknown
 
-    def _add(self, secret: bytes, added: _Sealed, now_s: float) -> None:
-        sealed = msgspec.structs.replace(added, token=_encrypt(added.token, secret))
+    def _add(self, kind: Kind, key_id: str, token: str, secret: bytes, now_s: float) -> None:
+        sealed = _Sealed(kind, key_id, _encrypt(token.encode(), secret), now_s + _LASTS_S[kind])
         with self._guard:
             valid = {digest: one for digest, one in self._table.items() if one.is_valid(now_s)}
-            same = [digest for digest, one in valid.items() if (one.kind, one.key_id) == (added.kind, added.key_id)]
+            same = [digest for digest, one in valid.items() if (one.kind, one.key_id) == (kind, key_id)]
             for digest in same[: max(0, len(same) - MOST_OF_A_KEY + 1)]:
                 del valid[digest]
             self._store({**valid, _digest(secret): sealed})
+
+    def _remove(self, secret: bytes) -> None:
+        digest = _digest(secret)
+        if digest in self._table:
+            self._store({other: one for other, one in self._table.items() if other != digest})
 
     def _store(self, table: _Table) -> None:
         """Replace the table, and write it. If it cannot be written, its sessions last until the daemon stops."""
