@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from trace_collector import Collector, collecting
@@ -66,6 +67,15 @@ class DaemonProcess:
         assert line, f"the daemon did not start:\n{self.log()}"
         self.ready = json.loads(line)
 
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Start the daemon; stop it at the end, which must succeed."""
+        try:
+            self.start()
+            yield self
+        finally:
+            assert self.stop() == 0, self.log()
+
     def stop(self) -> int:
         """Stop the daemon the way a supervisor does; return its exit code."""
         return self._end(signal.SIGTERM)
@@ -117,22 +127,22 @@ def daemon(collector: Collector) -> Iterator[DaemonProcess]:
 
     It traces only requests with a trace context.
     """
-    with short_folder() as folder:
-        traces = (f"tracing.endpoint={collector.url}", "tracing.sample_ratio=0", "tracing.interval_s=0.1")
-        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", FEW_HOSTS, *traces)
-        process.start()
+    traces = (f"tracing.endpoint={collector.url}", "tracing.sample_ratio=0", "tracing.interval_s=0.1")
+    with (
+        short_folder() as folder,
+        DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", FEW_HOSTS, *traces).running() as process,
+    ):
         yield process
-        assert process.stop() == 0, process.log()
 
 
 @pytest.fixture(scope="module")
 def light_daemon() -> Iterator[DaemonProcess]:
     """Like `daemon`, without Ray, for the tests of one file."""
-    with short_folder() as folder:
-        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", light=True)
-        process.start()
+    with (
+        short_folder() as folder,
+        DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", light=True).running() as process,
+    ):
         yield process
-        assert process.stop() == 0, process.log()
 
 
 HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_hosts=32")
@@ -142,11 +152,9 @@ HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_
 @pytest.fixture(scope="package")
 def rough_daemon() -> Iterator[DaemonProcess]:
     """One daemon for tests that quarantine events, break a user or kill a part. Each test must empty the quarantine."""
-    with short_folder() as folder:
-        process = DaemonProcess(Path(folder), *HASTY, "daemon.idle_sleep_s=30")  # ends the hosts of earlier tests
-        process.start()
+    settings = (*HASTY, "daemon.idle_sleep_s=30")  # ends the hosts of earlier tests
+    with short_folder() as folder, DaemonProcess(Path(folder), *settings).running() as process:
         yield process
-        assert process.stop() == 0, process.log()
 
 
 @pytest.fixture

@@ -64,11 +64,8 @@ def daemon() -> Iterator[DaemonProcess]:
         process = cluster_daemon(Path(folder))
         for user_id in USERS:
             place(process, user_id, "w1")
-        try:
-            process.start()
+        with process.running():
             yield process
-        finally:
-            assert process.stop() == 0, process.log()
 
 
 @pytest.fixture(scope="module")

@@ -26,13 +26,8 @@ DISK_BYTES = 48 << 20
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
-    with short_folder() as folder:
-        process = cluster_daemon(Path(folder))
-        try:
-            process.start()
-            yield process
-        finally:
-            assert process.stop() == 0, process.log()
+    with short_folder() as folder, cluster_daemon(Path(folder)).running() as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,11 @@ UPKEEP = "daemon.upkeep_interval_s=0.2"
 @pytest.fixture(scope="module")
 def served() -> Iterator[DaemonProcess]:
     """A daemon that publishes no blocks, so that its figures stand still between requests."""
-    with short_folder() as folder:
-        daemon = DaemonProcess(Path(folder), UPKEEP, "triggers.enabled=false", light=True)
-        daemon.start()
+    with (
+        short_folder() as folder,
+        DaemonProcess(Path(folder), UPKEEP, "triggers.enabled=false", light=True).running() as daemon,
+    ):
         yield daemon
-        assert daemon.stop() == 0, daemon.log()
 
 
 @pytest.fixture

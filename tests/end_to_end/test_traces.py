@@ -70,12 +70,9 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def traced(collector: Collector) -> Iterator[DaemonProcess]:
     """A daemon that traces every request, and whose user `ada` has a memory."""
-    with short_folder() as folder:
-        settings = (f"tracing.endpoint={collector.url}", "tracing.interval_s=0.1")
-        process = DaemonProcess(Path(folder), *settings, light=True)
-        process.start()
+    settings = (f"tracing.endpoint={collector.url}", "tracing.interval_s=0.1")
+    with short_folder() as folder, DaemonProcess(Path(folder), *settings, light=True).running() as process:
         yield process
-        assert process.stop() == 0, process.log()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -38,14 +38,11 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def filled_daemon() -> Iterator[Filled]:
     """A daemon of the tests that only read, or that change users of their own."""
-    with short_folder() as folder:
-        process = DaemonProcess(Path(folder), *SETTINGS, light=True)
-        process.start()
+    with short_folder() as folder, DaemonProcess(Path(folder), *SETTINGS, light=True).running() as process:
         few = filled(process.data_dir, FEW, "script", "right to left", "wide")
         everything = filled(process.data_dir, USER, *TEXTS)
         quarantine(process.data_dir)
         yield Filled(process.data_dir, everything, few)
-        assert process.stop() == 0, process.log()
 
 
 @pytest.fixture(scope="package")

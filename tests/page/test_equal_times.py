@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from memory_agent.memory import Memory
-from memory_agent.settings import EmbedderSettings, Settings
-from memory_agent.storage.folders import user_folder
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 from tests.page.browsing import Tab
 from tests.page.conftest import OpenTab
+from tests.page.timelines import WITHOUT_MODEL, import_messages
 
 EQUAL = 1_400
 BEFORE = AFTER = 300
 """Memories of other times, newer and older ones."""
-NOWHERE = EmbedderSettings(folder="no-such-model", allow_download=False)
 _SCROLL = """([place, total]) => {
   const list = document.querySelector(".list");
   list.scrollTop = (place / total) * list.scrollHeight;
@@ -32,39 +29,22 @@ _ROWS = """() => [...document.querySelectorAll("[role=option]")].map(row =>
   [Number(row.ariaPosInSet) - 1, Number(row.textContent.match(/number (\\d+)/)[1])])"""
 
 
-def imported(store: Path, before: int, equal: int, after: int) -> None:
-    """Store memories of one time between others, an hour apart; each text has its place in the list."""
+def times(before: int, equal: int, after: int) -> list[datetime]:
+    """Return one time repeatedly between others, an hour apart, newest first."""
     now = datetime.now(UTC)
-    times = [now - timedelta(hours=hours) for hours in range(before)]
-    times += [now - timedelta(hours=before)] * equal
-    times += [now - timedelta(hours=before + 1 + hours) for hours in range(after)]
-    events = [
-        {
-            "event_id": f"e-{number:05}",
-            "event_type": "chat.user_msg",
-            "timestamp": time.isoformat(),
-            "user_id": store.name,
-            "payload": {"text": f"Memory number {number}"},
-        }
-        for number, time in enumerate(times)
-    ]
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with Memory.open(store, settings=Settings(embedder=NOWHERE)) as memory:
-        for begin in range(0, len(events), 500):
-            memory.ingest(events[begin : begin + 500])
+    found = [now - timedelta(hours=hours) for hours in range(before)]
+    found += [now - timedelta(hours=before)] * equal
+    return found + [now - timedelta(hours=before + 1 + hours) for hours in range(after)]
 
 
 @pytest.fixture(scope="module")
 def importing_daemon() -> Iterator[DaemonProcess]:
     """A daemon without a model, whose users ida and ivo imported memories of one time."""
     with short_folder() as folder:
-        data_dir = Path(folder)
-        imported(user_folder(data_dir, "ida"), BEFORE, EQUAL, AFTER)
-        imported(user_folder(data_dir, "ivo"), 0, EQUAL, 0)
-        process = DaemonProcess(data_dir, "embedder.folder=no-such-model", "embedder.allow_download=false", light=True)
-        process.start()
-        yield process
-        assert process.stop() == 0, process.log()
+        import_messages(Path(folder), "ida", times(BEFORE, EQUAL, AFTER))
+        import_messages(Path(folder), "ivo", times(0, EQUAL, 0))
+        with DaemonProcess(Path(folder), *WITHOUT_MODEL, light=True).running() as process:
+            yield process
 
 
 def look_at(tab: Tab, place: int, total: int) -> dict[int, int]:

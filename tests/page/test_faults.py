@@ -25,14 +25,11 @@ DAY = timedelta(days=1)
 @pytest.fixture
 def mortal() -> Iterator[DaemonProcess]:
     """A daemon that the test kills and restarts, with two memories of dora."""
-    with short_folder() as folder:
-        process = DaemonProcess(Path(folder), light=True)
-        process.start()
+    with short_folder() as folder, DaemonProcess(Path(folder), light=True).running() as process:
         with MemoryClient("dora", data_dir=process.data_dir) as client:
             client.remember("Staging needs the VPN", session_id="monday")
             client.remember("The deploy takes ten minutes", session_id="tuesday")
         yield process
-        assert process.stop() == 0, process.log()
 
 
 def reconnect(tab: Tab) -> None:

@@ -10,18 +10,15 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from memory_agent import MemoryClient
-from memory_agent.memory import Memory
-from memory_agent.settings import EmbedderSettings, Settings
-from memory_agent.storage.folders import user_folder
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 from tests.page.browsing import DESKTOP, Tab, publish, signed_in
+from tests.page.timelines import WITHOUT_MODEL, import_messages
 
 MEMORIES = 5_000
 EVENTS = 2_000
 PAGE = 100
 MOST_ELEMENTS = 1_500
 """Of the whole document; a row of the timeline has eight."""
-NOWHERE = EmbedderSettings(folder="no-such-model", allow_download=False)
 _SCROLL = """(share) => new Promise((done) => {
   const list = document.querySelector(".list");
   list.scrollTop = list.scrollHeight * share;
@@ -35,28 +32,10 @@ _ELEMENTS = "() => document.querySelectorAll('*').length"
 def long_daemon() -> Iterator[DaemonProcess]:
     """A daemon without a model, whose user lena has many memories, one an hour."""
     with short_folder() as folder:
-        data_dir = Path(folder)
-        store = user_folder(data_dir, "lena")
-        store.parent.mkdir(parents=True)
         now = datetime.now(UTC)
-        events = [
-            {
-                "event_id": f"e-{number}",
-                "event_type": "chat.user_msg",
-                "timestamp": (now - timedelta(hours=number)).isoformat(),
-                "user_id": "lena",
-                "session_id": f"session-{number // 50}",
-                "payload": {"text": f"Memory number {number}"},
-            }
-            for number in range(MEMORIES)
-        ]
-        with Memory.open(store, settings=Settings(embedder=NOWHERE)) as memory:
-            for begin in range(0, MEMORIES, 500):
-                memory.ingest(events[begin : begin + 500])
-        process = DaemonProcess(data_dir, "embedder.folder=no-such-model", "embedder.allow_download=false", light=True)
-        process.start()
-        yield process
-        assert process.stop() == 0, process.log()
+        import_messages(Path(folder), "lena", [now - timedelta(hours=number) for number in range(MEMORIES)])
+        with DaemonProcess(Path(folder), *WITHOUT_MODEL, light=True).running() as process:
+            yield process
 
 
 @pytest.fixture(scope="module")

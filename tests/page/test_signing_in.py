@@ -146,13 +146,10 @@ def test_a_write_whose_answer_was_lost_is_said_to_be_uncertain(sam: Tab) -> None
 
 @pytest.fixture
 def mortal() -> Iterator[DaemonProcess]:
-    with short_folder() as folder:
-        process = DaemonProcess(Path(folder), light=True)
-        process.start()
+    with short_folder() as folder, DaemonProcess(Path(folder), light=True).running() as process:
         with MemoryClient("sam", data_dir=process.data_dir) as client:
             client.remember(SECRET)
         yield process
-        assert process.stop() == 0, process.log()
 
 
 def test_another_program_on_the_daemons_port_gets_no_key_and_is_not_taken_for_it(
