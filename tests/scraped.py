@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from http_caller import HttpCaller
 from prometheus_client.parser import text_string_to_metric_families
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """The name of a sample, and its labels in order."""
+
+
+def scraped(caller: HttpCaller) -> str:
+    """Return the page of a daemon's figures."""
+    answer = caller.send("GET", "/metrics")
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    return answer.body.decode()
 
 
 def samples(text: str) -> dict[Series, float]:

@@ -43,7 +43,7 @@ class Daemon(NamedTuple):
     start: bool
 
     def finder(self, *, start_early: bool = False) -> Callable[[float], Door]:
-        """Return a function that finds the daemon's door until a time of the monotonic clock.
+        """Return a function that takes a deadline (monotonic clock) and returns the daemon's door.
 
         It tries to start a daemon if none is running; with `start_early`, this begins at once. The function raises
         `UnavailableError`.

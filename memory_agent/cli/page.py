@@ -81,7 +81,7 @@ def _ticket(door: Door, user_id: str | None, until_s: float) -> str:
 def _opened(address: str) -> bool:
     """Open the address in a browser with windows; return False if there is none."""
     if sys.platform != "darwin" and not any(os.environ.get(name) for name in _SCREENS):
-        return False  # a browser of the terminal cannot show the page
+        return False  # a text browser cannot show the page
     import webbrowser  # imported late: it imports subprocess
 
     return webbrowser.open(address)

@@ -1,8 +1,9 @@
 """The daemon's figures in Prometheus' text format. The only file that imports `prometheus_client`, at the first scrape.
 
-Each figure is counted where it arises; a scrape only reads it, asks no host, and wakes no user. Values of labels come
-from lists in the code, except for the names of a cluster's machines. None names a user, a key, a consumer or a type of
-event, so the number of time series does not depend on them (`tests/memory_agent/daemon/test_exposition.py`).
+Parts of the daemon count; a scrape only reads their counters, sends no request to a host, and wakes no user. Values of
+labels come from lists in the code, except for the names of a cluster's machines. None names a user, a key, a consumer
+or a type of event, so the number of time series does not depend on them
+(`tests/memory_agent/daemon/test_exposition.py`).
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _of_models(hosts: PoolFigures) -> Iterator[Family]:
     tokens = {(part, way): counted(part, f"tokens_{way}") for part in parts for way in ("read", "written")}
     yield Family("model_tokens", "Tokens that a model's server reported.", tokens, ("part", "direction"), "counter")
     cost = {(part,): counted(part, "cost_usd") for part in parts}
-    yield Family("model_cost_usd", "Their cost at the price in the settings.", cost, ("part",), "counter")
+    yield Family("model_cost_usd", "Cost of the calls, at the prices in the settings.", cost, ("part",), "counter")
 
 
 def _one(value: float) -> Values:

@@ -43,8 +43,8 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 class PoolFigures:
     """The figures of the hosts in use, the number of spares, and what was counted since the daemon started.
 
-    `restarts`: how often a host's process was restarted. `lost`: hosts that ended and were replaced, on other nodes
-    mostly. `calls` to servers of models: by part (`embedder`, `judge`) and name in `CALLS`.
+    `restarts`: how often a host's process was restarted. `lost`: hosts that ended and were replaced, mostly on other
+    nodes. `calls` to servers of models: by part (`embedder`, `judge`) and name in `CALLS`.
     """
 
     hosts: tuple[HostFigures, ...] = ()

@@ -57,11 +57,11 @@ from relay import (
 from relay.disk import write_private
 from relay.log import log
 
-_SCRAPE_S = 2.0
-"""How long the figures wait for the relay."""
-
 if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
+
+_SCRAPE_S = 2.0
+"""How long a scrape waits for the relay."""
 
 
 def serve(settings: Settings, data_dir: Path) -> int:

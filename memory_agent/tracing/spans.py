@@ -211,7 +211,7 @@ def current_span() -> AnySpan:
 
 
 def receive_trace(traceparent: object) -> None:
-    """Let a door's span in this task continue the caller's trace. Anything but a valid trace context is ignored."""
+    """Use the caller's trace context for the door's span in this task. Ignored unless it is valid."""
     if _tracer is not None and isinstance(traceparent, str):
         _received.set(traceparent)
 

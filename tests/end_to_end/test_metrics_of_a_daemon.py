@@ -17,7 +17,7 @@ from memory_agent.records.memories import MemoryStats
 from memory_agent.verbs.protocol import DaemonStatus
 from relay import Publisher, Scope, create_key, relay_endpoints
 from tests.polling import wait_until
-from tests.scraped import samples, value
+from tests.scraped import samples, scraped, value
 
 from .conftest import DaemonProcess, short_folder
 
@@ -47,12 +47,6 @@ def scraper(served: DaemonProcess) -> Iterator[HttpCaller]:
     key = create_key(served.data_dir, "prometheus", None, frozenset({Scope.METRICS}))
     with closing(HttpCaller(served.ready["endpoints"]["http"], key.token)) as caller:
         yield caller
-
-
-def scraped(caller: HttpCaller) -> str:
-    answer = caller.send("GET", "/metrics")
-    assert answer.status == 200, answer.body
-    return answer.body.decode()
 
 
 def publish(daemon: DaemonProcess, *events: dict[str, object]) -> dict[str, int]:

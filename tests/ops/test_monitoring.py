@@ -19,7 +19,7 @@ import yaml
 from http_caller import HttpCaller
 from served_gateway import gateway_in_new_folder
 
-from tests.scraped import Series, samples
+from tests.scraped import Series, samples, scraped
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ops" / "deploy"
@@ -64,8 +64,7 @@ def page() -> Iterator[dict[Series, float]]:
             200,
             404,
         )
-        text = caller.send("GET", "/metrics").body.decode()
-    found = samples(text)
+        found = samples(scraped(caller))
     for part in ("daemon", "relay", "embedder"):
         for name, value in (("part_up", 1.0), ("part_restarts_total", 0.0), ("part_resident_bytes", 1e8)):
             found[f"memory_agent_{name}", (("part", part),)] = value

@@ -80,7 +80,7 @@ EVENTS = "/v1/events"
 _MOST_PUBLISHING = 64
 _SIGN_IN_BYTES = 4096
 _ANYBODY = Principal("", "", frozenset())
-"""Holds the bytes of sign-ins, whose callers are not known yet."""
+"""The principal that bodies of sign-ins count against: their callers are not authenticated yet."""
 _NOT_SIGNED_IN = (
     "cannot sign in: the key is unknown or was revoked, or the ticket was used or has expired; "
     "enter the token of a valid key, or run memory-agent open again"

@@ -31,7 +31,7 @@ from relay import (
     create_key,
 )
 from tests.polling import wait_until
-from tests.scraped import samples, value
+from tests.scraped import samples, scraped, value
 
 SCRAPER = frozenset({Scope.METRICS})
 EVERYTHING_ELSE = ALL_SCOPES - SCRAPER
@@ -54,12 +54,6 @@ def get(served: Served, token: str) -> Answer:
     """Scrape with a key."""
     with closing(HttpCaller(served.http, token)) as caller:
         return caller.send("GET", "/metrics")
-
-
-def scraped(caller: HttpCaller) -> str:
-    answer = caller.send("GET", "/metrics")
-    assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    return answer.body.decode()
 
 
 def test_only_a_key_for_all_users_with_the_scope_may_scrape(served: Served) -> None:
