@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +14,7 @@ from playwright.sync_api import expect
 from memory_agent import MemoryClient
 from tests.page.browsing import REBOUND, Tab
 from tests.page.conftest import Filled
+from tests.page.stranger import Stranger, another_program
 
 _ATTEMPTS = """async ([target, key]) => {
   const erase = JSON.stringify({ user_id: "orla", selection: { everything: true } });
@@ -43,36 +41,10 @@ _STATUS = """([path, method, key]) =>
   fetch(path, { method, headers: { "x-page-key": key } }).then((answer) => answer.status)"""
 
 
-@dataclass
-class Stranger:
-    """A page on another port of the same host, and what browsers sent to it."""
-
-    url: str
-    cookies: list[str] = field(default_factory=list)
-
-
 @pytest.fixture
 def stranger() -> Iterator[Stranger]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found.cookies.append(self.headers.get("Cookie", ""))
-            body = b"<!doctype html><title>Another page</title><h1>Another page</h1>"
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = Stranger(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield found
-        server.shutdown()
-        thread.join()
+    with another_program(b"<!doctype html><title>Another page</title><h1>Another page</h1>") as stranger:
+        yield stranger
 
 
 @pytest.fixture
@@ -126,7 +98,7 @@ def test_a_page_on_another_port_frames_nothing_and_reads_no_window(victim: Tab, 
 def test_the_cookie_is_worthless_to_a_server_on_another_port(victim: Tab, stranger: Stranger) -> None:
     page = victim.page.context.new_page()
     page.goto(stranger.url)
-    (cookie,) = stranger.cookies[-1:]  # a host name has one jar for all its ports
+    _, _, cookie = stranger.seen[-1]  # a host name has one jar for all its ports
     assert cookie.startswith(f"memory_agent_{urlsplit(victim.url).port}=")
     with closing(HttpCaller(victim.url)) as caller:
         for headers in ({}, {"X-Page-Key": "guessed"}, {"X-Page-Key": cookie.partition("=")[2]}):

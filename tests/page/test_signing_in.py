@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +14,7 @@ from relay import ALL_SCOPES, create_key
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 from tests.page.browsing import Tab, ticket
 from tests.page.conftest import Filled, OpenTab
+from tests.page.stranger import another_program
 
 REFUSED = ("ERR_", "Failed to load resource")
 SECRET = "The vault is behind the bookshelf"
@@ -161,34 +160,12 @@ def test_another_program_on_the_daemons_port_gets_no_key_and_is_not_taken_for_it
     tab.evaluate("() => { location.hash = '#/search?q=vault'; }")
     banner = tab.page.locator(".banner")
     banner.wait_for()
-    seen: list[tuple[str, str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append((self.path, self.headers.get("X-Page-Key", ""), self.headers.get("Cookie", "")))
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", urlsplit(tab.url).port or 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            while len(seen) < 3:
-                banner.get_by_role("button").click()
-                tab.page.wait_for_timeout(20)
-            expect(banner).to_contain_text("does not answer")
-        finally:
-            server.shutdown()
-            thread.join()
-    assert set(seen) == {("/", "", "")}
+    with another_program(b"{}", urlsplit(tab.url).port or 0) as stranger:
+        while len(stranger.seen) < 3:
+            banner.get_by_role("button").click()
+            tab.page.wait_for_timeout(20)
+        expect(banner).to_contain_text("does not answer")
+    assert set(stranger.seen) == {("/", "", "")}
     mortal.start()
     tab.evaluate("() => [...document.querySelectorAll('.banner button')].forEach(button => button.click())")
     expect(banner).to_have_count(0)
