@@ -4,7 +4,7 @@ import { html } from "./vendor/preact.js";
 import { Facts, Text, Time, counted, number } from "./parts.js";
 
 /** The parts that add up to the score: the key of an explanation, its name, its series, and what it means. */
-export const PARTS = [
+const PARTS = [
   ["fused", "match", 1, "Meaning (vectors) and words, weighed by alpha"],
   ["context", "context", 3, "Its run or session also matches"],
   ["contiguity", "neighbours", 4, "From matching memories next to it"],

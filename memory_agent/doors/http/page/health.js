@@ -45,7 +45,7 @@ function shownSpan(_plot, first, last) {
   const end = last ?? Date.now() / 1000;
   return [Math.min(first ?? end, end - SHOWN_S), end];
 }
-const PLOT = { cursor: { show: false }, scales: { x: { time: true, range: shownSpan }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } } };
+const PLOT = { cursor: { show: false }, scales: { x: { range: shownSpan }, y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } } };
 
 function Sampled({ plot, at }) {
   const data = useMemo(() => [samples.map((one) => one.at), ...plot.series.map(({ field }) => samples.map((one) => one[field] ?? null))], [at]);

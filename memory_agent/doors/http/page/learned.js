@@ -60,9 +60,9 @@ function Gain({ status }) {
 const STATE_SERIES = { shadow: 7, trial: 2, on: 3, off: 5 };
 const translucent = (name) => () => `${getComputedStyle(document.documentElement).getPropertyValue(name).trim()}33`;
 const GAIN = [{ label: "gain", series: 1, width: 2 }, { label: "low", series: 1, width: 0.5 }, { label: "high", series: 1, width: 0.5 }];
-const GAIN_OPTIONS = { bands: [{ series: [3, 2], fill: translucent("--d1") }], scales: { x: { time: true }, y: { range: [-0.5, 0.5] } } };
+const GAIN_OPTIONS = { bands: [{ series: [3, 2], fill: translucent("--d1") }], scales: { y: { range: [-0.5, 0.5] } } };
 const EVIDENCE = [{ label: "evidence", series: 2, width: 2 }, { label: "needed", series: 7, dash: [4, 4] }];
-const EVIDENCE_OPTIONS = { scales: { x: { time: true }, y: { distr: 3 } } };
+const EVIDENCE_OPTIONS = { scales: { y: { distr: 3 } } };
 
 function timesOf(history) {
   let last = 0;
@@ -89,8 +89,8 @@ function History({ history }) {
     <header><h2>Over time</h2><span class="muted">after each lesson, by when its run ended</span></header>
     <ol class="states">${statesOf(history).map(({ state, from, won, lost }) => html`<li key=${from}><i class=${`swatch s${STATE_SERIES[state]}`}></i>${state} <span class="muted">from <${Time} at=${from} />${won + lost ? `, won ${won}, lost ${lost}` : ""}</span></li>`)}</ol>
     <div class="plots two-plots">
-      ${gains[1].some((gain) => gain !== null) && html`<figure><figcaption class="muted">Gain, with its 95 % interval</figcaption><${Plot} data=${gains} series=${GAIN} options=${GAIN_OPTIONS} height=${160} label="Gain over time, with its 95 % interval" /></figure>`}
-      <figure><figcaption class="muted">Evidence for the learned ranking; dashed: what turns it on</figcaption><${Plot} data=${bets} series=${EVIDENCE} options=${EVIDENCE_OPTIONS} height=${160} label="Evidence over time" /></figure>
+      ${gains[1].some((gain) => gain !== null) && html`<figure><figcaption class="muted">Gain, with its 95 % interval</figcaption><${Plot} data=${gains} series=${GAIN} options=${GAIN_OPTIONS} label="Gain over time, with its 95 % interval" /></figure>`}
+      <figure><figcaption class="muted">Evidence for the learned ranking; dashed: what turns it on</figcaption><${Plot} data=${bets} series=${EVIDENCE} options=${EVIDENCE_OPTIONS} label="Evidence over time" /></figure>
     </div>
   </section>`;
 }

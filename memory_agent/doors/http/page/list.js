@@ -41,7 +41,7 @@ export function useKeys(keys) {
  * reports the rows in view, for loading. `keyOf(index)` identifies rows. `scrollTo` is { index } to bring into view at the
  * top: pass a new object to scroll again.
  */
-export function VirtualList({ count, rowHeight = 36, render, selected = -1, onSelect, onOpen, onRange, keyOf = String, label, scrollTo, isKeyed = true }) {
+export function VirtualList({ count, rowHeight, render, selected = -1, onSelect, onOpen, onRange, keyOf = String, label, scrollTo }) {
   const place = useRef(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const scale = Math.max(1, (count * rowHeight) / MOST_PIXELS);
@@ -77,7 +77,7 @@ export function VirtualList({ count, rowHeight = 36, render, selected = -1, onSe
   };
   const from = selected < 0 ? first - 1 : selected;
   const isHere = (event) => place.current.contains(event.target);
-  useKeys(!isKeyed ? {} : {
+  useKeys({
     j: () => move(from + 1),
     k: () => move(selected < 0 ? first : selected - 1),
     ArrowDown: (event) => isHere(event) && move(from + 1),

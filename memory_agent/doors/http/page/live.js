@@ -28,7 +28,7 @@ class Feed {
   take({ type, data }) {
     this.changed = true;
     if (type === "gap") {
-      this.#add({ key: `gap-${data.first}`, gap: data, at: new Date().toISOString() });
+      this.#add({ key: `gap-${data.first}`, gap: data });
     } else if (type === "event") {
       const row = data.event.event_type === RECALLED ? blockRow(data) : eventRow(data);
       this.#count(row.block ? "blocks" : "events");
@@ -91,7 +91,6 @@ class Feed {
 function eventRow({ seq, event }) {
   return {
     key: seq,
-    id: event.event_id,
     at: event.timestamp,
     type: event.event_type,
     who: event.actor_id ?? event.agent_id ?? "",
@@ -105,14 +104,12 @@ function blockRow({ seq, event }) {
   const { payload } = event;
   return {
     key: seq,
-    id: event.event_id,
     at: event.timestamp,
     block: true,
     type: payload.trigger,
     who: `for ${payload.role}`,
     session: event.session_id,
     run: payload.run_id,
-    cause: payload.cause_event_id,
     memories: payload.memories?.length ?? 0,
     text: eventText({ block: payload.block?.replace(FRAME, "") }, 4 * MOST_CHARS),
   };
@@ -176,7 +173,7 @@ function Column({ title, rows, empty, navigate }) {
 
 const PUBLISH = `echo '{"event_type": "chat.user_msg", "payload": {"text": "Checkout logs customers out"}}' | memory-agent publish`;
 
-const PLOT = { cursor: { show: false }, scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
+const PLOT = { cursor: { show: false }, scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high)] } } };
 const SERIES = [{ label: "events/s", series: 1 }, { label: "blocks/s", series: 2 }];
 
 function Live({ navigate }) {

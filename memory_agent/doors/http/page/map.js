@@ -42,16 +42,6 @@ function grouped(map, by) {
 
 const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
 
-function useTheme() {
-  const [theme, setTheme] = useState(document.documentElement.dataset.theme);
-  useEffect(() => {
-    const watch = new MutationObserver(() => setTheme(document.documentElement.dataset.theme));
-    watch.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    return () => watch.disconnect();
-  }, []);
-  return theme;
-}
-
 function Groups({ grouping, hidden, onToggle }) {
   const { names, sizes, variables } = grouping;
   return html`<div class="chips groups" role="group" aria-label="Groups">${names.map((name, place) => html`<button key=${name} class="chip" aria-pressed=${!hidden.has(place)} title="Show or hide" onClick=${() => onToggle(place)}>
@@ -62,7 +52,7 @@ function MapView({ route, navigate }) {
   const { params } = route;
   const by = Object.hasOwn(BY, params.by) ? params.by : "kind";
   const { result: map, problem, isLoading, reload } = useCall("map", PARAMS);
-  const theme = useTheme();
+  const { theme } = document.documentElement.dataset;
   const place = useRef(null);
   const cloud = useRef(null);
   const [hover, setHover] = useState({ index: -1 });

@@ -46,16 +46,6 @@ export function useCall(verb, params = {}, { everyMs = 0 } = {}) {
   return { ...shown, reload };
 }
 
-/** `value`, once it has not changed for `ms`. */
-export function useSettled(value, ms = 200) {
-  const [settled, setSettled] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(value), ms);
-    return () => clearTimeout(timer);
-  }, [value, ms]);
-  return settled;
-}
-
 /* Messages */
 
 const listeners = new Set();
@@ -322,10 +312,10 @@ export const Legend = ({ names }) => html`<div class="legend">
 </div>`;
 
 /**
- * A plot over x. `data` is [x, y1, y2 …] (x in seconds if `time`); `series` are { label, series: 1..8, width?, band? }.
- * `label` describes it to those who cannot see it.
+ * A plot over time. `data` is [x, y1, y2 …] (x in seconds); `series` are { label, series: 1..8, width? }. `label` describes it to
+ * those who cannot see it. `options` are uPlot's.
  */
-export function Plot({ data, series, height = 160, time = true, label, options = {} }) {
+export function Plot({ data, series, height = 160, label, options = {} }) {
   const place = useRef(null);
   const drawn = useRef({ plot: null, data });
   const { theme } = document.documentElement.dataset;
@@ -335,7 +325,7 @@ export function Plot({ data, series, height = 160, time = true, label, options =
     const resized = new ResizeObserver(() => current.plot?.setSize({ width: place.current.clientWidth, height }));
     import("./vendor/uplot.js").then(({ default: UPlot }) => {
       if (isGone) return;
-      current.plot = new UPlot(plotOptions(place.current, series, height, time, options), current.data, place.current);
+      current.plot = new UPlot(plotOptions(place.current, series, height, options), current.data, place.current);
       resized.observe(place.current);
     });
     return () => {
@@ -355,13 +345,13 @@ export function Plot({ data, series, height = 160, time = true, label, options =
 /** The times of an axis, as exact as their distance `step` (in seconds). */
 const timesOf = (_plot, times, _axis, _space, step) => times.map((at) => (step >= 86400 ? DATE : step >= 60 ? CLOCK : SECONDS).format(new Date(at * 1000)));
 
-function plotOptions(place, series, height, time, more) {
+function plotOptions(place, series, height, more) {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { stroke: colour("--muted"), font: "12px system-ui", grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
-  const x = { ...axis, size: 32, ...(time && { values: timesOf, space: 72 }) };
+  const x = { ...axis, size: 32, values: timesOf, space: 72 };
   const lines = series.map(({ label, series: place_, width = 1.5, ...rest }) => ({ label, stroke: colour(`--d${place_}`), width, points: { show: false }, ...rest }));
   return {
-    width: place.clientWidth || 320, height, scales: { x: { time } }, axes: [x, { ...axis, size: 48, space: 24 }], series: [{}, ...lines],
+    width: place.clientWidth || 320, height, axes: [x, { ...axis, size: 48, space: 24 }], series: [{}, ...lines],
     cursor: { drag: { x: true, y: false } }, legend: { show: false }, padding: [8, 24, 0, 0], ...more,
   };
 }

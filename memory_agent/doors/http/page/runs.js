@@ -29,7 +29,7 @@ export function RunTable({ runs, navigate, inSession = false }) {
   </table></div>`;
 }
 
-export function Standing({ run }) {
+function Standing({ run }) {
   const word = standing(run);
   return html`<span class=${`standing ${word}`}>${word}</span>`;
 }
@@ -76,7 +76,7 @@ function useStory(id) {
   const texts = useRecords(ids);
   const recalled = useRecords(shown);
   const others = useCall("run_list", found ? { limit: MOST_LISTED } : null);
-  return { run, found, own, shown, texts, recalled, similar: similar.result ?? [], others: others.result ?? [], isReading: similar.isLoading };
+  return { run, found, shown, texts, recalled, similar: similar.result ?? [], others: others.result ?? [], isReading: similar.isLoading };
 }
 
 /* The memories with these ids, by id. Forgotten ones are missing. */

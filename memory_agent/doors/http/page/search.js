@@ -42,7 +42,7 @@ const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id
       <${Bars} parts=${partsOf(memory)} most=${full} /></span>
     <span class="grow what">
       ${memory.reason && html`<span class="reason">${memory.reason}</span>`}
-      <span class="clamp"><${Text} one=${false} text=${memory.record.text.slice(Math.max(0, memory.passage_at - 80), memory.passage_at + 400)} marks=${marks} /></span>
+      <span class="clamp"><${Text} text=${memory.record.text.slice(Math.max(0, memory.passage_at - 80), memory.passage_at + 400)} marks=${marks} /></span>
       <span class="row muted meta"><${Kind} kind=${memory.record.kind} /><${Time} at=${memory.record.timestamp} />${memory.record.session_id && html`<span class="cut"><${Text} one text=${memory.record.session_id} /></span>`}
         ${memory.count > 1 && html`<span>${memory.count} times</span>`}${memory.tier === "global" && html`<span>shared</span>`}${memory.learned > 0 && html`<span>learned</span>`}</span>
     </span>

@@ -11,7 +11,7 @@ const PAGE = 500;
 const AHEAD = 40;
 
 /** The pages of a verb's answer read so far, and a function that reads the next one. `field` holds a page's rows. */
-export function usePages(verb, field, params) {
+function usePages(verb, field, params) {
   const asked = JSON.stringify(params);
   const [read, setRead] = useState({ asked: null, rows: [], total: null, cursor: null, problem: null });
   const busy = useRef(null);

@@ -83,7 +83,7 @@ const Row = ({ record, day, isFirst, isTop }) => !record ? html`<span class="day
 
 function Timeline({ route, navigate, api }) {
   const { params } = route;
-  const filter = useMemo(() => filterOf(params), [JSON.stringify(filterOf(params))]);
+  const filter = filterOf(params);
   const { placed, fresh, reload } = usePlaced(filter, api.connection);
   const [first, setFirst] = useState(0);
   const [selected, setSelected] = useState(-1);

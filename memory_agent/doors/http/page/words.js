@@ -49,8 +49,8 @@ export function standing(run) {
 }
 
 /** Constants of the gate (sona/gate.py; a test compares them). */
-export const SHADOW_LESSONS = 2;
-export const COOL_DOWN_LESSONS = 100;
+const SHADOW_LESSONS = 2;
+const COOL_DOWN_LESSONS = 100;
 export const HARM_THRESHOLD = 20;
 
 /** The gate's state and its evidence, as `memory-agent sona status` words it. */
