@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { call, may, session } from "./api.js";
-import { Confirm, Facts, Field, Kind, Loading, Problem, Text, Time, counted, plain, useCall } from "./parts.js";
+import { Confirm, Facts, Field, Kind, Loading, Problem, Select, Text, Time, counted, download, plain, useCall } from "./parts.js";
 import { KINDS, Lines } from "./words.js";
 
 const SHOWN = 50;
@@ -56,9 +56,7 @@ function Filter({ entered, enter }) {
   const text = (name, label, hint) => html`<${Field} label=${label} hint=${hint}><input value=${entered[name] ?? ""} spellcheck=${false} onInput=${(event) => enter({ [name]: event.target.value })} /></${Field}>`;
   const day = (name, label) => html`<${Field} label=${label}><input type="date" value=${entered[name] ?? ""} onInput=${(event) => enter({ [name]: event.target.value })} /></${Field}>`;
   return html`<div class="fields">
-    <${Field} label="Kind"><select value=${entered.kind ?? ""} onChange=${(event) => enter({ kind: event.target.value })}>
-      <option value="">any</option>${KINDS.map((kind) => html`<option key=${kind}>${kind}</option>`)}
-    </select></${Field}>
+    <${Field} label="Kind"><${Select} value=${entered.kind ?? ""} options=${[["", "any"], ...KINDS]} onChange=${(kind) => enter({ kind })} /></${Field}>
     ${text("channel", "Channel (project)")}${text("type", "Event type", "such as chat.user_msg")}${text("tag", "Tag")}${day("since", "From this day")}${day("until", "Before this day")}
   </div>`;
 }
@@ -170,12 +168,7 @@ function Preview({ receipt, memories, problem, isAsked }) {
 /* 3. Receipt */
 
 function Receipt({ receipt, onAgain }) {
-  const save = () => {
-    const address = URL.createObjectURL(new Blob([JSON.stringify(receipt, null, 2)], { type: "application/json" }));
-    const link = Object.assign(document.createElement("a"), { href: address, download: `erasure-${receipt.erased_at.replace(/[:.]/g, "-")}.json` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(address), 10_000);
-  };
+  const save = () => download(`erasure-${receipt.erased_at.replace(/[:.]/g, "-")}.json`, JSON.stringify(receipt, null, 2), "application/json");
   return html`<section class="section receipt">
     <header><h2>Receipt</h2></header>
     <p class=${receipt.complete ? "good" : "warn"}>${receipt.complete ? "Complete: no file of the memory contains the erased data." : `Not complete yet: ${receipt.reason}`}</p>

@@ -1,8 +1,8 @@
 /* What was learned: whether it changes answers, the evidence, the gain, and which memories earned credit and why. */
 
 import { html, useMemo, useState } from "./vendor/preact.js";
-import { call, may } from "./api.js";
-import { Bars, Confirm, Empty, Facts, Legend, Loading, Plot, Problem, Quality, Text, Time, bytes, counted, number, toast, useCall } from "./parts.js";
+import { call } from "./api.js";
+import { Bars, Confirm, Empty, Facts, Legend, Loading, Plot, Problem, Quality, Text, Time, bytes, colour, counted, needs, number, toast, useCall } from "./parts.js";
 import { MOST_LISTED, useRecords } from "./runs.js";
 import { HARM_THRESHOLD, attribution, gateSentence, reason, signed } from "./words.js";
 
@@ -58,9 +58,8 @@ function Gain({ status }) {
 /* The gate over time, from the history that `sona_status` replays. Times never go back, even if events are dated out of order. */
 
 const STATE_SERIES = { shadow: 7, trial: 2, on: 3, off: 5 };
-const translucent = (name) => () => `${getComputedStyle(document.documentElement).getPropertyValue(name).trim()}33`;
 const GAIN = [{ label: "gain", series: 1, width: 2 }, { label: "low", series: 1, width: 0.5 }, { label: "high", series: 1, width: 0.5 }];
-const GAIN_OPTIONS = { bands: [{ series: [3, 2], fill: translucent("--d1") }], scales: { y: { range: [-0.5, 0.5] } } };
+const GAIN_OPTIONS = { bands: [{ series: [3, 2], fill: () => `${colour("--d1")}33` }], scales: { y: { range: [-0.5, 0.5] } } };
 const EVIDENCE = [{ label: "evidence", series: 2, width: 2 }, { label: "needed", series: 7, dash: [4, 4] }];
 const EVIDENCE_OPTIONS = { scales: { y: { distr: 3 } } };
 
@@ -159,7 +158,7 @@ function Figures({ status, onReset }) {
       ["Saved state", bytes(status.state_bytes)],
       ["Last consolidation", status.consolidated_at ? html`<${Time} at=${status.consolidated_at} exact />` : "not yet"],
     ]} />
-    <p><button class="danger" disabled=${!may("admin")} title=${may("admin") ? "" : "The key lacks the scope admin"} onClick=${onReset}>Forget what was learned …</button></p>
+    <p><button class="danger" ...${needs("admin")} onClick=${onReset}>Forget what was learned …</button></p>
   </section>`;
 }
 

@@ -2,8 +2,8 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { session, stream } from "./api.js";
-import { Empty, Legend, Plot, Problem, Text, counted, useKeys, useNarrow } from "./parts.js";
-import { Lines, eventText } from "./words.js";
+import { Empty, Legend, Plot, Problem, Text, clockOf, counted, useKeys, useNarrow } from "./parts.js";
+import { Lines } from "./words.js";
 
 const MOST_ROWS = 300;
 const MOST_CHARS = 600;
@@ -30,7 +30,7 @@ class Feed {
     if (type === "gap") {
       this.#add({ key: `gap-${data.first}`, gap: data });
     } else if (type === "event") {
-      const row = data.event.event_type === RECALLED ? blockRow(data) : eventRow(data);
+      const row = rowOf(data);
       this.#count(row.block ? "blocks" : "events");
       this.#add(row);
     }
@@ -88,32 +88,37 @@ class Feed {
   }
 }
 
-function eventRow({ seq, event }) {
-  return {
-    key: seq,
-    at: event.timestamp,
-    type: event.event_type,
-    who: event.actor_id ?? event.agent_id ?? "",
-    session: event.session_id,
-    run: event.payload?.run_id,
-    text: eventText(event.payload, MOST_CHARS),
-  };
-}
-
-function blockRow({ seq, event }) {
+/** The row of an event, or of a block, which is an event of the daemon. */
+function rowOf({ seq, event }) {
   const { payload } = event;
+  const row = { key: seq, clock: clockOf(event.timestamp, true), session: event.session_id, run: payload?.run_id };
+  if (event.event_type !== RECALLED) {
+    return { ...row, type: event.event_type, who: event.actor_id ?? event.agent_id ?? "", text: first(textOf(payload), MOST_CHARS) };
+  }
   return {
-    key: seq,
-    at: event.timestamp,
+    ...row,
     block: true,
     type: payload.trigger,
     who: `for ${payload.role}`,
-    session: event.session_id,
-    run: payload.run_id,
     memories: payload.memories?.length ?? 0,
-    text: eventText({ block: payload.block?.replace(FRAME, "") }, 4 * MOST_CHARS),
+    text: first(payload.block?.replace(FRAME, "") ?? "", 4 * MOST_CHARS),
   };
 }
+
+/** The fields in which emitters put the words of an event, in the order of `signals.toml`. */
+const TEXT_FIELDS = [
+  "text", "message", "content", "block", "summary", "objective", "error", "claim", "insight", "comment", "report",
+  "details", "description", "output", "result", "prompt", "query", "command",
+];
+
+function textOf(payload) {
+  const places = [payload, payload?.report, payload?.data, payload?.payload];
+  const values = places.flatMap((place) => TEXT_FIELDS.map((field) => place?.[field]));
+  return values.find((value) => typeof value === "string" && value) ?? "";
+}
+
+/** The first characters of a text. They are copied, because a slice would keep the whole text in memory. */
+const first = (text, most) => (text.length <= most ? text : JSON.parse(JSON.stringify(text.slice(0, most))) + " …");
 
 const STATES = {
   connecting: "Connecting",
@@ -152,7 +157,7 @@ function Row({ row, navigate }) {
   const open = row.run ? navigate.href("runs", { id: row.run }) : row.session && navigate.href("sessions", { id: row.session });
   return html`<li class=${row.block ? "feed-row block" : "feed-row"}>
     <div class="row">
-      <span class="mono muted">${clock(row.at)}</span>
+      <span class="mono muted">${row.clock}</span>
       <b class="mono cut"><${Text} one text=${row.block ? "block" : row.type} /></b>
       <span class="muted cut"><${Text} one text=${row.block ? `${row.who}, by ${row.type}, ${blockSize(row)}` : row.who} /></span>
       ${open && html`<a class="open" href=${open}>${row.run ? "run" : "session"}</a>`}
@@ -162,7 +167,6 @@ function Row({ row, navigate }) {
 }
 
 const blockSize = ({ memories, text }) => (memories ? counted(memories, "memory", "memories") : text ? "past runs" : "nothing relevant");
-const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 
 function Column({ title, rows, empty, navigate }) {
   return html`<section class="feed-column" aria-label=${title}>

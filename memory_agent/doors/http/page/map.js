@@ -1,7 +1,7 @@
 /* All memories as points, near if their meaning is: to wander in. Beside it, the nearest ones as a list. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Empty, Loading, Problem, Select, Text, VirtualList, ageOf, counted, dayOf, useCall, useKeys } from "./parts.js";
+import { Empty, Loading, Problem, Select, Text, VirtualList, ageOf, colour, counted, dayOf, outcomeOf, useCall, useKeys } from "./parts.js";
 import { Cloud } from "./cloud.js";
 import { MemoryPane } from "./record.js";
 import { KIND_SERIES } from "./words.js";
@@ -13,7 +13,6 @@ const STEP_PX = 60;
 const PARAMS = { limit: LIMIT };
 const OTHERS = "others";
 
-const outcomeOf = (quality) => (quality === null ? "unknown" : quality >= 0.7 ? "good" : quality < 0.4 ? "failed" : "mixed");
 const BY = {
   kind: ({ kinds }) => kinds,
   session: ({ session_ids }) => session_ids.map((session) => session ?? "no session"),
@@ -39,8 +38,6 @@ function grouped(map, by) {
   const variables = names.map((name, index) => COLOURS[by]?.[name] ?? (isCut && index === shown.length ? "--line-strong" : `--d${index + 1}`));
   return { names, groups, sizes, variables };
 }
-
-const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
 
 function Groups({ grouping, hidden, onToggle }) {
   const { names, sizes, variables } = grouping;

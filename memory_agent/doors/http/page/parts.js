@@ -1,7 +1,8 @@
 /* Shared components. Text is only ever rendered as text nodes. See also list.js (VirtualList) and record.js (a memory). */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { call, connection, isUserName, session, sessionState } from "./api.js";
+import { call, connection, isUserName, may, session, sessionState } from "./api.js";
+import { useKeys } from "./list.js";
 
 export { VirtualList, narrow, useKeys, useNarrow, useRows } from "./list.js";
 
@@ -104,7 +105,7 @@ const STEPS = [["y", 31557600], ["mo", 2629800], ["d", 86400], ["h", 3600], ["mi
 
 /** The day of a time, such as "Fri, Nov 27"; with the year if it is another one. */
 export const dayOf = (at) => (new Date(at).getFullYear() === new Date().getFullYear() ? DAY : DAY_OF_YEAR).format(new Date(at));
-export const clockOf = (at) => CLOCK.format(new Date(at));
+export const clockOf = (at, exact = false) => (exact ? SECONDS : CLOCK).format(new Date(at));
 
 /** The distance from now, such as "3 d ago". */
 export function ageOf(at, now = Date.now()) {
@@ -134,11 +135,15 @@ export function bytes(count) {
 
 export const Kind = ({ kind }) => html`<span class=${`kind ${kind}`}>${kind}</span>`;
 
-/** How something ended, 0 to 1: coloured, and in words unless `isBare`, only if it did not end well. */
+/** How something ended, from its quality (0 to 1). */
+export const outcomeOf = (quality) => (quality == null ? "unknown" : quality >= 0.7 ? "good" : quality < 0.4 ? "failed" : "mixed");
+const TONES = { good: "muted", mixed: "warn", failed: "bad" };
+
+/** A quality. One that is not good is coloured, and is named unless `isBare`. */
 export function Quality({ value, isBare = false }) {
-  if (value === null || value === undefined) return null;
-  const [word, tone] = value >= 0.7 ? ["", "muted"] : value < 0.4 ? ["failed", "bad"] : ["mixed", "warn"];
-  return html`<span class=${tone} title="Quality, from 0 (failed) to 1 (approved)">${isBare ? "" : word} ${number(value, 1)}</span>`;
+  if (value == null) return null;
+  const outcome = outcomeOf(value);
+  return html`<span class=${TONES[outcome]} title="Quality, from 0 (failed) to 1 (approved)">${isBare || outcome === "good" ? "" : outcome} ${number(value, 1)}</span>`;
 }
 
 export const Facts = ({ rows }) => html`<dl class="facts">
@@ -179,6 +184,9 @@ function visible(text) {
   return pieces;
 }
 
+/** The source of a regular expression with one group, which matches any of these words. */
+export const anyOf = (words) => `(${words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`;
+
 /** Split a text at words of `marks`, as `<mark>`. */
 function marked(text, marks) {
   if (!marks) return visible(text);
@@ -211,19 +219,22 @@ export const listed = (text) => (text ? text.split(",") : []);
 /** A labelled control. `children` is one input, select or textarea. */
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 
-/** A select with [value, name] options, or names. */
-export const Select = ({ value, options, onChange, ...more }) => html`<select ...${more} onChange=${(event) => onChange(event.target.value)}>
-  ${options.map((option) => (Array.isArray(option) ? option : [option, option])).map(([one, name]) => html`<option key=${one} value=${one} selected=${one === value}>${name}</option>`)}
+/** The attributes of a button that needs a scope: disabled, with the reason, if the key lacks it. */
+export const needs = (scope) => (may(scope) ? {} : { disabled: true, title: `The key lacks the scope ${scope}` });
+
+/** Options as [value, name] pairs; those that are only a name are their own value. */
+const pairsOf = (options) => options.map((option) => (Array.isArray(option) ? option : [option, option]));
+
+/** A select. `options` are names or [value, name] pairs. */
+export const Select = ({ value, options, onChange }) => html`<select onChange=${(event) => onChange(event.target.value)}>
+  ${pairsOf(options).map(([one, name]) => html`<option key=${one} value=${one} selected=${one === value}>${name}</option>`)}
 </select>`;
 
 /** Toggles, of which several may be on. `options` are names or [value, name] pairs; `value` is an array. */
 export function Chips({ label, options, value, onChange }) {
   const toggled = (one) => (value.includes(one) ? value.filter((other) => other !== one) : [...value, one]);
   return html`<div class="chips" role="group" aria-label=${label}>
-    ${options.map((option) => {
-      const [one, name] = Array.isArray(option) ? option : [option, option];
-      return html`<button key=${one} class="chip" aria-pressed=${value.includes(one)} onClick=${() => onChange(toggled(one))}>${name}</button>`;
-    })}
+    ${pairsOf(options).map(([one, name]) => html`<button key=${one} class="chip" aria-pressed=${value.includes(one)} onClick=${() => onChange(toggled(one))}>${name}</button>`)}
   </div>`;
 }
 
@@ -285,6 +296,7 @@ export function Confirm({ title, action, danger = false, typed = "", onConfirm, 
 
 /** The pane beside a list. Esc closes it. */
 export function Pane({ title, onClose, footer, children }) {
+  useKeys({ Escape: onClose });
   return html`<aside class="pane" aria-label=${typeof title === "string" ? title : "Details"}>
     <header><h2 class="grow cut">${title}</h2><button class="plain" aria-label="Close" title="Close (Esc)" onClick=${onClose}>✕</button></header>
     <div class="inside" tabindex="0" role="region" aria-label="Details">${children}</div>
@@ -292,7 +304,17 @@ export function Pane({ title, onClose, footer, children }) {
   </aside>`;
 }
 
+/** Save a file from the browser. `content` is a text or bytes. */
+export function download(name, content, type) {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
 /* Figures */
+
+/** The value of a colour of the theme, such as `--d1`. */
+export const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
 
 /**
  * Parts that add up, as one bar: `parts` are { name, value, series } (series 1 to 8); `most` is the value of a full bar. Negative
@@ -346,7 +368,6 @@ export function Plot({ data, series, height = 160, label, options = {} }) {
 const timesOf = (_plot, times, _axis, _space, step) => times.map((at) => (step >= 86400 ? DATE : step >= 60 ? CLOCK : SECONDS).format(new Date(at * 1000)));
 
 function plotOptions(place, series, height, more) {
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = { stroke: colour("--muted"), font: "12px system-ui", grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
   const x = { ...axis, size: 32, values: timesOf, space: 72 };
   const lines = series.map(({ label, series: place_, width = 1.5, ...rest }) => ({ label, stroke: colour(`--d${place_}`), width, points: { show: false }, ...rest }));

@@ -1,10 +1,9 @@
 /* Publishing: write, preview exactly what leaves, confirm. Nothing is sent before the confirmation. */
 
 import { html, useState } from "./vendor/preact.js";
-import { call, may } from "./api.js";
-import { Confirm, Facts, Field, Loading, Problem, Text, bytes, counted, plain, toast, useCall } from "./parts.js";
+import { call } from "./api.js";
+import { Confirm, Facts, Field, Loading, Problem, Select, Text, anyOf, bytes, counted, needs, plain, toast, useCall } from "./parts.js";
 
-export const NOT_SHARING = "The key lacks the scope share";
 const TYPES = ["document", "pattern", "agent", "app"];
 const MOST_BYTES = 1 << 20;
 
@@ -53,9 +52,7 @@ function Form({ entered, enter, item, problem, isBusy, onPreview }) {
     ${area("summary", "Summary", 3, "The text that is searched and shown, at most 4,000 characters.")}
     ${area("body", "Body", 6, "Optional: the whole document, at most 16,000 characters.")}
     <div class="fields">
-      <${Field} label="Type"><select value=${entered.content_type} onChange=${(event) => enter({ content_type: event.target.value })}>
-        <option value="">${entered.memory_id ? "the memory's" : "document"}</option>${TYPES.map((type) => html`<option key=${type}>${type}</option>`)}
-      </select></${Field}>
+      <${Field} label="Type"><${Select} value=${entered.content_type} options=${[["", entered.memory_id ? "the memory's" : "document"], ...TYPES]} onChange=${(type) => enter({ content_type: type })} /></${Field}>
       ${input("version", "Version", { required: true })}
       ${input("tags", "Tags", { hint: "Separated by commas." })}
       ${input("access_policy", "Found by", { placeholder: item ? "required: public, org:NAME, tier:NAME" : "public", hint: "public, or org:NAME or tier:NAME of your key." })}
@@ -64,15 +61,14 @@ function Form({ entered, enter, item, problem, isBusy, onPreview }) {
     ${!entered.offer && html`<${Field} label="File" hint="Optional, at most 1 MB. Secrets in a file are not masked."><input type="file" onChange=${pick} /></${Field}>`}
     ${!item && html`<label class="row"><input type="checkbox" checked=${entered.offer} onChange=${(event) => enter({ offer: event.target.checked, file: null, reference: "" })} /> Offer as a pattern, which is published without an author once enough users offer the same words</label>`}
     <${Problem} problem=${problem} />
-    <p><button class="primary" disabled=${isBusy || !may("share")} title=${may("share") ? "" : NOT_SHARING}>${isBusy ? "Preparing …" : "Preview"}</button> <span class="muted">sends nothing</span></p>
+    <p><button class="primary" disabled=${isBusy} ...${needs("share")}>${isBusy ? "Preparing …" : "Preview"}</button> <span class="muted">sends nothing</span></p>
   </form>`;
 }
 
 /** A regular expression that finds the mentions of one field, for `Text`. */
 function marksOf(mentions, field) {
   const words = [...new Set(mentions.filter((one) => one.field === field).map((one) => one.text))];
-  const escaped = words.sort((one, other) => other.length - one.length).map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  return escaped.length ? new RegExp(`(${escaped.join("|")})`, "gu") : null;
+  return words.length ? new RegExp(anyOf(words.sort((one, other) => other.length - one.length)), "gu") : null;
 }
 
 function Leaves({ preview }) {

@@ -1,8 +1,8 @@
 /* One memory: its row in a list, and the pane with every field and the actions on it. */
 
 import { html, useState } from "./vendor/preact.js";
-import { call, may } from "./api.js";
-import { Confirm, Facts, Kind, Loading, Pane, Problem, Quality, Text, Time, counted, number, toast, useCall, useKeys } from "./parts.js";
+import { call } from "./api.js";
+import { Confirm, Facts, Kind, Loading, Pane, Problem, Quality, Text, Time, counted, needs, number, toast, useCall } from "./parts.js";
 
 /** The title of a memory, or the beginning of its text. */
 export const headOf = (record) => record.title || record.text;
@@ -22,7 +22,6 @@ function valueOf(value) {
 export function MemoryPane({ id, record: known, navigate, onClose, onForgotten, marks, children }) {
   const { result, problem, isLoading, reload } = useCall("get", { ids: [id] });
   const [isAsking, setAsking] = useState(false);
-  useKeys({ Escape: onClose });
   const record = result?.find((one) => one.id === id) ?? (known?.id === id ? known : null);
   const link = (view, params, text) => html`<a href=${navigate.href(view, params)}><${Text} one text=${text} /></a>`;
   const forget = async () => {
@@ -35,7 +34,7 @@ export function MemoryPane({ id, record: known, navigate, onClose, onForgotten, 
     <a class="button" href=${navigate.href("search", { q: record.text.slice(0, 500) })}>Find similar</a>
     ${record.run_id && html`<a class="button" href=${navigate.href("runs", { id: record.run_id })}>Open run</a>`}
     ${record.session_id && html`<a class="button" href=${navigate.href("sessions", { id: record.session_id })}>Open session</a>`}
-    <button class="danger" disabled=${!may("admin")} title=${may("admin") ? "" : "The key lacks the scope admin"} onClick=${() => setAsking(true)}>Forget …</button>`;
+    <button class="danger" ...${needs("admin")} onClick=${() => setAsking(true)}>Forget …</button>`;
   return html`<${Pane} title=${record ? html`<${Kind} kind=${record.kind} />` : "Memory"} onClose=${onClose} footer=${footer}>
     <${Problem} problem=${problem} retry=${reload} />
     ${!record && isLoading && html`<${Loading} />`}

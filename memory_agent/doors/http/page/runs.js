@@ -3,6 +3,7 @@
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { call } from "./api.js";
 import { Empty, Loading, Problem, Quality, Text, Time, clockOf, counted, number, useCall, useKeys, useRows } from "./parts.js";
+import { headOf } from "./record.js";
 import { Lines, attribution, reason, span, standing } from "./words.js";
 
 const STATES = [[null, "All"], ["open", "Open"], ["ended", "Ended"], ["expired", "Expired"]];
@@ -154,7 +155,7 @@ function Recalled({ found, shown, recalled, isReading, navigate }) {
 function RecalledMemory({ id, record, use, navigate }) {
   return html`<li class=${use ? "used" : ""}>
     <span class="what">${use ? html`<b class="good">used</b> <span class="muted">${use.credit < 1 ? "half credit" : "full credit"}, ${attribution(use.how)}</span>` : html`<span class="muted">not used</span>`}</span>
-    <a href=${navigate.href("timeline", { id })}><${Text} one text=${record ? record.title || record.text : "forgotten"} /></a>
+    <a href=${navigate.href("timeline", { id })}><${Text} one text=${record ? headOf(record) : "forgotten"} /></a>
   </li>`;
 }
 
@@ -198,7 +199,7 @@ function Followed({ found, others, similar, navigate }) {
   const alike = similar.filter((one) => one.id !== found.id && ![...inSession, ...related].some((run) => run.id === one.id)).slice(0, 5);
   return html`<${Part} name="What followed">
     ${inSession.length + related.length === 0 ? html`<p class="muted">No later run in its session, and no retry.</p>` : html`<ul class="told">${[...related, ...inSession].map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${one} objective=${one.objective} why=${causes.has(one.id) ? "changed its quality" : "same session"} />`)}</ul>`}
-    ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${one.relevance.toFixed(2)}`} />`)}</ul>`}
+    ${alike.length > 0 && html`<h3>Runs with a similar request</h3><ul class="told">${alike.map((one) => html`<${OtherRun} key=${one.id} navigate=${navigate} run=${{ ...one, outcome: one.end }} objective=${one.request.text} why=${one.relevance == null ? "" : `relevance ${number(one.relevance)}`} />`)}</ul>`}
   </${Part}>`;
 }
 

@@ -1,7 +1,7 @@
 /* Recall with its reasons: the answer with the parts of each score, and what was left out. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, counted, dayOf, listed, number, useCall, useRows } from "./parts.js";
+import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, anyOf, counted, dayOf, listed, number, useCall, useRows } from "./parts.js";
 import { Explanation, fullBar, leftOut, legendOf, partsOf, sentencesOf } from "./explanation.js";
 import { MemoryPane } from "./record.js";
 import { KINDS } from "./words.js";
@@ -31,8 +31,7 @@ const spanOf = ({ since, until }) => [since && dayOf(since), until && dayOf(Date
 /** The words that recall marked in its passages, as a regular expression. */
 function marksOf(memories) {
   const found = new Set(memories.flatMap(({ highlights }) => highlights.flatMap((passage) => [...passage.matchAll(/\*\*([^*\n]{1,60})\*\*/g)].map(([, word]) => word))));
-  const words = [...found].slice(0, 200).map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  return words.length ? new RegExp(`(?<![\\p{L}\\p{N}])(${words.join("|")})(?![\\p{L}\\p{N}])`, "giu") : null;
+  return found.size ? new RegExp(`(?<![\\p{L}\\p{N}])${anyOf([...found].slice(0, 200))}(?![\\p{L}\\p{N}])`, "giu") : null;
 }
 
 const Item = ({ memory, place, full, marks, isSelected, onOpen }) => html`<li id=${`result-${place}`} class="result" aria-current=${isSelected ? "true" : undefined}>
@@ -66,7 +65,7 @@ function Options({ params, onChange }) {
 function Summary({ answer, params }) {
   const { memories, total, took_ms, dates, degraded } = answer;
   return html`<div class="summary row wrap muted" role="status">
-    <span>${memories.length} of ${counted(total, "memory", "memories")}, ${took_ms.toFixed(0)} ms</span>
+    <span>${memories.length} of ${counted(total, "memory", "memories")}, ${number(took_ms, 0)} ms</span>
     ${dates.map((date) => html`<span key=${date.phrase}>“<${Text} text=${date.phrase} />” is ${spanOf(date)}${params.dates ? `: ${params.dates}` : ""}</span>`)}
     ${degraded.map((reason) => html`<span key=${reason} class="warn">${reason.replaceAll("_", " ")}</span>`)}
     <span class="grow"></span><${Legend} names=${legendOf(memories)} />

@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { call } from "./api.js";
-import { Empty, Kind, Loading, Problem, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys, useNarrow } from "./parts.js";
+import { Empty, Kind, Loading, Problem, Select, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys, useNarrow } from "./parts.js";
 import { projectOf } from "./record.js";
 import { MOST_LISTED, RunTable } from "./runs.js";
 import { KINDS, Lines, span } from "./words.js";
@@ -81,10 +81,7 @@ function Projects({ projects, chosen, onChoose }) {
   if (!projects.length && !chosen) return null;
   const names = projects.some(([name]) => name === chosen) || !chosen ? projects : [[chosen, ""], ...projects];
   return html`<label class="row project-choice"><span class="muted">Project</span>
-    <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
-      <option value="">all</option>
-      ${names.map(([name, count]) => html`<option key=${name} value=${name}>${plain(projectOf(name))}${count ? ` (${count})` : ""}</option>`)}
-    </select>
+    <${Select} value=${chosen} options=${[["", "all"], ...names.map(([name, count]) => [name, `${plain(projectOf(name))}${count ? ` (${count})` : ""}`])]} onChange=${onChoose} />
   </label>`;
 }
 

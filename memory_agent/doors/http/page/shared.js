@@ -2,8 +2,8 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { call, may } from "./api.js";
-import { Confirm, Empty, Facts, Loading, Pane, Problem, Text, Time, bytes, counted, number, plain, toast, useCall, useKeys, useRows } from "./parts.js";
-import { NOT_SHARING, Publish, readersOf } from "./publish.js";
+import { Confirm, Empty, Facts, Loading, Pane, Problem, Text, Time, bytes, counted, download, needs, number, plain, toast, useCall, useRows } from "./parts.js";
+import { Publish, readersOf } from "./publish.js";
 import { Lines } from "./words.js";
 
 const TABS = [["own", "Yours"], ["search", "Search"], ["publish", "Publish"]];
@@ -42,7 +42,7 @@ function Own({ navigate }) {
     items.reload();
     offers.reload();
   };
-  const remove = (one, verb) => html`<button class="danger" disabled=${!may("share")} title=${may("share") ? "" : NOT_SHARING} onClick=${() => setGone(one)}>${verb} …</button>`;
+  const remove = (one, verb) => html`<button class="danger" ...${needs("share")} onClick=${() => setGone(one)}>${verb} …</button>`;
   return html`
     <${Problem} problem=${items.problem ?? offers.problem} retry=${() => { items.reload(); offers.reload(); }} />
     ${!items.result && !items.problem && html`<${Loading} />`}
@@ -118,14 +118,10 @@ function Search({ route, navigate }) {
 
 function ItemPane({ found, onClose }) {
   const { item } = found;
-  useKeys({ Escape: onClose });
   const save = async () => {
     try {
       const { attachment, data } = await call("shared_attachment", { item_id: item.id });
-      const content = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-      const address = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
-      Object.assign(document.createElement("a"), { href: address, download: attachment.name }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 10_000);
+      download(attachment.name, Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)), "application/octet-stream");
     } catch (problem) {
       toast(problem.detail, "bad");
     }
@@ -161,8 +157,8 @@ function Rate({ item }) {
     }
   };
   return html`<div class="row wrap" role="group" aria-label="Rate this version"><span class="muted">Rate</span>
-    ${RATINGS.map((value) => html`<button key=${value} class="chip" disabled=${!may("share")} title=${may("share") ? "" : NOT_SHARING} aria-pressed=${rating === value} onClick=${() => rate(value)}>${value}</button>`)}
-    <button class="link" disabled=${!may("share")} onClick=${() => rate(null)}>Withdraw</button>
+    ${RATINGS.map((value) => html`<button key=${value} class="chip" ...${needs("share")} aria-pressed=${rating === value} onClick=${() => rate(value)}>${value}</button>`)}
+    <button class="link" ...${needs("share")} onClick=${() => rate(null)}>Withdraw</button>
   </div>`;
 }
 

@@ -1,4 +1,4 @@
-/* States, reasons and texts, for reading. */
+/* What the views say of states and reasons, and long texts folded to a few lines. */
 
 import { html, useState } from "./vendor/preact.js";
 import { Text, counted, narrow } from "./parts.js";
@@ -68,25 +68,9 @@ export function gateSentence(status) {
   }[gate.state];
 }
 
-/** The words of an event, from the fields in which emitters put them (the order of `signals.toml`). */
-const TEXT_FIELDS = [
-  "text", "message", "content", "block", "summary", "objective", "error", "claim", "insight", "comment", "report",
-  "details", "description", "output", "result", "prompt", "query", "command",
-];
-
-export function eventText(payload, most = 400) {
-  for (const place of [payload, payload?.report, payload?.data, payload?.payload]) {
-    for (const field of TEXT_FIELDS) {
-      const value = place?.[field];
-      if (typeof value === "string" && value) return copied(value, most);
-    }
-  }
-  return "";
-}
-
+const MOST_CLOSED = 1000;
 /** About how many lines a text takes. */
 const linesOf = (text) => text.slice(0, MOST_CLOSED).split("\n").reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / (narrow.matches ? 42 : 72))), 0);
-const MOST_CLOSED = 1000;
 
 /** A text in at most `most` lines, with a button for the rest. */
 export function Lines({ text, most = 3 }) {
@@ -98,6 +82,3 @@ export function Lines({ text, most = 3 }) {
     ${isLong && html`<button class="link small" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "show less" : more}</button>`}
   </div>`;
 }
-
-/** A slice would keep the whole of a long text in memory. */
-const copied = (text, most) => (text.length <= most ? text : JSON.parse(JSON.stringify(text.slice(0, most))) + " …");
