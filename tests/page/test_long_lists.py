@@ -80,6 +80,19 @@ def test_a_long_timeline_has_few_rows_in_the_document_and_reads_pages_where_it_i
     expect(lena.page.locator("[role=option]").first).to_contain_text("Memory number 0")
 
 
+def test_the_bars_of_the_timeline_count_every_memory_and_loaded_ones_without_a_request(lena: Tab) -> None:
+    for params, total in (({}, MEMORIES), ({"session": "session-7"}, 50)):
+        lena.requests.clear()
+        lena.show("timeline", **params)
+        bars = lena.page.locator(".density i")
+        expect(bars).to_have_count(60)
+        titles = bars.evaluate_all("bars => bars.map(bar => bar.title)")
+        assert sum(int(title.split(": ")[-1].split()[0].replace(",", "")) for title in titles) == total
+    filters = [one.post_data_json["filter"] for one in lena.requests if one.url.endswith("/v1/list")]
+    assert filters
+    assert not any("until" in one for one in filters)
+
+
 def test_a_long_list_of_sessions_has_few_rows_in_the_document(lena: Tab) -> None:
     lena.show("sessions")
     expect(lena.page.locator("main")).to_contain_text("100 sessions")

@@ -84,20 +84,26 @@ export class Placed {
   /** The number of memories in each of `BUCKETS` equal spans, oldest first, as [ms, count]. Calls `each` with what is known. */
   async density(each) {
     const step = Math.max(1, (this.newest - this.oldest) / BUCKETS);
-    const edges = Array.from({ length: BUCKETS + 1 }, (_, place) => this.oldest + place * step);
+    const edges = Array.from({ length: BUCKETS + 1 }, (_, place) => Math.floor(this.oldest + place * step));
     const older = new Array(BUCKETS + 1).fill(null);
     older[0] = 0;
     older[BUCKETS] = this.total;
     const waiting = edges.map((_, place) => place).slice(1, -1);
     const count = async () => {
       for (let place = waiting.shift(); place !== undefined; place = waiting.shift()) {
-        older[place] = (await this.list({ until: earlier(timeOf(edges[place]), this.filter.until) }, { limit: 1 })).total;
+        older[place] = await this.countBefore(edges[place]);
       }
     };
     await this.guarded(async () => {
       await Promise.all(Array.from({ length: AT_ONCE }, count));
       each(edges.slice(0, -1).map((ms, place) => [ms, Math.max(0, older[place + 1] - older[place])]));
     });
+  }
+
+  /** The number of memories before a time (ms); of a time that the loaded memories reach, without a request. */
+  async countBefore(ms) {
+    for (let index = 0; this.records.has(index); index += 1) if (msOf(this.records.get(index)) < ms) return this.total - index;
+    return (await this.list({ until: earlier(timeOf(ms), this.filter.until) }, { limit: 1 })).total;
   }
 
   async guarded(work) {

@@ -45,10 +45,7 @@ function usePlaced(filter, connection) {
 /** How many memories there were when, as square roots, so that one busy day does not flatten the others. A click goes there; with the keyboard, the date field does. */
 function Density({ placed, shown, onJump }) {
   const [spans, setSpans] = useState([]);
-  useEffect(() => {
-    setSpans([]);
-    if (placed.total > 1) placed.density(setSpans);
-  }, [placed, placed.total]);
+  useEffect(() => { placed.density(setSpans); }, [placed, placed.total]);
   const isOneDay = dayOf(placed.oldest) === dayOf(placed.newest);
   const nameOf = (ms) => (isOneDay ? `${dayOf(ms)}, ${clockOf(ms)}` : dayOf(ms));
   const most = Math.max(1, ...spans.map(([, count]) => count));
