@@ -4,9 +4,12 @@ const RADIUS = 3;
 const REACH_PX = 16;
 const MOST_ZOOM = 200;
 const CELLS = 64;
+/** The cell of a grid in which a coordinate is, and the key of a cell from its column and row. */
+const cellOf = (coordinate) => Math.floor(((coordinate + 1) / 2) * CELLS);
+const keyOf = (column, row) => column * 1000 + row;
 
 export class Cloud {
-  /** `points` are { x, y } in -1..1. `onHover(index, left, top)` and `onPick(index)` report the nearest point, or -1; `onMove()` a new view. */
+  /** `onHover(index, left, top)` and `onPick(index)` report the nearest point, or -1; `onMove()` a new view. */
   constructor(canvas, { onHover, onPick, onMove }) {
     Object.assign(this, { canvas, onHover, onPick, onMove, xs: [], ys: [], groups: [], colours: [], hidden: new Set(), marked: -1, hovered: -1 });
     this.pen = canvas.getContext("2d");
@@ -29,11 +32,11 @@ export class Cloud {
     cancelAnimationFrame(this.frame);
   }
 
-  /** Show points (two columns of coordinates). */
+  /** Show points (two columns of coordinates in -1..1). */
   setPoints(xs, ys) {
     Object.assign(this, { xs, ys, cells: new Map() });
     xs.forEach((x, index) => {
-      const cell = this.cellOf(x, ys[index]);
+      const cell = keyOf(cellOf(x), cellOf(ys[index]));
       if (!this.cells.has(cell)) this.cells.set(cell, []);
       this.cells.get(cell).push(index);
     });
@@ -47,7 +50,6 @@ export class Cloud {
   }
 
   mark(index) { this.marked = index; this.draw(); }
-  cellOf(x, y) { return Math.floor(((x + 1) / 2) * CELLS) * 1000 + Math.floor(((y + 1) / 2) * CELLS); }
 
   resize() {
     const { clientWidth, clientHeight } = this.canvas;
@@ -106,6 +108,7 @@ export class Cloud {
     if (this.moved < 5) this.onPick(this.nearestTo(event.offsetX, event.offsetY));
   }
   hover(index, left = 0, top = 0) {
+    if (index < 0 && this.hovered < 0) return;
     if (index !== this.hovered) { this.hovered = index; this.draw(); }
     this.onHover(index, left, top);
   }
@@ -114,11 +117,11 @@ export class Cloud {
   nearestTo(left, top) {
     const [x, y] = this.toWorld(left, top);
     const reach = Math.max(1, Math.ceil((REACH_PX / this.scale) * (CELLS / 2)));
-    const [column, row] = [Math.floor(((x + 1) / 2) * CELLS), Math.floor(((y + 1) / 2) * CELLS)];
+    const [column, row] = [cellOf(x), cellOf(y)];
     let best = [-1, REACH_PX];
     for (let across = column - reach; across <= column + reach; across += 1) {
       for (let up = row - reach; up <= row + reach; up += 1) {
-        for (const index of this.cells?.get(across * 1000 + up) ?? []) {
+        for (const index of this.cells?.get(keyOf(across, up)) ?? []) {
           const [atLeft, atTop] = this.toScreen(index);
           const distance = Math.hypot(atLeft - left, atTop - top);
           if (distance < best[1] && !this.hidden.has(this.groups[index])) best = [index, distance];

@@ -1,4 +1,4 @@
-/* All memories as points, near if their meaning is: to wander in. Beside it, the nearest ones as a list. */
+/* All memories as points; those of similar meaning are near each other. Beside the map, the nearest ones as a list. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Empty, Loading, Problem, Select, Text, VirtualList, ageOf, colour, counted, dayOf, outcomeOf, useCall, useKeys } from "./parts.js";
@@ -23,26 +23,22 @@ const COLOURS = {
   outcome: { good: "--d1", failed: "--bad", mixed: "--warn", unknown: "--line-strong" },
 };
 
-/** The groups of the points: the names of the largest, the group of each point, their sizes and colours. */
+/** The largest groups of the points, as { name, size, variable } (of the colour), and for each point the index of its group. */
 function grouped(map, by) {
   const values = BY[by](map);
   const counts = new Map();
   for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
   const largest = [...counts].sort((one, other) => other[1] - one[1]);
-  const shown = largest.slice(0, largest.length === SERIES + 1 ? SERIES + 1 : SERIES).map(([name]) => name);
-  const isCut = shown.length < largest.length;
-  const names = isCut ? [...shown, OTHERS] : shown;
-  const place = new Map(shown.map((name, index) => [name, index]));
-  const groups = values.map((value) => place.get(value) ?? shown.length);
-  const sizes = names.map((name, index) => (isCut && index === shown.length ? largest.slice(shown.length).reduce((sum, [, count]) => sum + count, 0) : counts.get(name)));
-  const variables = names.map((name, index) => COLOURS[by]?.[name] ?? (isCut && index === shown.length ? "--line-strong" : `--d${index + 1}`));
-  return { names, groups, sizes, variables };
+  const others = largest.splice(largest.length === SERIES + 1 ? SERIES + 1 : SERIES);
+  const groups = largest.map(([name, size], index) => ({ name, size, variable: COLOURS[by]?.[name] ?? `--d${index + 1}` }));
+  if (others.length) groups.push({ name: OTHERS, size: others.reduce((sum, [, count]) => sum + count, 0), variable: "--line-strong" });
+  const places = new Map(largest.map(([name], index) => [name, index]));
+  return { groups, groupOf: values.map((value) => places.get(value) ?? largest.length) };
 }
 
-function Groups({ grouping, hidden, onToggle }) {
-  const { names, sizes, variables } = grouping;
-  return html`<div class="chips groups" role="group" aria-label="Groups">${names.map((name, place) => html`<button key=${name} class="chip" aria-pressed=${!hidden.has(place)} title="Show or hide" onClick=${() => onToggle(place)}>
-    <i style=${{ background: `var(${variables[place]})` }}></i><${Text} one text=${name} /> ${sizes[place]}</button>`)}</div>`;
+function Groups({ groups, hidden, onToggle }) {
+  return html`<div class="chips groups" role="group" aria-label="Groups">${groups.map(({ name, size, variable }, place) => html`<button key=${name} class="chip" aria-pressed=${!hidden.has(place)} title="Show or hide" onClick=${() => onToggle(place)}>
+    <i style=${{ background: `var(${variable})` }}></i><${Text} one text=${name} /> ${size}</button>`)}</div>`;
 }
 
 function MapView({ route, navigate }) {
@@ -77,15 +73,18 @@ function MapView({ route, navigate }) {
   useEffect(() => {
     if (!grouping || !cloud.current) return;
     cloud.current.ink = colour("--text");
-    cloud.current.setColours(grouping.groups, grouping.variables.map(colour), hidden);
+    cloud.current.setColours(grouping.groupOf, grouping.groups.map(({ variable }) => colour(variable)), hidden);
   }, [grouping, hidden, theme]);
   const nearest = useMemo(() => (map && cloud.current ? cloud.current.nearest(opened, NEAREST) : []), [map, opened, middle, hidden, grouping]);
   useEffect(() => cloud.current?.mark(chosen >= 0 ? nearest[chosen] : opened), [chosen, opened, nearest]);
   useEffect(() => { if (opened >= 0) cloud.current?.reveal(opened); }, [opened]);
 
   const isMap = (act) => (event) => (event.target === place.current ? act(cloud.current) : false);
+  const zoomIn = () => cloud.current?.zoomBy(1.4);
+  const zoomOut = () => cloud.current?.zoomBy(1 / 1.4);
+  const showAll = () => cloud.current?.look({ x: 0, y: 0, zoom: 1 });
   useKeys({
-    "+": () => cloud.current?.zoomBy(1.4), "=": () => cloud.current?.zoomBy(1.4), "-": () => cloud.current?.zoomBy(1 / 1.4), 0: () => cloud.current?.look({ x: 0, y: 0, zoom: 1 }),
+    "+": zoomIn, "=": zoomIn, "-": zoomOut, 0: showAll,
     ArrowLeft: isMap((it) => it.panBy(-STEP_PX, 0)), ArrowRight: isMap((it) => it.panBy(STEP_PX, 0)), ArrowUp: isMap((it) => it.panBy(0, STEP_PX)), ArrowDown: isMap((it) => it.panBy(0, -STEP_PX)),
   });
   const toggle = (group) => setHidden((former) => { const next = new Set(former); if (!next.delete(group)) next.add(group); return next; });
@@ -96,7 +95,7 @@ function MapView({ route, navigate }) {
     <div class="bar slides">
       <h1>Map</h1>
       <label class="row"><span class="muted">Colour by</span><${Select} value=${by} options=${Object.keys(BY)} onChange=${(value) => go({ by: value })} /></label>
-      ${grouping && !isEmpty && html`<${Groups} grouping=${grouping} hidden=${hidden} onToggle=${toggle} />`}
+      ${grouping && !isEmpty && html`<${Groups} groups=${grouping.groups} hidden=${hidden} onToggle=${toggle} />`}
       <span class="grow"></span>
       ${map && html`<span class="muted" role="status" title=${`The two axes explain ${Math.round(map.explained * 100)} % of the variance of the vectors`}>${map.ids.length < map.total ? `${map.ids.length.toLocaleString("en")} of ${counted(map.total, "memory", "memories")}` : counted(map.total, "memory", "memories")}</span>`}
     </div>
@@ -110,11 +109,11 @@ function MapView({ route, navigate }) {
         <canvas ref=${attach} tabindex="0" role="application" aria-label="Map of memories. Arrow keys move, plus and minus zoom, 0 shows all. The list beside it has the nearest memories."></canvas>
         ${map && hover.index >= 0 && html`<div class="tip" style=${{ left: `${hover.left}px`, top: `${hover.top}px` }}><${Text} one text=${map.titles[hover.index]} />
           <span class="muted">${map.kinds[hover.index]}, ${dayOf(map.timestamps[hover.index])}</span></div>`}
-        <div class="zoom row"><button aria-label="Zoom in" title="+" onClick=${() => cloud.current.zoomBy(1.4)}>+</button><button aria-label="Zoom out" title="-" onClick=${() => cloud.current.zoomBy(1 / 1.4)}>−</button><button title="0" onClick=${() => cloud.current.look({ x: 0, y: 0, zoom: 1 })}>All</button></div>
+        <div class="zoom row"><button aria-label="Zoom in" title="+" onClick=${zoomIn}>+</button><button aria-label="Zoom out" title="-" onClick=${zoomOut}>−</button><button title="0" onClick=${showAll}>All</button></div>
       </div>
       ${map && html`<section class="near" aria-label="Nearest memories"><header><h2>${opened >= 0 ? "Nearest to the open memory" : "Nearest to the middle"}</h2></header>
         <${VirtualList} label="Nearest memories" count=${nearest.length} rowHeight=${32} selected=${chosen} onSelect=${choose} onOpen=${(index) => go({ id: map.ids[nearest[index]] })}
-          render=${(index) => html`<i class="point" style=${{ background: `var(${grouping.variables[grouping.groups[nearest[index]]]})` }}></i><span class="grow"><${Text} one text=${map.titles[nearest[index]]} /></span><span class="muted">${ageOf(map.timestamps[nearest[index]])}</span>`} />
+          render=${(index) => html`<i class="point" style=${{ background: `var(${grouping.groups[grouping.groupOf[nearest[index]]].variable})` }}></i><span class="grow"><${Text} one text=${map.titles[nearest[index]]} /></span><span class="muted">${ageOf(map.timestamps[nearest[index]])}</span>`} />
       </section>`}`}
       ${params.id && html`<${MemoryPane} key=${params.id} id=${params.id} navigate=${navigate} onClose=${() => go({ id: "" })} onForgotten=${reload} />`}
     </div>
