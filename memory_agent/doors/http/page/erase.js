@@ -17,7 +17,7 @@ const WAYS = [
   ["expired", "Expired", "Memories that are past a retention rule."],
   ["everything", "The whole user", "Memories, events, runs, what was learned and shared, and the folder."],
 ];
-const lines = (text) => text.split(/[\s,]+/).filter(Boolean);
+const idsIn = (text) => text.split(/[\s,]+/).filter(Boolean);
 const atStart = (day) => new Date(`${day}T00:00:00`).toISOString();
 
 /** The selection of `erase` for what was entered, or null while it names nothing. */
@@ -25,7 +25,7 @@ function selectionOf(way, entered) {
   const text = (entered[way] ?? "").trim?.() ?? "";
   if (way === "session") return text ? { session_id: text } : null;
   if (way === "run") return text ? { filter: { run_id: text } } : null;
-  if (way === "ids") return lines(text).length ? { ids: lines(text) } : null;
+  if (way === "ids") return idsIn(text).length ? { ids: idsIn(text) } : null;
   if (way === "query") return entered.picked?.length ? { ids: entered.picked } : null;
   if (way === "expired") return { expired: true };
   if (way === "everything") return { everything: true };

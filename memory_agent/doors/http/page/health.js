@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { Bars, Facts, Legend, Loading, Plot, Problem, Text, Time, bytes, counted, number, useCall } from "./parts.js";
 import { NOT_MANAGING, mayManage } from "./quarantine.js";
-import { KINDS, KIND_SERIES, span } from "./words.js";
+import { KINDS, KIND_SERIES, duration } from "./words.js";
 
 const STATUS_MS = 3_000;
 const STATS_MS = 15_000;
@@ -117,7 +117,7 @@ function Daemon({ status }) {
   const { published = 0, silent = 0, waiting = 0, ...dropped } = Object.fromEntries(Object.entries(triggers).filter(([name]) => !name.endsWith("_ms")));
   return html`<section class="section"><header><h2>Daemon</h2></header><${Facts} rows=${[
     ["Version", `${status.version}, ${status.form === "light" ? "one process (light)" : "processes with Ray"}`],
-    ["Up for", span(status.uptime_s)],
+    ["Up for", duration(status.uptime_s)],
     ["Address", html`<code>${[status.endpoints.http].flat().join(", ")}</code>`],
     ["Model", status.model && html`<code class="break">${status.model}</code>`],
     ["Loaded users", status.active_users.length ? html`<${Text} text=${status.active_users.join(", ")} />` : "none"],
@@ -162,7 +162,7 @@ function Health() {
   }, [status.result]);
   const isKnown = stats.result && (status.result || !mayManage());
   return html`<div class="view">
-    <div class="bar"><h1>Health</h1><span class="grow"></span>${samples.length > 1 && html`<span class="muted">sampled every ${STATUS_MS / 1000} s, for ${span(samples.at(-1).at - samples[0].at)}</span>`}</div>
+    <div class="bar"><h1>Health</h1><span class="grow"></span>${samples.length > 1 && html`<span class="muted">sampled every ${STATUS_MS / 1000} s, for ${duration(samples.at(-1).at - samples[0].at)}</span>`}</div>
     <div class="body">
       <${Problem} problem=${status.problem ?? stats.problem} retry=${() => { status.reload(); stats.reload(); }} />
       ${!isKnown && !status.problem && !stats.problem && html`<${Loading} />`}

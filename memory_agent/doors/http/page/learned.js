@@ -115,7 +115,7 @@ function Outcomes({ runs }) {
 const dots = { width: 0, paths: () => null, points: { show: true, size: 5, fill: (plot, place) => plot.series[place].stroke(plot, place) } };
 const OUTCOMES = [{ label: "used a memory", series: 1, ...dots }, { label: "used none", series: 7, ...dots }, { label: "mean", series: 2 }];
 
-function Risen({ credited, runs, navigate }) {
+function Credited({ credited, runs, navigate }) {
   const records = useRecords(useMemo(() => credited.map(({ id }) => id), [credited]));
   const known = useMemo(() => new Map(runs.map((run) => [run.id, run])), [runs]);
   if (!credited.length) return null;
@@ -168,7 +168,7 @@ function Learned({ navigate }) {
   const [isAsking, setAsking] = useState(false);
   const runs = ended.result ?? [];
   const reset = async () => {
-    toast(`Forgotten. ${counted(await call("sona_reset"), "run")} left out from now on.`);
+    toast(`Forgotten. ${counted(await call("sona_reset"), "run")} will not be learned from again.`);
     reload();
   };
   const isEmpty = status && ended.result && !runs.length && !status.trajectories;
@@ -181,7 +181,7 @@ function Learned({ navigate }) {
         <p>Learning needs runs that end and use recalled memories. A run names them in its events (<code>memory_ids</code>) or with <code>feedback</code>, or repeats them in its output. After two such runs, the learned ranking is compared with the usual one.</p>
       </${Empty}>`}
       ${status && !isEmpty && html`<${Gate} status=${status} /><${Gain} status=${status} /><${History} history=${status.history} />
-        <${Risen} credited=${status.most_credited} runs=${runs} navigate=${navigate} />`}
+        <${Credited} credited=${status.most_credited} runs=${runs} navigate=${navigate} />`}
       <${Outcomes} runs=${runs} />
       ${status && !isEmpty && html`<${Figures} status=${status} onReset=${() => setAsking(true)} />`}
     </div>

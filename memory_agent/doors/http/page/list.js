@@ -76,16 +76,19 @@ export function VirtualList({ count, rowHeight, render, selected = -1, onSelect,
     onSelect?.(next);
   };
   const from = selected < 0 ? first - 1 : selected;
+  const down = () => move(from + 1);
+  const up = () => move(selected < 0 ? first : selected - 1);
   const isHere = (event) => place.current.contains(event.target);
+  const ifHere = (act) => (event) => isHere(event) && act();
   useKeys({
-    j: () => move(from + 1),
-    k: () => move(selected < 0 ? first : selected - 1),
-    ArrowDown: (event) => isHere(event) && move(from + 1),
-    ArrowUp: (event) => isHere(event) && move(selected < 0 ? first : selected - 1),
-    Home: (event) => isHere(event) && move(0),
-    End: (event) => isHere(event) && move(count - 1),
-    PageDown: (event) => isHere(event) && move(from + inView),
-    PageUp: (event) => isHere(event) && move(from - inView),
+    j: down,
+    k: up,
+    ArrowDown: ifHere(down),
+    ArrowUp: ifHere(up),
+    Home: ifHere(() => move(0)),
+    End: ifHere(() => move(count - 1)),
+    PageDown: ifHere(() => move(from + inView)),
+    PageUp: ifHere(() => move(from - inView)),
     Enter: (event) => (isHere(event) || event.target === document.body) && selected >= 0 ? onOpen?.(selected) : false,
   });
 

@@ -102,7 +102,7 @@ function MapView({ route, navigate }) {
     <div class="split">
       ${isEmpty ? html`<div class="body">${map.total
         ? html`<${Empty} title="No memory has a vector yet" command="memory-agent model status" isOfUser=${false}><p>The map places memories by their vectors, which are computed in the background once a model is available:</p></${Empty}>`
-        : html`<${Empty} title="Nothing is remembered yet" command="memory-agent import-sessions"><p>The map shows memories of similar meaning near each other. To begin with past sessions of coding agents:</p></${Empty}>`}</div>`
+        : html`<${Empty} title="Nothing is remembered yet" command="memory-agent import-sessions"><p>The map shows memories of similar meaning near each other. To start, import the past sessions of coding agents:</p></${Empty}>`}</div>`
       : html`<div class="field-of-points">
         <${Problem} problem=${problem} retry=${reload} />
         ${isLoading && !map && html`<${Loading} what="Placing the memories" />`}

@@ -214,7 +214,7 @@ export function Text({ text, one = false, marks = null }) {
 /* Controls */
 
 /** The values of a parameter of an address that has several, separated by commas. */
-export const listed = (text) => (text ? text.split(",") : []);
+export const splitCommas = (text) => (text ? text.split(",") : []);
 
 /** A labelled control. `children` is one input, select or textarea. */
 export const Field = ({ label, hint, children }) => html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;

@@ -71,7 +71,7 @@ function marksOf(mentions, field) {
   return words.length ? new RegExp(anyOf(words.sort((one, other) => other.length - one.length)), "gu") : null;
 }
 
-function Leaves({ preview }) {
+function Preview({ preview }) {
   const { content, masked, mentions } = preview;
   const text = (field) => content[field] && html`<${Text} text=${content[field]} marks=${marksOf(mentions, field)} />`;
   const secrets = Object.entries(masked);
@@ -123,7 +123,7 @@ export function Publish({ route, navigate }) {
   if (!state.preview) return html`<${Form} entered=${entered} enter=${enter} item=${item} problem=${state.problem} isBusy=${state.isBusy} onPreview=${preview} />`;
   const { content, is_offer: isOffer } = state.preview;
   const action = isOffer ? "Offer" : "Publish";
-  return html`<${Leaves} preview=${state.preview} />
+  return html`<${Preview} preview=${state.preview} />
     <p class="row"><button class="primary" onClick=${() => setAsking(true)}>${action} …</button><button onClick=${() => setState({ ...state, preview: null })}>Edit</button></p>
     ${isAsking && html`<${Confirm} title=${`${action} “${plain(content.title)}”?`} action=${action} onConfirm=${confirm} onClose=${() => setAsking(false)}>
       <p>${isOffer ? "It stays hidden until enough users offer the same words." : `It will be found by ${readersOf(content.access_policy)}. You can withdraw it at any time, but not what others have read by then.`}</p>

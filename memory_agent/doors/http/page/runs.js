@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { call } from "./api.js";
 import { Empty, Loading, Problem, Quality, Text, Time, clockOf, counted, number, useCall, useKeys, useRows } from "./parts.js";
 import { headOf } from "./record.js";
-import { Lines, attribution, reason, span, standing } from "./words.js";
+import { Lines, attribution, duration, reason, standing } from "./words.js";
 
 const STATES = [[null, "All"], ["open", "Open"], ["ended", "Ended"], ["expired", "Expired"]];
 const PAGE = 100;
@@ -24,7 +24,7 @@ export function RunTable({ runs, navigate, inSession = false }) {
       <td class="number">${run.state === "open" ? html`<span class="muted">–</span>` : html`<${Quality} value=${run.quality} isBare />`}</td>
       <td class="number optional">${run.steps.length}</td>
       <td class="number optional">${run.used.length}</td>
-      <td class="number optional">${span(tookS(run))}</td>
+      <td class="number optional">${duration(tookS(run))}</td>
       <td class="began">${run.began_at ? html`<${Time} at=${run.began_at} />` : html`<span class="muted">–</span>`}</td>
     </tr>`)}</tbody>
   </table></div>`;
@@ -54,12 +54,12 @@ function RunList({ navigate }) {
       ${!result && !problem && html`<${Loading} />`}
       ${runs.length > 0 && html`<${RunTable} runs=${runs} navigate=${navigate} />`}
       ${runs.length === limit && limit < MOST_LISTED && html`<p class="more"><button disabled=${isLoading} onClick=${() => setLimit(Math.min(limit * 3, MOST_LISTED))}>Show more</button></p>`}
-      ${result && runs.length === 0 && html`<${Nothing} state=${state} />`}
+      ${result && runs.length === 0 && html`<${NoRuns} state=${state} />`}
     </div>
   </div>`;
 }
 
-function Nothing({ state }) {
+function NoRuns({ state }) {
   if (state) return html`<${Empty} title=${`No run is ${state}`}><p>An open run has begun and not ended. A run without events for a long time expires.</p></${Empty}>`;
   return html`<${Empty} title="No runs yet" command='memory-agent trajectory begin "Find out why checkout logs customers out"'>
     <p>A run is an agent's work on one request. Events of a conductor begin and end runs. An agent without one begins a run with a call, or from the command line:</p>
@@ -177,7 +177,7 @@ function End({ found, texts, others, navigate }) {
   const isRun = (cause) => others.some((run) => run.id === cause);
   if (found.state === "open") return html`<${Part} name="Outcome"><p class="muted">The run has not ended.</p></${Part}>`;
   const word = standing(found);
-  return html`<${Part} name="Outcome" at=${found.ended_at} note=${tookS(found) == null ? "" : `after ${span(tookS(found))}`}>
+  return html`<${Part} name="Outcome" at=${found.ended_at} note=${tookS(found) == null ? "" : `after ${duration(tookS(found))}`}>
     <p class="row wrap"><${Standing} run=${found} />${word === "cancelled" && found.quality == null ? html`<span class="muted">neither a success nor a failure, so it has no quality</span>` : found.quality != null && html`<span class="muted">quality</span><${Quality} value=${found.quality} isBare />`}</p>
     <ul class="told">${found.conclusions.map((step) => html`<${StepLine} key=${step.event_id} step=${step} record=${texts.get(step.record_id)} />`)}</ul>
     ${found.revisions.length > 0 && html`<table class="revisions"><caption class="hidden">Changes of the quality</caption>

@@ -1,7 +1,7 @@
 /* Recall with its reasons: the answer with the parts of each score, and what was left out. */
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, anyOf, counted, dayOf, listed, number, useCall, useRows } from "./parts.js";
+import { Bars, Chips, Empty, Field, Kind, Legend, Loading, Menu, Problem, Select, Text, Time, anyOf, counted, dayOf, number, splitCommas, useCall, useRows } from "./parts.js";
 import { Explanation, fullBar, leftOut, legendOf, partsOf, sentencesOf } from "./explanation.js";
 import { MemoryPane } from "./record.js";
 import { KINDS } from "./words.js";
@@ -16,7 +16,7 @@ const EXAMPLES = ["why did the deploy fail", "what did we decide last week", "wh
 /** The parameters of the recall that a route asks for, or null without a query. */
 function recallOf(params) {
   if (!params.q) return null;
-  const filter = { ...(params.kind && { kinds: listed(params.kind) }), ...(params.session && { session_id: params.session }), ...(params.channel && { in_channel: params.channel }) };
+  const filter = { ...(params.kind && { kinds: splitCommas(params.kind) }), ...(params.session && { session_id: params.session }), ...(params.channel && { in_channel: params.channel }) };
   return {
     query: params.q, top_k: Number(params.k || PLACES[1]), deadline_ms: DEADLINE_MS, unlogged: true,
     ...(Object.keys(filter).length && { filter }),
@@ -53,7 +53,7 @@ function Options({ params, onChange }) {
   return html`<${Menu} label="Options">
     <div class="fields">
       ${choose("mode", "Search by", MODES)}${choose("dates", "A time in the query", DATES)}
-      ${choose("k", "Places", PLACES.map((count) => [count === PLACES[1] ? "" : String(count), String(count)]))}
+      ${choose("k", "Results", PLACES.map((count) => [count === PLACES[1] ? "" : String(count), String(count)]))}
       ${write("least", "Minimum relevance", { type: "number", min: 0, max: 1, step: 0.05, placeholder: "default" })}
       ${write("session", "Only session")}${write("channel", "Only channel")}${write("by", "Asked by session")}
     </div>
@@ -105,7 +105,7 @@ function Search({ route, navigate, api }) {
         onInput=${(event) => setText(event.target.value)} onKeyDown=${(event) => { if (event.key === "Escape") event.target.blur(); }} />
       <button class="primary">Recall</button>
       <${Options} params=${params} onChange=${go} />
-      <${Chips} label="Kind" options=${KINDS} value=${listed(params.kind)} onChange=${(kinds) => go({ kind: kinds.join(",") })} />
+      <${Chips} label="Kind" options=${KINDS} value=${splitCommas(params.kind)} onChange=${(kinds) => go({ kind: kinds.join(",") })} />
     </form>
     <div class="split">
       <div class="body results" tabindex="-1">

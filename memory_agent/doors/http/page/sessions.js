@@ -5,7 +5,7 @@ import { call } from "./api.js";
 import { Empty, Kind, Loading, Problem, Select, Text, Time, VirtualList, clockOf, counted, dayOf, plain, useCall, useKeys, useNarrow } from "./parts.js";
 import { projectOf } from "./record.js";
 import { MOST_LISTED, RunTable } from "./runs.js";
-import { KINDS, Lines, span } from "./words.js";
+import { KINDS, Lines, duration } from "./words.js";
 
 const PAGE = 500;
 const AHEAD = 40;
@@ -103,7 +103,7 @@ function Session({ id, navigate }) {
       ${memories.total === 0 && html`<${Empty} title="No memory of this session"><p>Its memories were erased, or it belongs to another user. <a href="#/sessions">All sessions</a></p></${Empty}>`}
       ${memories.total > 0 && html`<p class="muted row wrap about facts-line">
         ${channel && html`<a href=${navigate.href("sessions", { project: channel })}><${Text} one text=${projectOf(channel)} /></a>`}
-        <span>${dayOf(records[0].timestamp)}, ${span((new Date(records.at(-1).timestamp) - new Date(records[0].timestamp)) / 1000)}</span>
+        <span>${dayOf(records[0].timestamp)}, ${duration((new Date(records.at(-1).timestamp) - new Date(records[0].timestamp)) / 1000)}</span>
         <span>${counted(memories.total, "memory", "memories")}</span>
         ${kinds.map(([kind, count]) => html`<span key=${kind} class=${`kind ${kind}`}>${counted(count, kind, kind === "strategy" ? "strategies" : `${kind}s`)}</span>`)}
       </p>`}

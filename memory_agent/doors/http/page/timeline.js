@@ -1,7 +1,7 @@
 /* Every memory by time: a list to scroll through, how many there were when, and filters. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, listed, ofUser, useNarrow, useStore } from "./parts.js";
+import { Chips, Empty, Field, Kind, Loading, Menu, Problem, Quality, Text, VirtualList, clockOf, counted, dayOf, ofUser, splitCommas, useNarrow, useStore } from "./parts.js";
 import { Placed } from "./placed.js";
 import { MemoryPane, headOf, projectOf } from "./record.js";
 import { KINDS } from "./words.js";
@@ -14,8 +14,8 @@ const DAY_MS = 86_400_000;
 
 function filterOf(params) {
   const filter = {};
-  if (params.kind) filter.kinds = listed(params.kind);
-  if (params.source) filter.sources = listed(params.source);
+  if (params.kind) filter.kinds = splitCommas(params.kind);
+  if (params.source) filter.sources = splitCommas(params.source);
   for (const [name, field] of NAMED) if (params[name]) filter[field] = field === "tags" ? [params[name]] : params[name];
   return filter;
 }
@@ -62,7 +62,7 @@ function More({ params, onChange }) {
   useEffect(() => setValues(params), [params]);
   const apply = (event) => { event.preventDefault(); onChange(values); };
   return html`<${Menu} label="Filter"><form class="stack" onSubmit=${apply}>
-    <${Chips} label="Source" options=${SOURCES.map((source) => [source, source.replace("_", " ")])} value=${listed(params.source)} onChange=${(all) => onChange({ source: all.join(",") })} />
+    <${Chips} label="Source" options=${SOURCES.map((source) => [source, source.replace("_", " ")])} value=${splitCommas(params.source)} onChange=${(all) => onChange({ source: all.join(",") })} />
     <div class="fields">${NAMED.map(([name, , label]) => html`<${Field} key=${name} label=${label}>
       <input value=${values[name] ?? ""} spellcheck=${false} onInput=${(event) => setValues({ ...values, [name]: event.target.value })} />
     </${Field}>`)}</div>
@@ -105,8 +105,8 @@ function Timeline({ route, navigate, api }) {
   return html`<div class="view timeline">
     <div class="bar slides">
       <h1>Timeline</h1>
-      <${Chips} label="Kind" options=${KINDS} value=${listed(params.kind)} onChange=${(all) => go({ kind: all.join(",") })} />
-      ${listed(params.source).map((source) => html`<button class="chip set" onClick=${() => go({ source: listed(params.source).filter((one) => one !== source).join(",") })}><${Text} one text=${source.replace("_", " ")} /> ✕</button>`)}
+      <${Chips} label="Kind" options=${KINDS} value=${splitCommas(params.kind)} onChange=${(all) => go({ kind: all.join(",") })} />
+      ${splitCommas(params.source).map((source) => html`<button class="chip set" onClick=${() => go({ source: splitCommas(params.source).filter((one) => one !== source).join(",") })}><${Text} one text=${source.replace("_", " ")} /> ✕</button>`)}
       ${set.map(([name]) => html`<button key=${name} class="chip set cut" title="Remove this filter" onClick=${() => go({ [name]: "" })}>${name}: <${Text} one text=${params[name]} /> ✕</button>`)}
       <${More} params=${params} onChange=${go} />
       <span class="grow"></span>

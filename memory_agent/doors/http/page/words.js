@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/preact.js";
 import { Text, counted, narrow } from "./parts.js";
 
 /** A duration in its two largest units: "3 h 20 min". */
-export function span(seconds) {
+export function duration(seconds) {
   if (seconds == null) return "–";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -40,7 +40,7 @@ const ATTRIBUTIONS = {
 };
 export const attribution = (name) => ATTRIBUTIONS[name] ?? name;
 
-/** How a run stands, in one word. */
+/** The state of a run, or how it ended, in one word. */
 export function standing(run) {
   if (run.state === "open") return "open";
   if (run.is_cancelled) return "cancelled";
