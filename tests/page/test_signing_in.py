@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from memory_agent import MemoryClient
-from relay import ALL_SCOPES, create_key
+from relay import ALL_SCOPES, Scope, create_key
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 from tests.page.browsing import Tab, ticket
 from tests.page.conftest import Filled, OpenTab
@@ -129,6 +129,15 @@ def test_a_link_with_another_key_says_whose_memory_is_shown(remembered: Filled, 
         assert SECRET not in tab.text()
     third = another(sam, f"#token={ticket(remembered.data_dir)}&user=sam")
     expect(third.page.get_by_role("alert")).to_contain_text("This is the memory of sam.")
+
+
+def test_a_key_that_may_do_less_shows_nothing_that_the_former_key_read(remembered: Filled, sam: Tab) -> None:
+    sam.show("quarantine")
+    rows = sam.page.locator("[id^=entry-]")
+    expect(rows.first).to_be_visible()
+    paste(sam, create_key(remembered.data_dir, "reader", "sam", frozenset({Scope.RECALL})).token)
+    expect(sam.page.get_by_role("alert").first).to_contain_text("another key")
+    expect(rows).to_have_count(0)
 
 
 def test_a_write_whose_answer_was_lost_is_said_to_be_uncertain(sam: Tab) -> None:

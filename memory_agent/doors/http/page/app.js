@@ -236,7 +236,7 @@ function App({ views }) {
     </${Navigation}>
     <main class="main">
       <${Away} /><${OtherKey} /><${NoRecall} />
-      ${isKnown && (View ? html`<${Guarded} View=${View} key=${`${route.view} ${session.user}`} route=${route} navigate=${navigate} api=${api} />`
+      ${isKnown && (View ? html`<${Guarded} View=${View} key=${`${route.view} ${session.user} ${session.scopes}`} route=${route} navigate=${navigate} api=${api} />`
         : html`<div class="body"><h1 class="hidden">Not found</h1><${Problem} problem=${{ code: "not_found", detail: `There is no view ${route.view}, or it could not be loaded. Choose one from the navigation, or reload the page.` }} /></div>`)}
     </main>
     ${session.state === "signed-out" && html`<${SignIn} problem=${session.problem} isKept=${session.isKept} />`}
