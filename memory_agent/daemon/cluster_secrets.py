@@ -28,7 +28,7 @@ _FILES = {
     "RAY_TLS_SERVER_CERT": "ray.pem",
     "RAY_TLS_SERVER_KEY": "ray-key.pem",
 }
-_MISSING = "needs certificates, but `cryptography` is not installed: pip install 'memory-agent[encryption]'"
+_MISSING = "needs certificates, but `cryptography` is not installed: pip install cryptography"
 
 
 class ClusterSecrets:

@@ -22,6 +22,7 @@ from memory_agent.daemon.children import Child, embedder_arguments
 from memory_agent.daemon.cluster_secrets import ray_environment
 from memory_agent.daemon.compatibility import decode_settings, in_common
 from memory_agent.daemon.place import FOLDER_VARIABLE, Place, forget_place, write_place
+from memory_agent.daemon.supervisor import NEEDS_RAY, ray_installed
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.errors import MemoryAgentError, NodeLeftError, NodeMismatchError, SettingsError, UnavailableError
 from memory_agent.layout import Layout
@@ -60,8 +61,11 @@ class Joining:
 def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
     """Run until SIGTERM, SIGINT or the verb `leave`; return the exit code.
 
-    Raises `DaemonRunningError` if another process uses this data folder, and the errors of joining.
+    Raises `SettingsError` without Ray, `DaemonRunningError` if another process uses this data folder, and the errors of
+    joining.
     """
+    if not ray_installed():
+        raise SettingsError("cluster", NEEDS_RAY)
     layout.create()
     with layout.hold():
         _claim(layout)

@@ -30,7 +30,7 @@ from memory_agent.daemon.host_pool import Topology
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.service import Deployment
-from memory_agent.daemon.supervisor import Endpoints, Supervisor
+from memory_agent.daemon.supervisor import NEEDS_RAY, Endpoints, Supervisor, ray_installed
 from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -99,14 +99,18 @@ def serve(settings: Settings, data_dir: Path) -> int:
 
 
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
-    """Return the supervisor of the form that the settings choose. Only here do the two forms differ.
+    """Return the supervisor of the form that the settings choose; the light one if Ray is not installed.
 
-    The supervisors are imported late: Ray takes a second, and reads the variables of a cluster when it is imported.
+    Only here do the two forms differ. The supervisors are imported late: Ray takes a second, and reads the variables of
+    a cluster when it is imported.
     """
     listen = settings.cluster.listen
-    if settings.daemon.light:
+    if settings.daemon.light or not ray_installed():
         if listen:
-            raise SettingsError("cluster.listen", "other machines cannot join a daemon with daemon.light")
+            problem = "other machines cannot join a daemon with daemon.light" if ray_installed() else NEEDS_RAY
+            raise SettingsError("cluster.listen", problem)
+        if not settings.daemon.light:
+            log.warning("daemon.light", reason=NEEDS_RAY)
         from memory_agent.daemon.local_supervisor import LocalSupervisor
 
         return LocalSupervisor(settings, layout)

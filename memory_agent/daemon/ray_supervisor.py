@@ -41,7 +41,12 @@ os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gc
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
 )  # the default is 15: recalls would wait for bulk embedding, which has 10
-import ray
+try:
+    import ray
+except ModuleNotFoundError as missing:
+    from memory_agent.daemon.supervisor import NEEDS_RAY
+
+    raise ModuleNotFoundError(f"this {NEEDS_RAY}", name="ray") from missing
 import ray._private.node as ray_node
 import ray._private.parameter as ray_parameter
 import ray._private.services as ray_services

@@ -8,6 +8,7 @@ host at its sockets in both forms, so the rest of the daemon does not differ.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -39,8 +40,15 @@ from relay.net import AsyncRequestSocket
 _GRACE_S = 0.1
 """Added to the deadline of a request, so that a reply sent at the last moment still arrives."""
 
+NEEDS_RAY = "requires Ray: pip install ray cryptography fsspec"  # the extra `cluster`
+
 Endpoints = dict[str, str | list[str]]
 """Where the parts listen, by the names that the ready line and `status` use."""
+
+
+def ray_installed() -> bool:
+    """Whether Ray can be imported; does not import it."""
+    return importlib.util.find_spec("ray") is not None
 
 
 def relay_listens(ready: Mapping[str, Any]) -> Endpoints:

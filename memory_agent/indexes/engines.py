@@ -14,10 +14,11 @@ SHARED: Final = "pgvector"
 """The engine whose database several users and machines share. The others store vectors in the user's folder."""
 
 _MODULES: Final = {
-    "sqlite-vec": ("memory_agent.indexes.sqlite_vec", "SqliteVecIndex"),
-    SHARED: ("memory_agent.indexes.pgvector", "PgvectorIndex"),
-    "lancedb": ("memory_agent.indexes.lancedb", "LanceIndex"),
+    "sqlite-vec": ("memory_agent.indexes.sqlite_vec", "SqliteVecIndex", "sqlite-vec sqlcipher3"),
+    SHARED: ("memory_agent.indexes.pgvector", "PgvectorIndex", "'psycopg[binary]'"),
+    "lancedb": ("memory_agent.indexes.lancedb", "LanceIndex", "lancedb pyarrow"),
 }
+"""The module of an engine, its class, and the packages that it needs."""
 _ENCRYPTING: Final = frozenset({"sqlite-vec"})
 """The engines that encrypt their files with the user's key."""
 
@@ -73,4 +74,4 @@ def _module(engine: str) -> Any:
         return importlib.import_module(_MODULES[engine][0])
     except ImportError as error:
         reason = f"a package is not installed ({error.name})"
-        raise IndexUnusableError(engine, reason, f"pip install 'memory-agent[{engine}]'") from error
+        raise IndexUnusableError(engine, reason, f"pip install {_MODULES[engine][2]}") from error

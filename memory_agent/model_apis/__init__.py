@@ -27,5 +27,5 @@ def open_api(endpoint: ModelEndpoint) -> ModelApi:
     try:
         from memory_agent.model_apis.api import ModelApi
     except ImportError as error:
-        raise ProviderError(endpoint.provider, "requires `pip install memory-agent[remote]`") from error
+        raise ProviderError(endpoint.provider, "requires `pip install httpx2`") from error
     return ModelApi(endpoint)

@@ -90,7 +90,7 @@ def _otlp(setting: str) -> ModuleType:
     try:
         from memory_agent.tracing import otlp
     except ImportError as error:
-        raise SettingsError(setting, "requires `pip install 'memory-agent[tracing]'`") from error
+        raise SettingsError(setting, "requires `pip install opentelemetry-api opentelemetry-proto`") from error
     return otlp
 
 

@@ -85,7 +85,7 @@ class _Options(NamedTuple):
 @click.option("--results", type=click.Path(path_type=Path), metavar="OUT",
               help="Write each question's results to this JSON file; contains ids and numbers, no text.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG",
-              help="Plot the learning curve to this file (requires `pip install memory-agent[plot]`).")  # fmt: skip
+              help="Plot the learning curve to this file (requires `pip install matplotlib`).")  # fmt: skip
 @common_options
 @as_struct("options", _Options)
 def sona(target: Target, options: _Options) -> None:

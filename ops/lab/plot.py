@@ -1,6 +1,6 @@
 """Plots the learning curve: recall at 5 of repeated questions, minus learning off, with 95 % intervals.
 
-The only module of the lab that imports matplotlib, which is optional (`pip install memory-agent[plot]`). No display is
+The only module of the lab that imports matplotlib, which is optional (`pip install matplotlib`). No display is
 needed.
 """
 
@@ -30,7 +30,7 @@ def check_plot(file: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise InvalidInputError("--plot", "requires `pip install memory-agent[plot]`") from error
+        raise InvalidInputError("--plot", "requires `pip install matplotlib`") from error
 
 
 def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:

@@ -6,7 +6,7 @@ are equal. The keys for values and names are derived from the user's key (HKDF-S
 Nonces are random: 2^32 values with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, because base64 takes a
 third more space.
 
-The package `cryptography` is optional (`memory-agent[encryption]`) and imported when the first key is used.
+The package `cryptography` is optional (the extra `encryption`) and imported when the first key is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Cipher:
             from cryptography.hazmat.primitives.hashes import SHA256
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
         except ImportError as error:
-            raise RelaySettingsError("encryption.keys_folder", f"requires memory-agent[encryption]: {error}") from error
+            raise RelaySettingsError(
+                "encryption.keys_folder", f"requires `pip install cryptography`: {error}"
+            ) from error
         lengths = (_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES)
         derived = HKDF(SHA256(), length=sum(lengths), salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
         self._refusals = (InvalidTag, ValueError)

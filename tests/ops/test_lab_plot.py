@@ -40,7 +40,7 @@ def test_the_same_points_give_the_same_picture(tmp_path: Path) -> None:
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InvalidInputError, match=r"pip install memory-agent\[plot\]"):
+    with pytest.raises(InvalidInputError, match=r"pip install matplotlib"):
         check_plot(tmp_path / "curve.png")
 
 

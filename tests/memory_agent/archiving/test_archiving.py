@@ -393,7 +393,7 @@ def test_an_asynchronous_file_system_is_used_like_others(tmp_path: Path) -> None
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(SettingsError, match=r"pip install memory-agent\[archive\]"):
+    with pytest.raises(SettingsError, match=r"pip install fsspec"):
         ObjectStore.open(ArchiveSettings(url="file:///srv/archive"))
 
 

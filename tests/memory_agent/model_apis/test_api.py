@@ -222,4 +222,4 @@ def test_the_client_is_imported_only_when_an_api_is_opened() -> None:
         "except apis.ProviderError as error: print(json.dumps(str(error)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == "acme: requires `pip install memory-agent[remote]`"
+    assert json.loads(done.stdout) == "acme: requires `pip install httpx2`"

@@ -170,7 +170,7 @@ except Exception as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "judge: requires `pip install memory-agent[remote]`\n"
+    assert done.stdout == "judge: requires `pip install httpx2`\n"
 
 
 @pytest.fixture(scope="module")

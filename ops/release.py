@@ -1,0 +1,133 @@
+"""`make release VERSION=0.2.0` prepares a release: the version everywhere, checked distributions, a commit and a tag.
+
+The version stands in `pyproject.toml`; the change log, the image's tag and the generated files follow it. Everything is
+done in a copy of the last commit, so that nothing is changed if a step fails. `DRY_RUN=1` shows the result, and changes
+nothing. Publishing (`twine upload dist/*`) is left to the owner, who also has to choose a name: on PyPI, `memory-agent`
+is another project.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from packaging.version import InvalidVersion, Version
+
+ROOT = Path(__file__).parents[1]
+_FOLLOWING = {
+    "pyproject.toml": (r'^version = ".*"$', 'version = "{version}"'),
+    "ops/kubernetes/kustomization.yaml": (r"newTag: .*$", "newTag: {version}"),
+    "ops/CHANGELOG.md": (r"^## Unreleased$", "## Unreleased\n\n## {version} ({date})"),
+}
+"""What is replaced in each file."""
+
+
+@click.command()
+@click.argument("version")
+@click.option("--dry-run", is_flag=True, help="Show what the release would contain, and change nothing.")
+def main(version: str, dry_run: bool) -> None:
+    """Release VERSION: write it into the files, build and try the distributions, commit and tag.
+
+    \b
+    Examples:
+      python -m ops.release 0.2.0 --dry-run
+      python -m ops.release 0.2.0
+    """
+    tag = f"v{version}"
+    _require_possible(version, tag)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        _run("git", "clone", "--quiet", "--shared", ROOT, copy)
+        for name, (pattern, text) in _FOLLOWING.items():
+            _replace(copy / name, pattern, text.format(version=version, date=datetime.now(UTC).date()))
+        python = _install(copy, Path(folder) / "env", "--editable", ".", "ruff")
+        _run(python, "-m", "ops.documents", cwd=copy)
+        _run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", Path(folder) / "dist", copy)
+        distributions = sorted((Path(folder) / "dist").iterdir())
+        _run(sys.executable, "-m", "twine", "check", "--strict", *distributions)
+        _try_out(
+            copy,
+            Path(folder) / "tried",
+            distributions[-1] if distributions[-1].suffix == ".whl" else distributions[0],
+            version,
+        )
+        click.echo(_run("git", "diff", "--stat", cwd=copy), nl=False)
+        for path in distributions:
+            click.echo(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
+        if dry_run:
+            click.echo("dry run: nothing was changed")
+            return
+        _run("git", "commit", "--quiet", "--all", "--message", f"Release {version}", cwd=copy)
+        _run("git", "pull", "--quiet", "--ff-only", copy, "HEAD")
+        _run("git", "tag", "--annotate", tag, "--message", f"Release {version}")
+        shutil.copytree(Path(folder) / "dist", ROOT / "dist", dirs_exist_ok=True)
+    click.echo(
+        f"committed and tagged {tag}; the distributions are in dist/. To publish: git push --follow-tags, twine upload"
+    )
+
+
+def _require_possible(version: str, tag: str) -> None:
+    """Raise `click.ClickException` unless this version can be released from this tree."""
+    current = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert current is not None
+    try:
+        if Version(version) <= Version(current[1]):
+            raise click.ClickException(f"{version} is not later than {current[1]}")
+    except InvalidVersion as error:
+        raise click.ClickException(f"{error}; choose one such as 0.2.0") from error
+    if _run("git", "status", "--porcelain"):
+        raise click.ClickException("there are uncommitted changes; commit them first")
+    if _run("git", "tag", "--list", tag):
+        raise click.ClickException(f"the tag {tag} exists; choose another version")
+    entries = (
+        (ROOT / "ops" / "CHANGELOG.md").read_text(encoding="utf-8").partition("## Unreleased")[2].partition("\n## ")[0]
+    )
+    if not entries.strip():
+        raise click.ClickException("ops/CHANGELOG.md has no entry below Unreleased; describe what changed")
+
+
+def _replace(path: Path, pattern: str, text: str) -> None:
+    changed, count = re.subn(pattern, text, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if count != 1:
+        raise click.ClickException(f"{path.name} has {count} places for the version instead of one")
+    path.write_text(changed, encoding="utf-8")
+
+
+def _install(copy: Path, folder: Path, *what: str | Path) -> Path:
+    """Install `what` into a new environment; return its Python."""
+    _run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, folder)
+    python = folder / "bin" / "python"
+    limits = ("--constraint", copy / "ops" / "constraints.txt")
+    _run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *limits, *what, cwd=copy)
+    return python
+
+
+def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:
+    """Install the wheel alone, and ask for its version and for a memory."""
+    program = _install(copy, folder, wheel).with_name("memory-agent")
+    if version not in (printed := _run(program, "--version")):
+        raise click.ClickException(f"the wheel says {printed.strip()} instead of {version}")
+    data = ("--data-dir", folder / "data")
+    _run(program, "remember", "Staging needs the VPN", *data)
+    if "VPN" not in _run(program, "recall", "what does staging need?", *data):
+        raise click.ClickException("the wheel does not find what it was asked to remember")
+
+
+def _run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Return the output of a command. Raises `click.ClickException` with what it printed if it fails."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd or ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(map(str, command))}: {(done.stdout + done.stderr).strip()}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
