@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -123,6 +124,7 @@ def test_an_operation_that_fails_can_be_repeated(server: S3Server, objects: Obje
     assert objects.names(1) == []
 
 
+@pytest.mark.skipif(version("s3fs") < "2026.9", reason="earlier versions of s3fs do not repeat reads")
 def test_the_client_retries_requests_to_an_overloaded_store(server: S3Server, objects: Objects) -> None:
     server.fail("PUT", "503", "503")
     objects.put(1, "000000000000.snapshot", b"content")

