@@ -48,16 +48,19 @@ class SectionedCommand(click.Command):
         self._sections = {**(sections or {}), "Daemon and settings": _CONNECTION}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, definitions in self.option_rows(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(definitions)
+
+    def option_rows(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the options and their help by section."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         rows = {tuple(one.opts): row for one in options if (row := one.get_help_record(ctx)) is not None}
         in_sections = {option for names in self._sections.values() for option in names}
-        shown = {"Options": [row for names, row in rows.items() if in_sections.isdisjoint(names)]} | {
+        return {"Options": [row for names, row in rows.items() if in_sections.isdisjoint(names)]} | {
             title: [row for own, row in rows.items() if not set(names).isdisjoint(own)]
             for title, names in self._sections.items()
         }
-        for title, definitions in shown.items():
-            with formatter.section(title):
-                formatter.write_dl(definitions)
 
 
 def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
@@ -26,49 +27,65 @@ class Verb(NamedTuple):
     short_help: str
 
 
-VERBS = {
-    "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
-    "open": Verb("page", "open_page", "Show a memory in the browser."),
-    "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
-    "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
-    "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
-    "connect": Verb("connect", "connect", "Connect a coding agent by editing its settings."),
-    "disconnect": Verb("connect", "disconnect", "Remove what `connect` added."),
-    "mcp": Verb("mcp", "mcp", "Serve tools to a coding agent (MCP)."),
-    "hook": Verb("hook", "hook", "Answer a coding agent's hook."),
-    "remember": Verb("recall", "remember", "Store or replace a memory."),
-    "list": Verb("recall", "list_memories", "List memories by time."),
-    "sessions": Verb("browsing", "sessions", "List sessions, newest first."),
-    "map": Verb("browsing", "map_memories", "Positions of memories in a plane, by likeness."),
-    "get": Verb("recall", "get", "Show one memory in full."),
-    "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
-    "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),
-    "shared": Verb("shared", "shared", "Shared items: publish, search, rate, unpublish."),
-    "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),
-    "stats": Verb("daemon", "stats", "Show statistics of a memory and of the daemon."),
-    "status": Verb("daemon", "status", "Show the state of the daemon."),
-    "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
-    "leave": Verb("node", "leave", "Let a machine leave the cluster."),
-    "doctor": Verb("setup", "doctor", "Check this machine and give advice."),
-    "model": Verb("setup", "model", "The embedding model: status, fetch."),
-    "quarantine": Verb("quarantine", "quarantine", "Quarantined events: list, retry, drop."),
-    "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
-    "encryption": Verb("encryption", "encryption", "Encryption at rest: status, destroy a key."),
-    "encrypt": Verb("encryption", "encrypt", "Encrypt an unencrypted data folder."),
-    "migrate": Verb("migration", "migrate", "Move vectors to another index, such as pgvector."),
-    "verify": Verb("care", "verify", "Check every checksum and index (read-only)."),
-    "rebuild": Verb("care", "rebuild", "Rebuild recall's search columns from the records."),
-    "compact": Verb("care", "compact", "Reclaim the disk space of deleted memories."),
-    "backup": Verb("care", "backup", "Make a consistent copy, even while the daemon runs."),
-    "restore": Verb("care", "restore", "Restore a backup, here or on another machine."),
-    "export": Verb("transfer", "export_memories", "Write a user's memories as JSON Lines."),
-    "import": Verb("transfer", "import_memories", "Import memories: exported, plain, or Markdown."),
-    "index": Verb("transfer", "index_documents", "Store the sections of Markdown documents."),
-    "import-sessions": Verb("sessions", "import_sessions", "Import past sessions of coding agents and chats."),
-    "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
-    "eval": Verb("evaluate", "evaluate", "Measure recall on real inputs; compare measurements."),
+SECTIONS = {
+    "First steps": {
+        "doctor": Verb("setup", "doctor", "Check this machine and give advice."),
+        "model": Verb("setup", "model", "The embedding model: status, fetch."),
+        "completion": Verb("completion", "completion", "Complete commands with Tab in bash, zsh and fish."),
+    },
+    "Memories": {
+        "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
+        "remember": Verb("recall", "remember", "Store or replace a memory."),
+        "list": Verb("recall", "list_memories", "List memories by time."),
+        "get": Verb("recall", "get", "Show one memory in full."),
+        "sessions": Verb("browsing", "sessions", "List sessions, newest first."),
+        "map": Verb("browsing", "map_memories", "Positions of memories in a plane, by likeness."),
+        "open": Verb("page", "open_page", "Show a memory in the browser."),
+        "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
+        "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
+        "stats": Verb("daemon", "stats", "Show statistics of a memory and of the daemon."),
+    },
+    "Events and imports": {
+        "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
+        "import": Verb("transfer", "import_memories", "Import memories: exported, plain, or Markdown."),
+        "import-sessions": Verb("sessions", "import_sessions", "Import past sessions of coding agents and chats."),
+        "index": Verb("transfer", "index_documents", "Store the sections of Markdown documents."),
+        "export": Verb("transfer", "export_memories", "Write a user's memories as JSON Lines."),
+        "quarantine": Verb("quarantine", "quarantine", "Quarantined events: list, retry, drop."),
+    },
+    "Coding agents": {
+        "connect": Verb("connect", "connect", "Connect a coding agent by editing its settings."),
+        "disconnect": Verb("connect", "disconnect", "Remove what `connect` added."),
+        "mcp": Verb("mcp", "mcp", "Serve tools to a coding agent (MCP)."),
+        "hook": Verb("hook", "hook", "Answer a coding agent's hook."),
+    },
+    "Runs, learning and sharing": {
+        "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),
+        "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
+        "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),
+        "shared": Verb("shared", "shared", "Shared items: publish, search, rate, unpublish."),
+        "eval": Verb("evaluate", "evaluate", "Measure recall on real inputs; compare measurements."),
+    },
+    "Daemon and cluster": {
+        "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
+        "status": Verb("daemon", "status", "Show the state of the daemon."),
+        "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
+        "leave": Verb("node", "leave", "Let a machine leave the cluster."),
+        "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
+    },
+    "Data folder": {
+        "verify": Verb("care", "verify", "Check every checksum and index (read-only)."),
+        "rebuild": Verb("care", "rebuild", "Rebuild recall's search columns from the records."),
+        "compact": Verb("care", "compact", "Reclaim the disk space of deleted memories."),
+        "backup": Verb("care", "backup", "Make a consistent copy, even while the daemon runs."),
+        "restore": Verb("care", "restore", "Restore a backup, here or on another machine."),
+        "migrate": Verb("migration", "migrate", "Move vectors to another index, such as pgvector."),
+        "encryption": Verb("encryption", "encryption", "Encryption at rest: status, destroy a key."),
+        "encrypt": Verb("encryption", "encrypt", "Encrypt an unencrypted data folder."),
+    },
 }
-"""The commands, in the order in which the help lists them."""
+"""The commands under the headings of the help, in its order."""
+VERBS = {name: verb for verbs in SECTIONS.values() for name, verb in verbs.items()}
 
 _INTERRUPTED = 130
 _QUOTES = "Put quotes around the text"
@@ -148,8 +165,10 @@ class VerbGroup(FailureGroup):
         return verb
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.short_help) for name, verb in VERBS.items()])
+        widest = max(map(len, VERBS))
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), verb.short_help) for name, verb in verbs.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -171,11 +190,24 @@ def cli() -> None:
     """Episodic memory for agents: it listens to their events and recalls what resembles new input.
 
     \b
-    Try it:
-      memory-agent serve &
+    Examples:
       memory-agent remember "The deploy needs the VPN" --kind finding
       memory-agent recall "why does the deploy hang?"
 
     Every verb takes --user, --data-dir, --config, --set and --json. Flags override MEMORY_AGENT_… variables, which
     override the TOML file passed with --config.
     """
+
+
+def all_commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command, and the commands of each group after it, with their words: `("trajectory", "begin")`.
+
+    Imports the files of all commands.
+    """
+    context = click.Context(cli)
+    for name in VERBS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield (name,), command
+        if isinstance(command, click.Group):
+            yield from (((name, part), inner) for part, inner in command.commands.items())

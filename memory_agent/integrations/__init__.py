@@ -2,10 +2,12 @@
 
 Read `clients` first (which entries belong in which file), then `connection`, which writes and removes them. `json_text`
 and `toml_text` edit a file without changing any other byte; `plugin` generates the same entries for a marketplace.
+`installed_files` writes the files that shells and `man` read.
 """
 
 from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
+from memory_agent.integrations.installed_files import MARK, completion_path, install_file, remove_file
 from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
 from memory_agent.integrations.plugin import FOLDER, plugin_files
 from memory_agent.integrations.toml_text import TomlText
@@ -13,6 +15,7 @@ from memory_agent.integrations.toml_text import TomlText
 __all__ = [
     "CLIENTS",
     "FOLDER",
+    "MARK",
     "PROGRAM",
     "Change",
     "ChangedMeanwhileError",
@@ -24,6 +27,9 @@ __all__ = [
     "Syntax",
     "TomlText",
     "UneditableError",
+    "completion_path",
+    "install_file",
     "plugin_files",
+    "remove_file",
     "this_program",
 ]

@@ -41,6 +41,7 @@ from memory_agent.settings.tables import (
     TracingSettings,
     TriggerSettings,
     former_of,
+    setting_names,
     with_keywords,
 )
 
@@ -79,6 +80,7 @@ __all__ = [
     "load_settings",
     "read_value",
     "rename_settings",
+    "setting_names",
     "with_keywords",
     "with_variables",
 ]

@@ -5,7 +5,10 @@ Sizes are in bytes; durations are in seconds or milliseconds, according to the f
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from collections.abc import Iterator
+from itertools import chain
+from types import UnionType
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -429,6 +432,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     daemon: DaemonSettings = DaemonSettings()
     tracing: TracingSettings = TracingSettings()
     cluster: ClusterSettings = ClusterSettings()
+
+
+def setting_names(struct: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all settings, as in `--set NAME=VALUE`.
+
+    >>> list(setting_names())[:3]
+    ['data_dir', 'log_level', 'encryption.keys_folder']
+    """
+    for field in msgspec.structs.fields(struct):
+        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        if all(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in kinds):
+            names = chain.from_iterable(setting_names(kind, f"{prefix}{field.name}.") for kind in kinds)
+            yield from dict.fromkeys([f"{prefix}{field.name}.type", *names] if len(kinds) > 1 else names)
+        else:
+            yield prefix + field.name
 
 
 def former_of(settings: Settings) -> AnyEmbedder | None:

@@ -9,9 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-from types import UnionType
 from typing import Any, get_args
 
 import click
@@ -25,7 +23,7 @@ from memory_agent.doors.mcp.tools import BY_SET
 from memory_agent.doors.mcp.tools import Scope as ToolScope
 from memory_agent.hooks.inputs import LISTENED, Input
 from memory_agent.integrations import CLIENTS, Hooks, Scope
-from memory_agent.settings import Settings, load_settings
+from memory_agent.settings import Settings, load_settings, setting_names
 from ops.documents.__main__ import make_pages
 
 ROOT = Path(__file__).parents[2]
@@ -39,16 +37,6 @@ REMAKE = "run `python -m ops.documents`; a new entry needs its words in ops/docu
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README + REFERENCE, re.DOTALL)
-
-
-def setting_names(struct: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[str]:
-    for field in msgspec.structs.fields(struct):
-        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
-        if all(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in kinds):
-            names = chain.from_iterable(setting_names(kind, f"{prefix}{field.name}.") for kind in kinds)
-            yield from dict.fromkeys([f"{prefix}{field.name}.type", *names] if len(kinds) > 1 else names)
-        else:
-            yield prefix + field.name
 
 
 def command_names(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:

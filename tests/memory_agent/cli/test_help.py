@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from memory_agent.cli.fields import documented
-from memory_agent.cli.group import VERBS, cli
+from memory_agent.cli.group import SECTIONS, all_commands, cli
 from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.verbs.params import (
     FeedbackParams,
@@ -46,14 +46,7 @@ print("LOADED " + json.dumps(loaded))
 
 def commands() -> dict[tuple[str, ...], click.Command]:
     """Return every command that is not a group, by its words."""
-    found: dict[tuple[str, ...], click.Command] = {}
-    for name in VERBS:
-        verb = cli.get_command(click.Context(cli), name)
-        if isinstance(verb, click.Group):
-            found |= {(name, part): command for part, command in verb.commands.items()}
-        elif verb is not None:
-            found[(name,)] = verb
-    return found
+    return {words: command for words, command in all_commands() if not isinstance(command, click.Group)}
 
 
 def help_of(*words: str) -> str:
@@ -75,8 +68,9 @@ def test_the_help_of_user_depends_on_the_command() -> None:
 
 def test_every_verb_is_in_the_help() -> None:
     shown = help_of()
-    for name in VERBS:
-        assert f"\n  {name} " in shown
+    for title, verbs in SECTIONS.items():
+        section = shown.partition(f"\n\n{title}:\n")[2].partition("\n\n")[0]
+        assert re.findall(r"^  (\S+)", section, re.MULTILINE) == list(verbs)
     for words in commands():
         assert words[-1] in help_of(*words[:-1])
 
@@ -98,7 +92,7 @@ def test_the_help_of_a_verb_has_an_example_and_every_option(words: tuple[str, ..
 )
 def test_a_short_description_is_never_cut_off(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80)
-    assert "..." not in result.stdout.partition("Commands:")[2]
+    assert "..." not in result.stdout.partition("\n\nOptions:\n")[2]
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -1,0 +1,75 @@
+"""Writes and removes files of this program that other programs read: completions of shells, and manual pages.
+
+A file that does not contain `MARK` belongs to somebody else: it is neither replaced nor removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from relay.disk import flush
+
+MARK = "memory-agent completion"
+"""Each completion script contains this."""
+
+
+def completion_path(shell: str, home: Path, variables: Mapping[str, str]) -> Path:
+    """Return the file from which a shell loads the completion of `memory-agent` for one user.
+
+    >>> completion_path("fish", Path("/home/ann"), {})
+    PosixPath('/home/ann/.config/fish/completions/memory-agent.fish')
+    """
+    data = _folder(variables, "XDG_DATA_HOME") or home / ".local" / "share"
+    if shell == "bash":
+        folder = _folder(variables, "BASH_COMPLETION_USER_DIR") or data / "bash-completion"
+        return folder / "completions" / "memory-agent"
+    if shell == "zsh":
+        return data / "zsh" / "site-functions" / "_memory-agent"
+    return (_folder(variables, "XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions" / "memory-agent.fish"
+
+
+def install_file(path: Path, text: str, mark: str = MARK) -> bool:
+    """Write a file, readable by everybody, atomically; return False if it has this text already.
+
+    Raises `OSError`, also if the file exists without `mark`.
+    """
+    existing = _own(path, mark)
+    if existing == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        made.write_text(text, encoding="utf-8")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+    flush(path.parent)
+    return True
+
+
+def remove_file(path: Path, mark: str = MARK) -> bool:
+    """Remove a file; return False if there is none. Raises `OSError`, also if the file lacks `mark`."""
+    if _own(path, mark) is None:
+        return False
+    path.unlink()
+    return True
+
+
+def _folder(variables: Mapping[str, str], name: str) -> Path | None:
+    """Return the folder named by a variable. Relative paths are ignored, as the XDG specification demands."""
+    path = Path(variables.get(name, ""))
+    return path if path.is_absolute() else None
+
+
+def _own(path: Path, mark: str) -> str | None:
+    """Return the text of our file, or None if there is no file."""
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    if mark not in text:
+        raise FileExistsError(errno.EEXIST, "was not written by memory-agent; rename or remove it first", str(path))
+    return text
