@@ -29,7 +29,7 @@ PATH=$(abspath $(ENVIRONMENT))/bin:$$PATH $(ENVIRONMENT)/bin/python -m pytest --
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents promtool demo run test test-oldest test-newest fuzz check format lint type contract bench crash dist release clean
+.PHONY: help setup peers agents promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash dist release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,9 @@ promtool: .venv/promtool/ready ## install what checks the alerts, from Debian's 
 test: setup peers promtool ## run all tests, in one process more than there are cores (at most four)
 	$(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
+man: setup ## write the manual pages into man/, which the wheel installs
+	$(BIN)/memory-agent man --out man
+
 test-oldest: RESOLUTION := lowest-direct
 test-oldest: ENVIRONMENT := .venv/oldest
 test-oldest: setup ## run the tests with the oldest versions of the dependencies that pyproject.toml permits
@@ -82,7 +85,7 @@ test-newest: ENVIRONMENT := .venv/newest
 test-newest: setup ## run the tests with the newest versions that pyproject.toml permits, instead of ops/constraints.txt
 	$(TEST_WITH_OTHER_VERSIONS)
 
-dist: setup ## build sdist and wheel into dist/, and check them
+dist: setup man ## build sdist and wheel into dist/, and check them
 	rm -rf dist && $(BIN)/python -m build --installer uv .
 	$(BIN)/twine check --strict dist/*
 
@@ -117,4 +120,4 @@ crash: setup ## run the long crash tests: hundreds of kills, faults, power cuts 
 	$(BIN)/python -m tests.crash --json crash.json --table crash.md
 
 clean: ## remove everything the targets created
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .demo
+	rm -rf .venv build dist man *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .demo

@@ -32,6 +32,7 @@ SECTIONS = {
         "doctor": Verb("setup", "doctor", "Check this machine and give advice."),
         "model": Verb("setup", "model", "The embedding model: status, fetch."),
         "completion": Verb("completion", "completion", "Complete commands with Tab in bash, zsh and fish."),
+        "man": Verb("manual", "man", "Show the manual page of a command."),
     },
     "Memories": {
         "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
