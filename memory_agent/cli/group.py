@@ -29,6 +29,7 @@ class Verb(NamedTuple):
 
 SECTIONS = {
     "First steps": {
+        "tour": Verb("tour", "tour", "Try recall on your own past sessions, step by step."),
         "doctor": Verb("setup", "doctor", "Check this machine and give advice."),
         "model": Verb("setup", "model", "The embedding model: status, fetch."),
         "completion": Verb("completion", "completion", "Complete commands with Tab in bash, zsh and fish."),
@@ -194,6 +195,7 @@ def cli() -> None:
     Examples:
       memory-agent remember "The deploy needs the VPN" --kind finding
       memory-agent recall "why does the deploy hang?"
+      memory-agent tour
 
     Every verb takes --user, --data-dir, --config, --set and --json. Flags override MEMORY_AGENT_… variables, which
     override the TOML file passed with --config.
