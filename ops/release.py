@@ -49,6 +49,7 @@ def main(version: str, dry_run: bool) -> None:
             _replace(copy / name, pattern, text.format(version=version, date=datetime.now(UTC).date()))
         python = _install(copy, Path(folder) / "env", "--editable", ".", "ruff")
         _run(python, "-m", "ops.documents", cwd=copy)
+        _run(python, "-m", "memory_agent", "man", "--out", "man", cwd=copy)
         _run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", Path(folder) / "dist", copy)
         distributions = sorted((Path(folder) / "dist").iterdir())
         _run(sys.executable, "-m", "twine", "check", "--strict", *distributions)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from memory_agent.cli.group import VERBS
 from memory_agent.embedders.weights import cache_folder
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,7 @@ def module(name: str) -> tuple[str, str, str]:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with sdist and wheel, which are built as `make dist` does: the wheel from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([*module("memory_agent"), "man", "--out", "man"], cwd=ROOT, check=True, timeout=60)
     built = run(*module("build"), "--installer", "uv", "--outdir", folder, ROOT)
     if built.returncode and "resolution failed" in built.stderr + built.stdout:
         pytest.skip("setuptools cannot be downloaded")
@@ -87,6 +89,12 @@ def test_the_wheel_has_the_product_and_nothing_else(dist: Path, wheel: Path) -> 
     assert packed == set(tracked)
     assert packed <= sources
     assert {f"{package}py.typed" for package in CODE} <= packed
+
+
+def test_the_wheel_has_a_manual_page_for_each_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        pages = {Path(name).name for name in archive.namelist() if "/share/man/man1/" in name}
+    assert pages == {"memory-agent.1", *(f"memory-agent-{name}.1" for name in VERBS)}
 
 
 def test_memories_are_kept_and_found_without_a_daemon(installed: Command) -> None:
