@@ -73,7 +73,7 @@ test: setup peers promtool ## run all tests, in one process more than there are 
 	$(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
 man: setup ## write the manual pages into man/, which the wheel installs
-	$(BIN)/memory-agent man --out man
+	rm -rf man && $(BIN)/memory-agent man --out man
 
 test-oldest: RESOLUTION := lowest-direct
 test-oldest: ENVIRONMENT := .venv/oldest

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from relay.disk import flush
@@ -44,8 +45,12 @@ def install_file(path: Path, text: str, mark: str = MARK) -> bool:
     try:
         made.write_text(text, encoding="utf-8")
         made.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # the name of the temporary file would mean nothing to the caller
+        raise
     finally:
-        made.unlink(missing_ok=True)
+        with suppress(OSError):
+            made.unlink()
     flush(path.parent)
     return True
 

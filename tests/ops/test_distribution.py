@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -36,6 +37,7 @@ def module(name: str) -> tuple[str, str, str]:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with sdist and wheel, which are built as `make dist` does: the wheel from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
+    shutil.rmtree(ROOT / "man", ignore_errors=True)
     subprocess.run([*module("memory_agent"), "man", "--out", "man"], cwd=ROOT, check=True, timeout=60)
     built = run(*module("build"), "--installer", "uv", "--outdir", folder, ROOT)
     if built.returncode and "resolution failed" in built.stderr + built.stdout:
