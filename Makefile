@@ -18,6 +18,12 @@ cd $(@D) && { apt-get download prometheus || { apt-get update && apt-get downloa
 && dpkg-deb --fsys-tarfile prometheus_*.deb | tar --extract --file - --strip-components 3 ./usr/bin/promtool && rm prometheus_*.deb
 endef
 
+FRAMEWORKS := $(patsubst ops/frameworks/%.txt,.venv/frameworks/%/ready,$(wildcard ops/frameworks/*.txt))
+define INSTALL_FRAMEWORK
+$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(@D) \
+&& $(BIN)/uv pip install --quiet --python $(@D)/bin/python --requirement $< --editable '.[$*]'
+endef
+
 EXTRAS := archive cluster encryption hub pgvector plot remote sqlite-vec tracing
 define TEST_WITH_OTHER_VERSIONS
 $(BIN)/python -m uv venv --quiet --clear --seed --python $(BIN)/python $(ENVIRONMENT)
@@ -29,7 +35,7 @@ PATH=$(abspath $(ENVIRONMENT))/bin:$$PATH $(ENVIRONMENT)/bin/python -m pytest --
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash dist release clean
+.PHONY: help setup peers agents frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash dist release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +67,13 @@ run: setup ## run the daemon on the default data folder
 peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its own, the Inspector and the conformance suite, from npm
 
 agents: .venv/agents/ready ## install the coding agents of the end-to-end tests and of the demo, from npm: 870 MB
+
+.venv/frameworks/%/ready: ops/frameworks/%.txt .venv/ready
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@if { $(INSTALL_FRAMEWORK); } > $(@D)/refused 2>&1; then mv $(@D)/refused $(@D)/ready; \
+	else echo "without the packages of $<, so their tests skip:" >&2; tail -n 3 $(@D)/refused >&2; fi
+
+frameworks: $(FRAMEWORKS) ## install the agent frameworks of the adapters' tests, from PyPI, each into an environment of its own
 
 .venv/promtool/ready: .venv/ready Makefile
 	@mkdir -p $(@D)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from relay.net import RequestSocket
 
 
 class MemoryClient(MemoryMethods):
-    """One user's memory, accessed through the daemon. Thread-safe.
+    """One user's memory, accessed through the daemon. Thread-safe; a forked child opens connections of its own.
 
     Every method raises `UnavailableError` if no daemon runs, `DeadlineExceededError`, and the errors of `Memory`.
     """
@@ -49,7 +50,12 @@ class MemoryClient(MemoryMethods):
         self._address = find_daemon(data_dir, endpoint, token, key_file)
         self._named = check_named(user_id)
         self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
-        self._guard = threading.Lock()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Start without connections in this process. Those of a parent process work only there."""
+        self._process_id = os.getpid()
+        self._guard = threading.Lock()  # a thread of the parent may have held the former one during the fork
         self._idle: list[RequestSocket] = []
 
     def send(self, call: Call) -> Any:
@@ -127,6 +133,8 @@ class MemoryClient(MemoryMethods):
         """Lend a socket to one request. The number of sockets depends on the number of concurrent requests, not on that
         of threads.
         """
+        if self._process_id != os.getpid():
+            self._renew()
         with self._guard:
             socket = self._idle.pop() if self._idle else None
         socket = socket or RequestSocket(self._address.endpoint, self._address.identity)

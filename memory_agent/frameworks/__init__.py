@@ -1,0 +1,6 @@
+"""Adapters of a memory for agent frameworks, each one file that imports its framework.
+
+Read `agent_run` first: what an adapter recalls when an agent begins, and how the run's end reports whether that helped.
+`ops/FRAMEWORKS.md` has an example of each adapter. An adapter needs the extra of its name, such as
+`memory-agent[langgraph]`; importing one never imports another.
+"""

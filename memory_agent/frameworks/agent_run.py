@@ -1,0 +1,144 @@
+"""One run of an agent: recalls before its work, and reports at its end how the work went, so that recall learns.
+
+Uses the blocking client, also for asyncio: it may be called from any thread, so a run works in any event loop, and a
+cancelled task leaves no request half done. Rejected: `AsyncMemoryClient`, whose socket belongs to one event loop, while
+frameworks open a loop per call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
+
+from memory_agent.client import MemoryClient
+from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.records.memories import RecallResult
+from memory_agent.records.prompt_block import without_blocks
+from memory_agent.records.trajectories import RunEnd
+
+USUAL_TOKENS = 512
+"""The default token budget of a block."""
+MOST_TEXT_CHARS = 16_000
+"""The default of `ingest.max_text_chars`: the longest text of a memory."""
+
+
+_current: ContextVar[AgentRun | None] = ContextVar("memory_agent_run", default=None)
+
+
+def current_run_id(memory: MemoryClient) -> str | None:
+    """Return the id of the run of this memory's user in whose context the caller works, for `recall(by_run=...)`."""
+    run = _current.get()
+    return run.id or None if run is not None and run.memory.user_id == memory.user_id else None
+
+
+def searched_text(text: str) -> str:
+    """Return the part of a message that is stored or recalled for: without blocks of memories, and not too long."""
+    return without_blocks(text).strip()[:MOST_TEXT_CHARS]
+
+
+class AgentRun:
+    """A run of an agent on one request. Use it with `with` or `async with`, or call `begin` and `end_with`.
+
+    `recalled` is the answer to the recall, and `block` the text for the prompt, "" if nothing was recalled. Set
+    `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed,
+    cancellation as cancelled. A run that never ends, because its process died, expires and teaches nothing. A request
+    without text, such as an image, has no run. Every method raises the errors of the client.
+
+    >>> with AgentRun(memory, "Deploy to staging") as run:
+    ...     run.output = "Connected to the VPN, then deployed."
+    >>> [(run.objective, run.outcome) for run in memory.runs.list()]
+    [('Deploy to staging', 'completed')]
+    """
+
+    def __init__(
+        self,
+        memory: MemoryClient,
+        request: str,
+        *,
+        session_id: str | None = None,
+        context_tokens: int = USUAL_TOKENS,
+        top_k: int | None = None,
+        recalls: bool = True,
+    ) -> None:
+        """`session_id` names the conversation; recall leaves out what was just said in it.
+
+        Pass `recalls=False` if the agent recalls while it works, naming the run (`current_run_id`).
+        """
+        self.memory = memory
+        self.request = searched_text(request)
+        self.output: str | None = None
+        self.id = ""
+        self.recalled: RecallResult | None = None
+        self._session_id = session_id
+        self._context_tokens = context_tokens
+        self._top_k = top_k
+        self._recalls = recalls
+
+    @property
+    def block(self) -> str:
+        """The recalled memories as a block for the prompt."""
+        return (self.recalled.context if self.recalled is not None else None) or ""
+
+    def begin(self) -> Self:
+        """Begin the run and, unless `recalls` is false, recall for its request."""
+        if not self.request:
+            return self
+        self.id = self.memory.runs.begin(self.request, session_id=self._session_id).id
+        if self._recalls:
+            self.recalled = self.memory.recall(
+                self.request,
+                self._top_k,
+                profile="before_planning",
+                context_tokens=self._context_tokens,
+                by_run=self.id,
+                by_session=self._session_id,
+            )
+        return self
+
+    def enter(self) -> None:
+        """Make this the run of the current context (`current_run_id`), until it ends."""
+        _current.set(self)
+
+    def end(self, outcome: RunEnd = "completed", used: tuple[str, ...] = ()) -> None:
+        """End the run with `output` as its summary. `used` are the ids of memories that the agent named as used.
+
+        Does nothing if the run was not begun or has ended.
+        """
+        run_id, self.id = self.id, ""
+        if run_id:
+            self.memory.runs.end(run_id, outcome, self.output or None, memory_ids=used)
+
+    def end_with(self, error: BaseException | None) -> None:
+        """End the run with the outcome that an exception means; None is success.
+
+        Warns if the daemon cannot be reached: the agent's work is done, and its answer must not be lost.
+        """
+        try:
+            if error is None:
+                self.end("completed")
+            elif not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError):
+                self.end("cancelled")
+            else:
+                self.output = self.output or f"{type(error).__name__}: {error}"
+                self.end("failed")
+        except (UnavailableError, DeadlineExceededError) as unreachable:
+            warnings.warn(f"the outcome of a run was not stored: {unreachable}", RuntimeWarning, stacklevel=2)
+
+    def __enter__(self) -> Self:
+        self.begin()
+        self.enter()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.end_with(error)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.begin)
+        self.enter()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        await asyncio.shield(asyncio.to_thread(self.end_with, error))

@@ -1,0 +1,47 @@
+"""Used twice: by the main run, and by the runs of single files in the frameworks' environments.
+
+In an environment, only this conftest is loaded, so it imports nothing but pytest. The daemon's data folder is in
+MEMORY_AGENT_DATA_DIR, which clients read.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "ops" / "FRAMEWORKS.md"
+
+if Path(sys.prefix).parent.name != "frameworks":
+    collect_ignore = [
+        f"test_{file.stem}.py" for file in (ROOT / "ops" / "frameworks").glob("*.txt")
+    ]  # run by test_environments
+    from tests.end_to_end.conftest import light_daemon  # noqa: F401
+
+
+@pytest.fixture
+def user() -> str:
+    """A user whom no other test uses."""
+    return f"user-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, user: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run the example in this file's section of ops/FRAMEWORKS.md as a new user; return what it prints.
+
+    The section is found by its install line. Keyword arguments are variables that the example may use, such as `model`.
+    """
+    extra = request.path.stem.removeprefix("test_").replace("_", "-")
+    section = next(part for part in EXAMPLES.read_text(encoding="utf-8").split("\n## ") if f"[{extra}]" in part)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+
+    def run(**variables: object) -> str:
+        exec(compile(code.replace('"alice"', repr(user)), str(EXAMPLES), "exec"), {"__name__": "__main__"} | variables)
+        return capsys.readouterr().out
+
+    return run
