@@ -24,14 +24,21 @@ USUAL_TOKENS = 512
 MOST_TEXT_CHARS = 16_000
 """The default of `ingest.max_text_chars`: the longest text of a memory."""
 
-
 _current: ContextVar[AgentRun | None] = ContextVar("memory_agent_run", default=None)
 
 
 def current_run_id(memory: MemoryClient) -> str | None:
     """Return the id of the run of this memory's user in whose context the caller works, for `recall(by_run=...)`."""
+    run = _open_run()
+    return run.id if run is not None and run.memory.user_id == memory.user_id else None
+
+
+def _open_run() -> AgentRun | None:
+    """Return the innermost run of the context that has not ended."""
     run = _current.get()
-    return run.id or None if run is not None and run.memory.user_id == memory.user_id else None
+    while run is not None and not run.id:
+        run = run.outer
+    return run
 
 
 def searched_text(text: str) -> str:
@@ -72,6 +79,7 @@ class AgentRun:
         self.output: str | None = None
         self.id = ""
         self.recalled: RecallResult | None = None
+        self.outer: AgentRun | None = None
         self._session_id = session_id
         self._context_tokens = context_tokens
         self._top_k = top_k
@@ -100,6 +108,7 @@ class AgentRun:
 
     def enter(self) -> None:
         """Make this the run of the current context (`current_run_id`), until it ends."""
+        self.outer = _open_run()
         _current.set(self)
 
     def end(self, outcome: RunEnd = "completed", used: tuple[str, ...] = ()) -> None:

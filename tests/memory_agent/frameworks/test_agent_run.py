@@ -10,7 +10,7 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import UnavailableError
-from memory_agent.frameworks.agent_run import AgentRun
+from memory_agent.frameworks.agent_run import AgentRun, current_run_id
 from tests.end_to_end.conftest import DaemonProcess
 from tests.polling import wait_until
 
@@ -63,6 +63,16 @@ def test_a_cancelled_task_ends_its_run_in_any_event_loop(memory: MemoryClient) -
     asyncio.run(cancel())
     asyncio.run(cancel())
     assert outcomes(memory) == [("ended", None, True)] * 2
+
+
+def test_recalls_belong_to_the_innermost_open_run_of_their_user(memory: MemoryClient) -> None:
+    assert current_run_id(memory) is None
+    with AgentRun(memory, REQUEST) as outer:
+        with AgentRun(memory, "connect to the VPN", recalls=False) as inner:
+            assert current_run_id(memory) == inner.id
+            assert current_run_id(MemoryClient("somebody else")) is None
+        assert current_run_id(memory) == outer.id
+    assert current_run_id(memory) is None
 
 
 def test_a_long_request_is_cut_and_one_without_text_has_no_run(memory: MemoryClient) -> None:
