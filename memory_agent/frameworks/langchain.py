@@ -1,24 +1,207 @@
-"""LangChain: a retriever over a memory."""
+"""LangChain: a retriever, a chat history, and a callback handler that reports how runs ended."""
 
 from __future__ import annotations
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForRetrieverRun
+from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage, convert_to_messages, message_to_dict, messages_from_dict
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memory_agent.client import MemoryClient
+from memory_agent.frameworks.agent_run import AgentRun, current_run_id, searched_text
+from memory_agent.records.arguments import MOST_LISTED, check_object
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
+
+TYPE = "langchain_message"
+"""The `type` of a chat message's memory."""
+_MESSAGE_LEVELS = 60  # of nested objects, below the limit for metadata
 
 
 class MemoryRetriever(BaseRetriever):
-    """Retrieves memories as documents, best first."""
+    """Retrieves memories as documents, best first. A recall belongs to the current run (`RunOutcomes`).
+
+    A document's metadata has the memory's `kind`, `timestamp`, `tags` and `score`, and the `recall_id`.
+
+    >>> MemoryRetriever(memory=memory, k=1).invoke("what does staging need?")[0].page_content
+    'Staging needs the VPN'
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     memory: MemoryClient
     k: int = 5
+    filter: MemoryFilter | None = None
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        found = self.memory.recall(query, k or self.k).memories
-        return [Document(id=one.record.id, page_content=one.record.text) for one in found]
+        answer = self.memory.recall(query, k or self.k, self.filter, by_run=current_run_id(self.memory))
+        return [
+            Document(
+                id=one.record.id,
+                page_content=one.record.text,
+                metadata={
+                    "kind": one.record.kind,
+                    "timestamp": one.record.timestamp.isoformat(),
+                    "tags": list(one.record.tags),
+                    "score": one.sona_score,
+                    "recall_id": answer.recall_id,
+                },
+            )
+            for one in answer.memories
+        ]
+
+
+class MemoryChatHistory(BaseChatMessageHistory):
+    """The messages of one session, each an episode that later sessions recall.
+
+    The text is searched without blocks of recalled memories; the whole message is in the metadata, and must be JSON:
+    `InvalidInputError` names the path of a value that is not, before any message of the call is stored.
+
+    >>> history = MemoryChatHistory(memory, "session-1")
+    >>> history.add_user_message("Deploy to staging")
+    >>> [message.content for message in history.messages]
+    ['Deploy to staging']
+    """
+
+    def __init__(self, memory: MemoryClient, session_id: str) -> None:
+        super().__init__()
+        self.memory = memory
+        self.session_id = session_id
+
+    @property
+    def messages(self) -> list[BaseMessage]:
+        """The messages, oldest first."""
+        found: list[BaseMessage] = messages_from_dict([record.metadata["message"] for record in self._records()])
+        return found
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Store messages. Durable on return."""
+        stored = [check_object("message", message_to_dict(message), _MESSAGE_LEVELS) for message in messages]
+        for message, fields in zip(messages, stored, strict=True):
+            source: Source = "user_input" if message.type == "human" else "worker_result"
+            self.memory.remember(
+                searched_text(message.text) or f"({message.type} message without text)",
+                kind="episode",
+                source=source,
+                session_id=self.session_id,
+                type=TYPE,
+                metadata={"message": fields},
+            )
+
+    def clear(self) -> None:
+        """Forget the messages of this session."""
+        while ids := [record.id for record in self._records()]:
+            self.memory.forget(ids)
+
+    def _records(self) -> list[MemoryRecord]:
+        wanted = MemoryFilter(session_id=self.session_id, type=TYPE)
+        records: list[MemoryRecord] = []
+        after = None
+        while True:
+            page = self.memory.list(wanted, "oldest", MOST_LISTED, after)
+            records += page.records
+            if (after := page.next_cursor) is None:
+                return records
+
+
+class RunOutcomes(BaseCallbackHandler):
+    """Makes each outermost run of a chain or graph a run of the memory, whose outcome its recalls are credited with.
+
+    Pass it as a callback. The request is the last user message of the input, the output the last message of the
+    result, and the session LangGraph's `thread_id`. An exception ends the run as failed, and cancellation as cancelled.
+    An interrupted graph leaves its run open; resuming the thread continues it, also in another process. Recalls by this
+    package's retriever, store and node during the run belong to it. Each begin and end is one request to the daemon, in
+    the thread of the chain.
+
+    >>> chain = RunnableLambda(lambda request: "Connected to the VPN, then deployed.")
+    >>> chain.invoke("Deploy to staging", {"callbacks": [RunOutcomes(memory)]})
+    'Connected to the VPN, then deployed.'
+    >>> memory.runs.list()[0].outcome
+    'completed'
+    """
+
+    raise_error = True
+    run_inline = True  # else the context of the run would be set in another thread
+
+    def __init__(self, memory: MemoryClient) -> None:
+        self.memory = memory
+        self._runs: dict[UUID, AgentRun] = {}
+        self._interrupted: set[UUID] = set()
+
+    def on_chain_start(
+        self,
+        serialized: Any,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Begin a run, or continue that of an interrupted thread, if this is the outermost chain."""
+        if parent_run_id is not None:
+            return
+        run = self._begun(request_of(inputs), (metadata or {}).get("thread_id"))
+        if run is not None:
+            run.enter()
+            self._runs[run_id] = run
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
+        """End the run as completed, unless the graph was interrupted."""
+        if (run := self._runs.pop(run_id, None)) and run_id not in self._interrupted:
+            run.output = _last_text(outputs, None)
+            run.end_with(None)
+        self._interrupted.discard(run_id)
+
+    def on_chain_error(
+        self, error: BaseException, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
+    ) -> None:
+        """End the run as failed or cancelled."""
+        if parent_run_id in self._runs and type(error).__name__ == "GraphInterrupt":
+            self._interrupted.add(parent_run_id)
+        if run := self._runs.pop(run_id, None):
+            run.end_with(error)
+
+    def _begun(self, request: str | None, thread_id: str | None) -> AgentRun | None:
+        if request is not None:
+            return AgentRun(self.memory, request, session_id=thread_id, recalls=False).begin()
+        open_runs = self.memory.runs.list("open") if thread_id else []
+        interrupted = next((run for run in open_runs if run.session_id == thread_id), None)
+        if interrupted is None:
+            return None
+        run = AgentRun(self.memory, interrupted.objective or "", session_id=thread_id)
+        run.id = interrupted.id
+        return run
+
+
+def request_of(inputs: Any) -> str | None:
+    """Return the request in a chain's input: a text, the last user message, or `input`, `question` or `query`."""
+    if isinstance(inputs, Mapping) and not inputs.get("messages"):
+        inputs = next((inputs[name] for name in ("input", "question", "query") if inputs.get(name)), None)
+    return _last_text(inputs, "human")
+
+
+def _last_text(value: Any, type: str | None) -> str | None:
+    """Return the text of the last message, of this type if one is given, or of a value that is a text."""
+    if isinstance(value, Mapping):
+        value = value.get("messages")
+    if isinstance(value, BaseMessage):
+        value = [value]
+    if isinstance(value, list | tuple):
+        messages = [one for one in _messages(value) if type is None or one.type == type]
+        value = messages[-1].text if messages else None
+    return searched_text(value) or None if isinstance(value, str) else None
+
+
+def _messages(values: Sequence[Any]) -> list[BaseMessage]:
+    """Return the messages in a list, none if it is a list of other values."""
+    try:
+        return list(convert_to_messages(values))
+    except (NotImplementedError, ValueError):
+        return []

@@ -9,7 +9,14 @@ from typing import Any, cast
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.arguments import check_choice, check_not_blank, check_share, check_text, check_time
+from memory_agent.records.arguments import (
+    check_choice,
+    check_not_blank,
+    check_object,
+    check_share,
+    check_text,
+    check_time,
+)
 from memory_agent.records.memories import (
     KINDS,
     SOURCES,
@@ -19,10 +26,9 @@ from memory_agent.records.memories import (
     parted_provenance,
 )
 from memory_agent.records.metadata import values_of
-from relay import EventLimits, Masker, validate_id, validate_object
+from relay import EventLimits, Masker, validate_id
 from relay.errors import MalformedEventError
 
-_MAX_METADATA_DEPTH = 64
 _MOST_METADATA_VALUES = 10_000  # each takes 12 bytes in the filter columns
 _NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
 _MOST_TITLE_CHARS = 1_000  # an event keeps 200 characters of the title and 32 tags of 64 characters
@@ -103,11 +109,7 @@ def _past(field: str, moment: object, now: datetime, max_future_s: float) -> dat
 
 
 def _check_metadata(metadata: object) -> dict[str, Any]:
-    given = dict(metadata) if isinstance(metadata, Mapping) else metadata
-    try:
-        checked = validate_object("metadata", given, _MAX_METADATA_DEPTH)
-    except MalformedEventError as error:
-        raise InvalidInputError(error.field, error.reason) from error
+    checked = check_object("metadata", dict(metadata) if isinstance(metadata, Mapping) else metadata)
     if any(place == _MOST_METADATA_VALUES for place, _ in enumerate(values_of(checked))):
         raise InvalidInputError("metadata", f"has more than {_MOST_METADATA_VALUES} values")
     return checked

@@ -19,6 +19,8 @@ from msgspec.inspect import DictType, ListType, LiteralType, Metadata, StructTyp
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import DATES, MODES, PROFILES, TIERS, Dates, MemoryFilter, Mode, Profile, Tier
+from relay import validate_object
+from relay.errors import MalformedEventError
 
 MOST_CONTEXT_TOKENS = 100_000
 MOST_LISTED = 1_000
@@ -27,6 +29,7 @@ MOST_POINTS = 10_000
 MOST_SIMILAR_RUNS = 50
 MOST_NAME_CHARS = 256
 MOST_VECTOR_NUMBERS = 16_384
+MOST_METADATA_LEVELS = 64
 MOST_DEADLINE_MS = 86_400_000.0
 """One day. Clocks and sockets do not support much more."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -110,6 +113,17 @@ def check_ids(field: str, ids: object) -> list[str]:
     for one in ids:
         check_text(field, one)
     return list(ids)
+
+
+def check_object(field: str, value: object, levels: int = MOST_METADATA_LEVELS) -> dict[str, Any]:
+    """Check that the value is a JSON object of at most `levels` levels, and return it.
+
+    Raises `InvalidInputError` with the path of a value that cannot be stored: bytes, NaN, an object of another type.
+    """
+    try:
+        return validate_object(field, value, levels)
+    except MalformedEventError as error:
+        raise InvalidInputError(error.field, error.reason) from error
 
 
 def check_share(field: str, value: object) -> float:

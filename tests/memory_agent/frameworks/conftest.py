@@ -6,11 +6,13 @@ MEMORY_AGENT_DATA_DIR, which clients read.
 
 from __future__ import annotations
 
+import doctest
 import re
 import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -43,5 +45,25 @@ def example(request: pytest.FixtureRequest, user: str, capsys: pytest.CaptureFix
     def run(**variables: object) -> str:
         exec(compile(code.replace('"alice"', repr(user)), str(EXAMPLES), "exec"), {"__name__": "__main__"} | variables)
         return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def run_docstrings(user: str) -> Callable[..., None]:
+    """Run the examples in a module's docstrings, each with a new user's `memory` that holds one memory.
+
+    Keyword arguments are further names that the examples may use.
+    """
+    from memory_agent import MemoryClient
+
+    def run(module: ModuleType, **names: object) -> None:
+        tests = [test for test in doctest.DocTestFinder().find(module) if test.examples]
+        assert tests
+        for number, test in enumerate(tests):
+            with MemoryClient(f"{user}-{number}") as memory:
+                memory.remember("Staging needs the VPN")
+                test.globs |= {"memory": memory} | names
+                assert doctest.DocTestRunner().run(test).failed == 0, test.name
 
     return run

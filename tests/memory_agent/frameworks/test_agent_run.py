@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import UnavailableError
+from memory_agent.frameworks import agent_run
 from memory_agent.frameworks.agent_run import AgentRun, current_run_id
 from tests.end_to_end.conftest import DaemonProcess
 from tests.polling import wait_until
@@ -97,6 +98,13 @@ def test_a_forked_child_shares_no_connection_with_its_parent(memory: MemoryClien
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert memory.stats().memories == 2
+
+
+def test_docstring_examples_run(
+    light_daemon: DaemonProcess, run_docstrings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(light_daemon.data_dir))
+    run_docstrings(agent_run)
 
 
 def test_without_a_daemon_a_run_says_how_to_start_one(tmp_path: os.PathLike[str]) -> None:
