@@ -96,15 +96,22 @@ class AgentRun:
             return self
         self.id = self.memory.runs.begin(self.request, session_id=self._session_id).id
         if self._recalls:
-            self.recalled = self.memory.recall(
-                self.request,
-                self._top_k,
-                profile="before_planning",
-                context_tokens=self._context_tokens,
-                by_run=self.id,
-                by_session=self._session_id,
-            )
+            try:
+                self._recall()
+            except BaseException as error:
+                self.end_with(error)
+                raise
         return self
+
+    def _recall(self) -> None:
+        self.recalled = self.memory.recall(
+            self.request,
+            self._top_k,
+            profile="before_planning",
+            context_tokens=self._context_tokens,
+            by_run=self.id,
+            by_session=self._session_id,
+        )
 
     def enter(self) -> None:
         """Make this the run of the current context (`current_run_id`), until it ends."""
@@ -145,7 +152,13 @@ class AgentRun:
         self.end_with(error)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.begin)
+        beginning = asyncio.ensure_future(asyncio.to_thread(self.begin))
+        try:
+            await asyncio.shield(beginning)
+        except asyncio.CancelledError as error:  # `__aexit__` is not called
+            await asyncio.wait({beginning})
+            await asyncio.to_thread(self.end_with, error)
+            raise
         self.enter()
         return self
 

@@ -15,12 +15,11 @@ from pydantic import ConfigDict
 
 from memory_agent.client import MemoryClient
 from memory_agent.frameworks.agent_run import AgentRun, current_run_id, searched_text
-from memory_agent.records.arguments import MOST_LISTED, check_object
-from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
+from memory_agent.frameworks.stored_messages import Message, StoredMessages
+from memory_agent.records.memories import MemoryFilter
 
 TYPE = "langchain_message"
 """The `type` of a chat message's memory."""
-_MESSAGE_LEVELS = 60  # of nested objects, below the limit for metadata
 
 
 class MemoryRetriever(BaseRetriever):
@@ -58,10 +57,7 @@ class MemoryRetriever(BaseRetriever):
 
 
 class MemoryChatHistory(BaseChatMessageHistory):
-    """The messages of one session, each an episode that later sessions recall.
-
-    The text is searched without blocks of recalled memories; the whole message is in the metadata, and must be JSON:
-    `InvalidInputError` names the path of a value that is not, before any message of the call is stored.
+    """The messages of one session, each an episode that later sessions recall (`StoredMessages`).
 
     >>> history = MemoryChatHistory(memory, "session-1")
     >>> history.add_user_message("Deploy to staging")
@@ -71,43 +67,24 @@ class MemoryChatHistory(BaseChatMessageHistory):
 
     def __init__(self, memory: MemoryClient, session_id: str) -> None:
         super().__init__()
-        self.memory = memory
-        self.session_id = session_id
+        self._messages = StoredMessages(memory, session_id, TYPE)
 
     @property
     def messages(self) -> list[BaseMessage]:
         """The messages, oldest first."""
-        found: list[BaseMessage] = messages_from_dict([record.metadata["message"] for record in self._records()])
+        found: list[BaseMessage] = messages_from_dict(self._messages.read())
         return found
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Store messages. Durable on return."""
-        stored = [check_object("message", message_to_dict(message), _MESSAGE_LEVELS) for message in messages]
-        for message, fields in zip(messages, stored, strict=True):
-            source: Source = "user_input" if message.type == "human" else "worker_result"
-            self.memory.remember(
-                searched_text(message.text) or f"({message.type} message without text)",
-                kind="episode",
-                source=source,
-                session_id=self.session_id,
-                type=TYPE,
-                metadata={"message": fields},
-            )
+        """Store messages. Durable on return.
+
+        Raises `InvalidInputError` with the path of a value that is not JSON, before any message is stored.
+        """
+        self._messages.append(Message(one.text, one.type == "human", message_to_dict(one)) for one in messages)
 
     def clear(self) -> None:
         """Forget the messages of this session."""
-        while ids := [record.id for record in self._records()]:
-            self.memory.forget(ids)
-
-    def _records(self) -> list[MemoryRecord]:
-        wanted = MemoryFilter(session_id=self.session_id, type=TYPE)
-        records: list[MemoryRecord] = []
-        after = None
-        while True:
-            page = self.memory.list(wanted, "oldest", MOST_LISTED, after)
-            records += page.records
-            if (after := page.next_cursor) is None:
-                return records
+        self._messages.clear()
 
 
 class RunOutcomes(BaseCallbackHandler):

@@ -133,7 +133,7 @@ def test_a_chat_history_returns_its_own_session_as_it_was(memory: MemoryClient) 
 def test_recalled_blocks_are_not_stored_as_memories_again(memory: MemoryClient) -> None:
     block = f"{OPEN}\n1. just now\n| Staging needs the VPN\n{CLOSE}"
     MemoryChatHistory(memory, "one").add_messages([SystemMessage(block), HumanMessage(f"{block}\nDeploy it")])
-    assert {record.text for record in memory.list().records} == {"(system message without text)", "Deploy it"}
+    assert {record.text for record in memory.list().records} == {"(a message without text)", "Deploy it"}
 
 
 def test_a_message_that_is_no_json_is_refused_with_its_path_before_any_is_stored(memory: MemoryClient) -> None:

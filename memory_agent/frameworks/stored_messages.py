@@ -1,0 +1,88 @@
+"""The messages of one session in order, each a memory whose metadata has the whole message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+from memory_agent.client import MemoryClient
+from memory_agent.frameworks.agent_run import searched_text
+from memory_agent.records.arguments import MOST_LISTED, check_object
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
+
+_MESSAGE_LEVELS = 60  # of nested objects, below the limit for metadata
+
+
+class Message(NamedTuple):
+    """A message: what is searched, whether the user said it, and all of it, which must be JSON."""
+
+    text: str
+    is_users: bool
+    fields: dict[str, Any]
+
+
+class StoredMessages:
+    """One session's messages, exact but for masked secrets, and seen at once by every process.
+
+    Their texts, without blocks of recalled memories, are episodes that later sessions recall. `type` is that of the
+    memories, one for each framework. Every method raises the errors of the client.
+
+    >>> messages = StoredMessages(memory, "session-1", "example")
+    >>> messages.append([Message("Deploy to staging", True, {"content": "Deploy to staging"})])
+    >>> messages.read()
+    [{'content': 'Deploy to staging'}]
+    """
+
+    def __init__(self, memory: MemoryClient, session_id: str, type: str) -> None:
+        self._memory = memory
+        self._session_id = session_id
+        self._type = type
+
+    def append(self, messages: Iterable[Message]) -> None:
+        """Store messages. Durable on return.
+
+        Raises `InvalidInputError` with the path of a value that is not JSON, before any message is stored.
+        """
+        checked = [(message, check_object("message", message.fields, _MESSAGE_LEVELS)) for message in messages]
+        for message, fields in checked:
+            source: Source = "user_input" if message.is_users else "worker_result"
+            self._memory.remember(
+                searched_text(message.text) or "(a message without text)",
+                kind="episode",
+                source=source,
+                session_id=self._session_id,
+                type=self._type,
+                metadata={"message": fields},
+            )
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the messages, or the latest `limit` of them, oldest first."""
+        records = self._records() if limit is None else self._latest(limit)
+        return [record.metadata["message"] for record in records]
+
+    def pop(self) -> dict[str, Any] | None:
+        """Forget the latest message, and return it."""
+        latest = self._latest(1)
+        self._memory.forget([record.id for record in latest])
+        return latest[0].metadata["message"] if latest else None
+
+    def clear(self) -> None:
+        """Forget all messages of the session."""
+        while ids := [record.id for record in self._records()]:
+            self._memory.forget(ids)
+
+    def _latest(self, limit: int) -> list[MemoryRecord]:
+        return list(islice(self._pages("newest"), max(0, limit)))[::-1]
+
+    def _records(self) -> list[MemoryRecord]:
+        return list(self._pages("oldest"))
+
+    def _pages(self, order: Literal["newest", "oldest"]) -> Iterator[MemoryRecord]:
+        wanted = MemoryFilter(session_id=self._session_id, type=self._type)
+        after = None
+        while True:
+            page = self._memory.list(wanted, order, MOST_LISTED, after)
+            yield from page.records
+            if (after := page.next_cursor) is None:
+                return
