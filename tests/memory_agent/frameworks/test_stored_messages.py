@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError
+from memory_agent.frameworks import stored_messages
 from memory_agent.frameworks.stored_messages import Message, StoredMessages
 from memory_agent.records.prompt_block import CLOSE, OPEN
 from tests.end_to_end.conftest import DaemonProcess
@@ -55,3 +56,10 @@ def test_a_message_without_text_or_with_a_block_is_whole_when_it_is_read(memory:
     messages.append([Message("", False, {"tool": "x"}), Message(text, True, {"content": text})])
     assert messages.read() == [{"tool": "x"}, {"content": text}]
     assert [record.text for record in memory.list({"type": "example"}, "oldest").records][1] == "Deploy"
+
+
+def test_docstring_examples_run(
+    light_daemon: DaemonProcess, run_docstrings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(light_daemon.data_dir))
+    run_docstrings(stored_messages, Message=Message)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from memory_agent import MemoryClient
+from memory_agent.frameworks import tools as module
 from memory_agent.frameworks.agent_run import AgentRun
 from memory_agent.frameworks.tools import NOTHING, MemoryTools
 from tests.end_to_end.conftest import DaemonProcess
@@ -35,3 +36,10 @@ def test_recalls_and_memories_of_a_tool_belong_to_the_current_run(tools: MemoryT
     assert run is not None
     assert len(run.recall_ids) == 1
     assert {record.run_id for record in tools.memory.list({"kinds": ["finding"]}).records} == {run_id}
+
+
+def test_docstring_examples_run(
+    light_daemon: DaemonProcess, run_docstrings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(light_daemon.data_dir))
+    run_docstrings(module)

@@ -1,0 +1,106 @@
+"""Microsoft Agent Framework: a context provider that recalls, and middleware that reports how the run ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from agent_framework import AgentContext, AgentMiddleware, ContextProvider, Message
+
+from memory_agent.client import MemoryClient
+from memory_agent.frameworks.agent_run import USUAL_TOKENS, AgentRun, current_run_id, searched_text
+from memory_agent.frameworks.tools import MemoryTools
+
+SOURCE = "memory_agent"
+"""The source of what the provider adds to a request."""
+
+
+def episodic_memory(memory: MemoryClient, *, tools: bool = True, context_tokens: int = USUAL_TOKENS) -> dict[str, Any]:
+    """Return the arguments that give an agent this memory: `Agent(client, **episodic_memory(memory))`."""
+    return {
+        "context_providers": [MemoryProvider(memory, tools=tools, context_tokens=context_tokens)],
+        "middleware": [OutcomesMiddleware(memory)],
+    }
+
+
+class MemoryProvider(ContextProvider):
+    """Adds a block of memories that resemble the request, and tools, to an agent's context, not to its history.
+
+    The session's id is that of the memories. May be used in any event loop.
+    """
+
+    def __init__(self, memory: MemoryClient, *, tools: bool = True, context_tokens: int = USUAL_TOKENS) -> None:
+        super().__init__(SOURCE)
+        self.memory = memory
+        made = MemoryTools(memory)
+        self._tools = [_named("recall_memories", made.arecall_memories), _named("remember", made.aremember)]
+        self._tools = self._tools if tools else []
+        self._context_tokens = context_tokens
+
+    async def before_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
+        """Recall for the last message of the user."""
+        context.extend_tools(self.source_id, self._tools)
+        if request := _request_of(context.input_messages):
+            answer = await asyncio.to_thread(
+                self.memory.recall,
+                request,
+                profile="before_planning",
+                context_tokens=self._context_tokens,
+                by_run=current_run_id(self.memory),
+                by_session=context.session_id,
+            )
+            if answer.context:
+                context.extend_messages(self, [Message(role="user", contents=[answer.context])])
+
+
+class OutcomesMiddleware(AgentMiddleware):
+    """Makes each run of an agent a run of the memory, whose outcome its recalls are credited with.
+
+    An exception ends the run as failed, and cancellation as cancelled. A streamed run that is not read to its end, for
+    any reason, ends as cancelled.
+    """
+
+    def __init__(self, memory: MemoryClient) -> None:
+        self.memory = memory
+
+    async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        """Begin a run, and end it with its outcome."""
+        session_id = None if context.session is None else context.session.session_id
+        request = _request_of(context.messages)
+        run = AgentRun(self.memory, request, session_id=session_id, recalls=False)
+        if context.stream:
+            await self._stream(run, context, call_next)
+            return
+        async with run:
+            await call_next()
+            run.output = getattr(context.result, "text", None)
+
+    async def _stream(self, run: AgentRun, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.to_thread(run.begin)
+        run.enter()
+
+        async def complete(response: Any) -> None:
+            run.output = response.text
+            await asyncio.to_thread(run.end_with, None)
+
+        async def abandon() -> None:
+            await asyncio.to_thread(run.end_with, asyncio.CancelledError())
+
+        context.stream_result_hooks.append(complete)
+        context.stream_cleanup_hooks.append(abandon)  # after a completed run, it does nothing
+        await call_next()
+
+
+def _named(name: str, function: Callable[[str], Awaitable[str]]) -> Callable[[str], Awaitable[str]]:
+    """Return the tool under this name."""
+
+    async def tool(text: str) -> str:
+        return await function(text)
+
+    tool.__name__, tool.__doc__ = name, function.__doc__
+    return tool
+
+
+def _request_of(messages: list[Message]) -> str:
+    return searched_text(next((message.text for message in reversed(messages) if message.role == "user"), ""))
