@@ -1,6 +1,6 @@
 """Paths and endpoints below the data folder: all that a client on the same machine needs.
 
-DATA/daemon.lock            held while a daemon serves this folder
+DATA/daemon.lock            held while a daemon serves this folder: its process id and version
 DATA/token                  the key `local`, for clients on this machine (0600)
 DATA/keys.json curve.json   the other keys, and the key pair that identifies the daemon to remote clients (0600)
 DATA/cluster/               the secrets of a daemon that other machines may join (0700)
@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 CONSUMER = "memory"
 """The daemon's consumer name in the journal."""
@@ -58,6 +58,15 @@ def connections_dir() -> Path:
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 
 
+class Holder(NamedTuple):
+    """The process that holds a folder's lock. `version` is empty for a command that uses the folder alone, such as
+    `restore`.
+    """
+
+    pid: int
+    version: str
+
+
 class Layout:
     """The paths and endpoints of one data folder."""
 
@@ -68,7 +77,7 @@ class Layout:
         self.owners = self.data_dir / "owners"
         self.journal = self.data_dir / "journal"
         self.cluster = self.data_dir / "cluster"
-        self._lock = self.data_dir / "daemon.lock"
+        self.lock = self.data_dir / "daemon.lock"
         self._token = self.data_dir / "token"
 
     def create(self) -> None:
@@ -155,7 +164,7 @@ class Layout:
     def daemon_runs(self) -> bool:
         """Whether a daemon serves this folder now."""
         try:
-            lock = os.open(self._lock, os.O_RDONLY)
+            lock = os.open(self.lock, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -167,9 +176,13 @@ class Layout:
         return False
 
     @property
-    def holder(self) -> int | None:
-        """The process that holds this folder's lock, or None."""
-        return int(self._lock.read_text()) if self.daemon_runs() else None
+    def holder(self) -> Holder | None:
+        """The process that holds this folder's lock, or None.
+
+        Read from the lock file, which may still name the former holder: `stopping` identifies the process.
+        """
+        pid, _, version = (self.lock.read_text() if self.daemon_runs() else "").strip().partition(" ")
+        return Holder(int(pid), version) if pid else None
 
     def claim_start(self) -> TextIO | None:
         """Return a file to keep open while starting a daemon, or None while another client is starting one.
@@ -188,37 +201,45 @@ class Layout:
     @property
     def served_for_s(self) -> float:
         """Wall-clock seconds since a daemon locked this folder."""
-        return max(0.0, time.time() - self._lock.stat().st_mtime)
+        return max(0.0, time.time() - self.lock.stat().st_mtime)
 
     def finish_restore(self) -> None:
         """Finish an interrupted restore. Raises `DaemonRunningError`."""
         from memory_agent.storage.folder_moves import has_unfinished_moves
 
         if has_unfinished_moves(self.data_dir):
-            with self.hold():
+            with self.hold(serves=False):
                 pass
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self, *, serves: bool = True) -> Iterator[None]:
         """Finish an interrupted restore, then hold this folder's lock as its only daemon.
 
-        Raises `DaemonRunningError` (with the process that holds the lock).
+        `serves=False` is for a command that uses the folder alone, and that `memory-agent stop` must not stop. Raises
+        `DaemonRunningError` (with the process that holds the lock).
         """
         from memory_agent.storage.folder_moves import finish_moves
 
-        with open(self._lock, "a+") as file:
+        with open(self.lock, "a+") as file:
             if not _locked(file):
                 file.seek(0)
-                pid = file.read().strip() or "unknown"
+                pid = file.read().partition(" ")[0].strip() or "unknown"
                 from memory_agent.errors import DaemonRunningError
 
-                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}); stop it first")
+                advice = f"to stop it: memory-agent stop --data-dir {self.data_dir}"
+                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}); {advice}")
             self.http.unlink(missing_ok=True)  # left by a killed daemon; another program may now use its port
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
+            file.write(f"{os.getpid()} {_version()}\n" if serves else f"{os.getpid()}\n")
             file.flush()
             finish_moves(self.data_dir)
             yield
+
+
+def _version() -> str:
+    from memory_agent.version import VERSION  # imported late: reads the package's metadata
+
+    return VERSION
 
 
 def _locked(file: TextIO) -> bool:

@@ -83,7 +83,7 @@ def encrypt_folder(
         raise SettingsError("encryption.keys_folder", "is empty; set it to a folder for the keys")
     layout = Layout(data_dir)
     layout.create()
-    with layout.hold():
+    with layout.hold(serves=False):
         users = _encrypt_users(data_dir, settings, keys, report, user_id, on_missing_key)
         if user_id is None:
             remove_leftovers(data_dir)

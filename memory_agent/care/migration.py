@@ -78,7 +78,7 @@ def migrate_folder(
     `EncryptionKeyMissingError` is raised. Raises `DaemonRunningError`, `IndexUnavailableError`, `IndexUnusableError`,
     `SettingsError` and `StoreError`.
     """
-    with Layout(data_dir).hold():
+    with Layout(data_dir).hold(serves=False):
         for one in list(known_users(data_dir)) if user_id is None else [user_id]:
             fetch_home(data_dir, settings, one)
             folder = user_folder(data_dir, one)

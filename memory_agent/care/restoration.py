@@ -252,7 +252,7 @@ def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None]:
-    with layout.hold():
+    with layout.hold(serves=False):
         for user_id in users:
             folder = user_folder(data_dir, user_id)
             if folder.exists():

@@ -89,6 +89,8 @@ def open_client(target: Target) -> MemoryClient:
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
     note_settings(target)
+    if target.endpoint is None and (holder := target.layout.holder) is not None:
+        note_version(holder.version)
     from memory_agent.client import MemoryClient  # imports sockets
 
     return MemoryClient(
@@ -104,6 +106,14 @@ def note_settings(target: Target) -> None:
     """Print a note that settings on the command line do not change a running daemon."""
     if target.settings_named:
         note("the daemon keeps its own settings; --set and --config do not change them")
+
+
+def note_version(daemons: str) -> None:
+    """Print a note if a daemon of the version `daemons`, if that is known, was not restarted after an upgrade."""
+    from memory_agent.version import VERSION  # imported late: reads the package's metadata
+
+    if daemons and daemons != VERSION:
+        note(f"the running daemon has version {daemons}, this command {VERSION}; to restart it: memory-agent stop")
 
 
 def principal_of(target: Target) -> Principal | None:

@@ -47,6 +47,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.tracing import find_export_problem
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DEFAULT_USER
+from memory_agent.version import VERSION
 from relay import CURVE, EncryptionSettings, RelayError, table_problem
 from relay.crypto import open_key_ring
 
@@ -351,9 +352,10 @@ def check_daemon(_settings: Settings, layout: Layout) -> Finding:
     if down or not status.journal:
         names = ", ".join(down) or "relay"
         return Finding("failed", f"not running or not responding: {names}", "see the daemon's log on standard error")
-    return Finding(
-        "ok", f"version {status.version} is running; up {status.uptime_s:g} s, {len(status.parts)} processes"
-    )
+    shown = f"version {status.version} is running; up {status.uptime_s:g} s, {len(status.parts)} processes"
+    if status.version != VERSION:
+        return Finding("warning", f"{shown}; {VERSION} is installed", "restart it: memory-agent stop")
+    return Finding("ok", shown)
 
 
 _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (

@@ -70,6 +70,8 @@ SECTIONS = {
     },
     "Daemon and cluster": {
         "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
+        "stop": Verb("service", "stop", "Stop the running daemon."),
+        "service": Verb("service", "service", "Run the daemon at every login: install, remove."),
         "status": Verb("daemon", "status", "Show the state of the daemon."),
         "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
         "leave": Verb("node", "leave", "Let a machine leave the cluster."),

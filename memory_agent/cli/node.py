@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import time
 
 import click
 
 from memory_agent.cli.access import open_client
 from memory_agent.cli.failure import Failure
 from memory_agent.cli.options import Target, daemon_options_without_user, key_options
-from memory_agent.errors import DeadlineExceededError
 
 _LEAVE_WITHIN_S = 150.0
-_POLL_S = 0.2
 
 
 @click.command()
@@ -75,16 +70,11 @@ def leave(target: Target, name: str | None) -> None:
             client.send(BY_METHOD["leave"].call({"name": name}))
         return
     from memory_agent.daemon.place import is_node
+    from memory_agent.daemon.stopping import stop_daemon
 
-    pid = target.layout.holder
-    if pid is None or not is_node(target.layout.run):
+    if not target.layout.daemon_runs() or not is_node(target.layout.run):
         raise Failure("usage", f"no machine joined with {target.data_dir}; to let another one leave, specify NAME")
-    os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + _LEAVE_WITHIN_S
-    while target.layout.daemon_runs():
-        if time.monotonic() > deadline_s:
-            raise DeadlineExceededError(f"process {pid} is still leaving")
-        time.sleep(_POLL_S)
+    stop_daemon(target.layout, _LEAVE_WITHIN_S)
 
 
 def _own_address(endpoint: str) -> str:

@@ -3,6 +3,7 @@
 Read `clients` first (which entries belong in which file), then `connection`, which writes and removes them. `json_text`
 and `toml_text` edit a file without changing any other byte; `plugin` generates the same entries for a marketplace.
 `installed_files` writes the files that shells and `man` read.
+`units` defines and installs the daemon as a service of systemd or launchd.
 """
 
 from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, this_program
@@ -11,6 +12,7 @@ from memory_agent.integrations.installed_files import MARK, completion_path, ins
 from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
 from memory_agent.integrations.plugin import FOLDER, plugin_files
 from memory_agent.integrations.toml_text import TomlText
+from memory_agent.integrations.units import Service, system_unit, user_service
 
 __all__ = [
     "CLIENTS",
@@ -24,6 +26,7 @@ __all__ = [
     "Hooks",
     "JsonText",
     "Scope",
+    "Service",
     "Syntax",
     "TomlText",
     "UneditableError",
@@ -31,5 +34,7 @@ __all__ = [
     "install_file",
     "plugin_files",
     "remove_file",
+    "system_unit",
     "this_program",
+    "user_service",
 ]

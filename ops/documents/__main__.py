@@ -1,4 +1,4 @@
-"""`python -m ops.documents` generates pages, clients, MCP catalogue and plugin from the code and `meanings.toml`."""
+"""`python -m ops.documents` generates pages, clients, catalogue, plugin and unit from the code and `meanings.toml`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from memory_agent.doors.mcp.introduction import CATALOGUE
 from memory_agent.doors.mcp.tools import describe_catalogue
-from memory_agent.integrations import plugin_files
+from memory_agent.integrations import plugin_files, system_unit
 from ops.documents.clients import client_pages
 from ops.documents.errors_page import errors_page
 from ops.documents.settings_page import settings_page
@@ -24,6 +24,7 @@ def make_pages() -> dict[Path, str]:
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),
         OPS / "ERRORS.md": errors_page(meanings),
+        OPS / "deploy" / "memory-agent.service": system_unit(),
         CATALOGUE: msgspec.json.format(msgspec.json.encode(describe_catalogue()), indent=1).decode() + "\n",
         **client_pages(),
         **plugin_files(),

@@ -1,0 +1,165 @@
+"""`stop` ends the running daemon; `service` installs it as a service of this user, or removes that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from memory_agent.cli.failure import Failure, confirm, note
+from memory_agent.cli.group import FailureGroup
+from memory_agent.cli.options import UNUSED, Target, options_where_user
+from memory_agent.cli.render import plain, print_document
+
+_STOP_WITHIN_S = 60.0
+
+
+@click.command()
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=_STOP_WITHIN_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until it has stopped.",
+)
+@options_where_user(UNUSED)
+def stop(target: Target, timeout: float) -> None:
+    """Stop the daemon of the data folder, and wait until it has stopped. Nothing acknowledged is lost.
+
+    The daemon finishes the work in progress. After an upgrade, this ends the daemon of the former version; the next
+    session of a coding agent, `memory-agent serve` or the service manager starts the new one. The exit code is 1 if no
+    daemon runs, or if it has not stopped in time.
+
+    \b
+    Examples:
+      memory-agent stop
+      memory-agent stop --data-dir /srv/memory --timeout 120
+    """
+    from memory_agent.daemon.stopping import stop_daemon
+
+    hint = stop_daemon(target.layout, timeout)
+    if target.as_json:
+        print_document({"is_stopped": True, "hint": hint})
+        return
+    click.echo(f"the daemon of {target.data_dir} has stopped")
+    if hint:
+        note(hint)
+
+
+class Done(msgspec.Struct, kw_only=True):
+    """The file of the service, its text after the command ("" if removed), and whether it was written or removed."""
+
+    path: str
+    text: str
+    is_done: bool
+    advice: tuple[str, ...] = ()
+
+
+@click.group(cls=FailureGroup)
+def service() -> None:
+    """Run the daemon of the data folder as a service of this user: at every login, and again after a crash.
+
+    On Linux a unit of systemd's user manager, on macOS a launch agent. For a service of the whole machine, see
+    ops/deploy.
+    """
+
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the file; change nothing.")
+_YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (never asked without a terminal).")
+
+
+@service.command(short_help="Write the service's file, and start it.")
+@click.option("--full", is_flag=True, help="With Ray, for many users. Default: as one process (serve --light).")
+@_DRY_RUN
+@_YES
+@options_where_user(UNUSED)
+def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
+    """Show the service's file, ask, write it, and start the daemon as this user's service.
+
+    It runs `serve` with the given --data-dir, --config and --set, without the MEMORY_AGENT variables of this shell.
+    Repeat the command after an upgrade, or to change the options: the daemon is restarted.
+
+    \b
+    Examples:
+      memory-agent service install
+      memory-agent service install --dry-run
+      memory-agent service install --data-dir /srv/memory --set daemon.http.listen=127.0.0.1:7430
+    """
+    from memory_agent.integrations import user_service
+
+    own = user_service(_serve_command(target, full), target.layout, Path.home())
+    if not target.as_json:
+        click.echo(f"{plain(str(own.path))}:\n{plain(own.text)}")
+    if own.state == "edited":
+        raise Failure("usage", f"{own.path} is another file, or was edited; move it away first")
+    if dry_run:
+        _print(target, Done(path=str(own.path), text=own.text, is_done=False), "nothing is written: --dry-run")
+        return
+    own.require_manager()
+    if own.state == "absent" and target.layout.daemon_runs():
+        raise Failure("daemon_running", f"a daemon already serves {target.data_dir}; first run: memory-agent stop")
+    if not yes and sys.stdin.isatty():
+        confirm("Write this file, and start the service?")
+    try:
+        own.install()
+    except OSError as error:
+        reason = f"{error.filename or own.path} cannot be written: {error.strerror}"
+        raise Failure("io", f"{reason}; an administrator can install ops/deploy/memory-agent.service") from error
+    done = Done(path=str(own.path), text=own.text, is_done=True, advice=own.advice)
+    _print(target, done, "the service is running", *own.advice)
+
+
+def _serve_command(target: Target, full: bool) -> list[str]:
+    """Return the command of the service: `serve` with the options of this command that settings come from."""
+    from memory_agent.integrations import this_program
+
+    given = click.get_current_context().params
+    config, settings = given["config"], given["settings"]
+    return [
+        *(this_program(), "serve", *(() if full else ("--light",)), "--data-dir", str(target.data_dir)),
+        *(() if config is None else ("--config", str(config.expanduser().absolute()))),
+        *(word for pair in settings for word in ("--set", pair)),
+    ]
+
+
+@service.command(short_help="Stop the service, and remove its file.")
+@_DRY_RUN
+@_YES
+@options_where_user(UNUSED)
+def remove(target: Target, dry_run: bool, yes: bool) -> None:
+    """Stop the service of this user, and remove its file. The data stays. A file that was edited is kept.
+
+    \b
+    Examples:
+      memory-agent service remove
+      memory-agent service remove --dry-run
+    """
+    from memory_agent.integrations import user_service
+
+    own = user_service((), target.layout, Path.home())
+    if own.state == "absent":
+        _print(target, Done(path=str(own.path), text="", is_done=False), "no service is installed")
+        return
+    if own.state == "edited":
+        raise Failure("usage", f"{own.path} was edited, or is another file, and is kept; stop and remove it yourself")
+    if not target.as_json:
+        click.echo(f"remove {plain(str(own.path))}")
+    if dry_run:
+        _print(target, Done(path=str(own.path), text="", is_done=False), "nothing is removed: --dry-run")
+        return
+    own.require_manager()
+    if not yes and sys.stdin.isatty():
+        confirm("Stop the service, and remove this file?")
+    own.remove()
+    _print(target, Done(path=str(own.path), text="", is_done=True), "the service is removed")
+
+
+def _print(target: Target, done: Done, *notes: str) -> None:
+    if target.as_json:
+        print_document(done)
+        return
+    for line in notes:
+        note(line)
