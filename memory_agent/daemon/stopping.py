@@ -15,7 +15,7 @@ _POLL_S = 0.1
 
 
 def stop_daemon(layout: Layout, timeout_s: float) -> str:
-    """Send SIGTERM to the daemon of this folder, and return once it has released the folder.
+    """Send SIGTERM to the daemon of this folder, and return once its process has ended.
 
     Nothing acknowledged is lost. Returns a hint if a service manager may start it again, otherwise an empty string.
     Raises `UnavailableError` if no daemon serves the folder, `DaemonRunningError` if its process cannot be identified,
@@ -39,11 +39,19 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
         reason = f"the daemon of {layout.data_dir} is not process {holder.pid} here, or belongs to another user"
         raise DaemonRunningError(f"{reason}; stop it in its container, or as its user") from error
     until_s = time.monotonic() + timeout_s
-    while layout.holder == holder:
+    while _is_running(process):
         if time.monotonic() > until_s:
             raise DeadlineExceededError(f"process {holder.pid} is still stopping after {timeout_s:g} s; see its log")
         time.sleep(_POLL_S)
     return hint
+
+
+def _is_running(process: psutil.Process) -> bool:
+    """Whether a process has not ended; one that its parent has not collected yet has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _hint(process: psutil.Process) -> str:

@@ -158,21 +158,26 @@ export XDG_RUNTIME_DIR=/run/user/0
 """A user manager of systemd in namespaces of its own."""
 LIFE = """
 for _ in $(seq 100); do systemctl --user show-environment > /dev/null 2>&1 && break || sleep 0.1; done
-active() { echo "$1: $(systemctl --user is-active memory-agent)"; }
+active() {
+    for _ in $(seq 100); do [ $(systemctl --user is-active memory-agent) = $2 ] && break || sleep 0.1; done
+    echo "$1: $(systemctl --user is-active memory-agent)"
+}
 trap 'memory-agent service remove --yes || true' EXIT
+mkdir $HOME/read-only && mount -t tmpfs -o ro tmpfs $HOME/read-only
+! XDG_CONFIG_HOME=$HOME/read-only memory-agent service install --yes
 memory-agent service install --yes --set daemon.http.listen=
-active installed
+active installed active
 memory-agent remember "Staging needs the VPN"
-memory-agent stop; active stopped || true
+memory-agent stop; active stopped inactive
 systemctl --user start memory-agent
 kill -9 $(cut -d ' ' -f 1 $MEMORY_AGENT_DATA_DIR/daemon.lock)
 for _ in $(seq 100); do memory-agent status > /dev/null 2>&1 && break || sleep 0.2; done
-active killed
+active killed active
 memory-agent recall "what does staging need?"
 memory-agent service remove --yes
 trap - EXIT
 find $HOME/.config ! -type d
-active removed || true
+active removed inactive
 """
 
 
@@ -201,5 +206,6 @@ def test_systemd_runs_the_service_from_its_installation_to_its_removal(tmp_path:
         "removed: inactive",
     ]
     assert FACT in done.stdout.rpartition("killed: active")[2]
+    assert f"error: {tmp_path}/read-only/systemd cannot be written: Read-only file system; an admin" in done.stderr
     assert "`systemctl --user start memory-agent.service` starts it again" in done.stderr
     assert not unit.exists()
