@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -146,7 +147,7 @@ def test_after_an_upgrade_the_running_daemon_is_named_and_replaced_without_loss(
     assert remembered(own_daemon) == [FACT]
 
 
-NAMESPACE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "bash", "-c")
+NAMESPACE = shlex.split("unshare --mount --pid --fork --kill-child --mount-proc --propagation private bash -c")
 MANAGER = """
 set -e
 mount -t tmpfs tmpfs /run && mkdir -p -m 0700 /run/systemd/system /run/user/0
@@ -154,15 +155,20 @@ mount -t tmpfs tmpfs /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup
 group=/sys/fs/cgroup/memory-agent-test-$1 && mkdir $group && echo $$ > $group/cgroup.procs
 export XDG_RUNTIME_DIR=/run/user/0
 /lib/systemd/systemd --user &
+manager=$!
+end() {
+    kill $manager && wait $manager || true
+    echo $$ > /sys/fs/cgroup/cgroup.procs && find $group -depth -type d -exec rmdir {} +
+}
+trap end EXIT
+for _ in $(seq 100); do systemctl --user show-environment > /dev/null 2>&1 && echo managed && break || sleep 0.1; done
 """
 """A user manager of systemd in namespaces of its own."""
 LIFE = """
-for _ in $(seq 100); do systemctl --user show-environment > /dev/null 2>&1 && break || sleep 0.1; done
 active() {
     for _ in $(seq 100); do [ $(systemctl --user is-active memory-agent) = $2 ] && break || sleep 0.1; done
     echo "$1: $(systemctl --user is-active memory-agent)"
 }
-trap 'memory-agent service remove --yes || true' EXIT
 mkdir $HOME/read-only && mount -t tmpfs -o ro tmpfs $HOME/read-only
 ! XDG_CONFIG_HOME=$HOME/read-only memory-agent service install --yes
 memory-agent service install --yes --set daemon.http.listen=
@@ -175,7 +181,6 @@ for _ in $(seq 100); do memory-agent status > /dev/null 2>&1 && break || sleep 0
 active killed active
 memory-agent recall "what does staging need?"
 memory-agent service remove --yes
-trap - EXIT
 find $HOME/.config ! -type d
 active removed inactive
 """
@@ -190,15 +195,14 @@ def test_systemd_runs_the_service_from_its_installation_to_its_removal(tmp_path:
         around = environment() | {"HOME": str(tmp_path), "MEMORY_AGENT_DATA_DIR": folder}
         around["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{around['PATH']}"
         around.pop("XDG_CONFIG_HOME", None)
-        around["MEMORY_AGENT_MODEL_CACHE"] = os.environ.get("MEMORY_AGENT_MODEL_CACHE", "")
         command = [*NAMESPACE, MANAGER + LIFE, "bash", str(os.getpid())]
         done = subprocess.run(command, capture_output=True, text=True, env=around, timeout=240, check=False)
+    if "managed\n" not in done.stdout:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no user manager of systemd here: {done.stderr}")
     assert done.returncode == 0, done.stderr
-    states = [
-        line for line in done.stdout.splitlines() if line.startswith(("installed:", "stopped:", "killed:", "remo"))
-    ]
+    steps = ("installed: ", "stopped: ", "killed: ", "remove ", "removed: ")
     unit = tmp_path / ".config/systemd/user/memory-agent.service"
-    assert [line for line in states if "membered" not in line] == [
+    assert [line for line in done.stdout.splitlines() if line.startswith(steps)] == [
         "installed: active",
         "stopped: inactive",
         "killed: active",
