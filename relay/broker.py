@@ -38,7 +38,6 @@ from relay.intake.collector import Collector
 from relay.intake.copier import Copier
 from relay.intake.group_commit import Intake, Reply, Submission
 from relay.intake.masking import Masker
-from relay.intake.table_tail import TableFollower
 from relay.journal import Journal, JournalCopy
 from relay.log import log
 from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
@@ -171,6 +170,8 @@ class Broker:
             endpoints = collector.endpoints
             workers.append(Worker(collector, self._fail))
         for table in broker.tables:
+            from relay.intake.table_tail import TableFollower  # imported here: some Pythons lack its module sqlite3
+
             tail = TableFollower(self._journal, table, admission, self._counts, self._server.wake, broker.max_lag)
             workers.append(Worker(tail, self._fail))
         return workers, endpoints

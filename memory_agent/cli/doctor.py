@@ -48,7 +48,7 @@ from memory_agent.tracing import find_export_problem
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DEFAULT_USER
 from memory_agent.version import VERSION
-from relay import CURVE, EncryptionSettings, RelayError, table_problem
+from relay import CURVE, EncryptionSettings, RelayError
 from relay.crypto import open_key_ring
 
 State = Literal["ok", "warning", "failed"]
@@ -298,7 +298,11 @@ def check_tables(settings: Settings, _layout: Layout) -> Finding:
     SignalTable.load(settings.ingest.signals)
     TriggerTable.load(settings.triggers.table)
     tables = settings.relay.broker.tables
-    problems = [f"{table.name}: {problem}" for table in tables if (problem := table_problem(table))]
+    problems = []
+    if tables:
+        from relay import table_problem  # imported here: some Pythons lack its module sqlite3
+
+        problems = [f"{table.name}: {problem}" for table in tables if (problem := table_problem(table))]
     if problems:
         advice = "correct the path or the table in relay.broker.tables, or start the program that writes it"
         return Finding("failed", "; ".join(problems), advice)

@@ -9,7 +9,6 @@ to another program.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -21,11 +20,16 @@ import msgspec
 
 from relay.access import publisher_for_all
 from relay.config import TableTail
-from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError
+from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError, RelaySettingsError
 from relay.event import Event
 from relay.intake.admission import Admission, Admitted
 from relay.journal import Journal
 from relay.log import log
+
+try:
+    import sqlite3
+except ImportError as error:
+    raise RelaySettingsError("broker.tables", "requires the module sqlite3, which this Python lacks") from error
 
 _REQUIRED = ("seq", "event_type", "payload")
 _OPTIONAL = ("event_id", "timestamp", "actor_id", "user_id", "session_id", "thread_id")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -206,3 +208,18 @@ def test_two_tables_are_followed_each_with_its_own_cursor(data_dir: Path, tmp_pa
     with Broker(data_dir, following(*tables)) as broker, Subscriber(*broker.endpoints) as subscriber:
         wait_until(lambda: subscriber.stats().journal.last_seq == 2)
         assert {entry.user_id for entry in subscriber.fetch(0, 10).entries} == {"a", "b"}
+
+
+def test_a_python_without_sqlite_can_do_everything_but_follow_tables(data_dir: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['sqlite3'] = None\n"  # importing it raises ImportError
+        "from pathlib import Path\n"
+        "from relay import Broker, BrokerSettings, RelaySettings, TableTail\n"
+        "Broker(Path(sys.argv[1])).start().stop()\n"
+        "table = TableTail(name='old', path=sys.argv[2])\n"
+        "Broker(Path(sys.argv[1]), RelaySettings(broker=BrokerSettings(tables=(table,))))\n"
+    )
+    command = [sys.executable, "-c", program, str(data_dir), str(tmp_path / "old.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("setting broker.tables: requires the module sqlite3, which this Python lacks\n")
