@@ -35,7 +35,7 @@ PATH=$(abspath $(ENVIRONMENT))/bin:$$PATH $(ENVIRONMENT)/bin/python -m pytest --
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash dist image release clean
+.PHONY: help setup peers agents frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash chroots dist image release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -105,6 +105,9 @@ dist: setup man ## build sdist and wheel into dist/, and check them
 image: setup ## build the container image without Docker, and run it: needs root, buildah and debootstrap, takes 2 minutes
 	@command -v buildah debootstrap unshare > /dev/null || { echo "apt-get install buildah debootstrap" >&2; exit 1; }
 	$(BIN)/python -m ops.deploy.image
+
+chroots: setup ## run README's first commands on bare Debian 12 and 13, then faults of an installation: needs root and debootstrap
+	@PATH=$(abspath $(BIN)):$$PATH ops/deploy/chroots.sh
 
 release: setup ## prepare the release of VERSION: files, distributions, commit and tag; DRY_RUN=1 changes nothing
 	@$(BIN)/python -m ops.release $(if $(DRY_RUN),--dry-run) $(or $(VERSION),$(error VERSION=0.2.0 is missing))
