@@ -36,6 +36,7 @@ TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
 KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
 _GLANCE_S = 0.5
 _GLANCE_PAUSE_S = 0.002
+ANOTHER_FOLDER = f"choose another data folder with --data-dir or {DATA_DIR_VARIABLE}"
 
 
 def default_data_dir() -> Path:
@@ -88,7 +89,8 @@ class Layout:
         except OSError as error:
             from memory_agent.errors import SettingsError
 
-            raise SettingsError("data_dir", f"{self.data_dir} cannot be used: {error.strerror}") from error
+            reason = f"{self.data_dir} cannot be used: {error.strerror}; {ANOTHER_FOLDER}"
+            raise SettingsError("data_dir", reason) from error
 
     @property
     def gateway(self) -> str:

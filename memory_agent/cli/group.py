@@ -7,15 +7,18 @@ help imports no commands.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 
 from memory_agent.cli.failure import JSON_KEY, Failure, Misuse
 from memory_agent.errors import MemoryAgentError
+from memory_agent.layout import ANOTHER_FOLDER, default_data_dir
 from relay import RelayError
 
 
@@ -94,6 +97,7 @@ VERBS = {name: verb for verbs in SECTIONS.values() for name, verb in verbs.items
 _INTERRUPTED = 130
 _QUOTES = "Put quotes around the text"
 _TEXTS = ("text", "objective")
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FailureGroup(click.Group):
@@ -126,7 +130,11 @@ def _failure(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error  # click exits quietly when the reader has closed the pipe
     reason = error.strerror or str(error)
-    return Failure("io", reason if error.filename is None else f"{error.filename}: {reason}")
+    if error.filename is None:
+        return Failure("io", reason)
+    if error.errno in _UNWRITABLE and Path(str(error.filename)).is_relative_to(default_data_dir()):
+        reason += f"; {ANOTHER_FOLDER}"
+    return Failure("io", f"{error.filename}: {reason}")
 
 
 def _refusal(error: click.UsageError, ctx: click.Context) -> click.ClickException:

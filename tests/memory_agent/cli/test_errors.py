@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -228,3 +229,29 @@ def test_what_the_doctor_says_wraps_below_its_beginning(run: Run, monkeypatch: p
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(" " * place)
     assert lines[1][place] != " "
+
+
+def test_a_home_folder_that_is_read_only_is_refused_with_what_to_set() -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("MEMORY_AGENT_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "memory_agent", "remember", "Staging needs the VPN"],
+        env=environment | {"XDG_DATA_HOME": "/sys/none"},  # where not even root may make a folder
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "/sys/none/memory-agent cannot be used" in done.stderr
+    assert done.stderr.endswith("; choose another data folder with --data-dir or MEMORY_AGENT_DATA_DIR\n")
+
+
+def test_a_data_folder_that_became_read_only_is_refused_with_what_to_set(
+    run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a user of a disk that was mounted read-only; root writes to every other folder."""
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(data_dir))
+    failed = OSError(errno.EROFS, os.strerror(errno.EROFS), str(data_dir / "users"))
+    monkeypatch.setattr("memory_agent.cli.recall.open_memory", lambda *_, **__: (_ for _ in ()).throw(failed))
+    result = run("remember", "x")
+    assert (result.exit_code, "--data-dir or MEMORY_AGENT_DATA_DIR" in result.stderr) == (1, True)
