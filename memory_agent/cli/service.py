@@ -64,6 +64,11 @@ def service() -> None:
 
     On Linux a unit of systemd's user manager, on macOS a launch agent. For a service of the whole machine, see
     ops/deploy.
+
+    \b
+    Examples:
+      memory-agent service install
+      memory-agent service remove
     """
 
 

@@ -16,6 +16,7 @@ import psutil
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.evaluation import temporary_daemon
+from memory_agent.layout import Layout
 from memory_agent.settings import DaemonSettings, Settings, SharedSettings
 from ops.demo import scenes
 from ops.demo.books import close_the_books
@@ -70,7 +71,8 @@ def _tell(screen: Screen) -> list[str]:
         stage = Stage(data_dir, Path(scratch), Story.load(), screen, datetime.now(UTC))
         try:
             _play(stage, took_s)
-            processes = process_tree(int(data_dir.joinpath("daemon.lock").read_text()))
+            holder = Layout(data_dir).holder
+            processes = process_tree(holder.pid) if holder is not None else []
         finally:
             stage.close()
     _, alive = psutil.wait_procs(processes, timeout=_GONE_TIMEOUT_S)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,11 +14,11 @@ from typing import Any
 import pytest
 
 from memory_agent import MemoryClient
+from memory_agent.daemon.stopping import stop_daemon
 from memory_agent.layout import Layout
 
 from .conftest import DaemonProcess, environment, short_folder
 from .test_hosts_killed import killed
-from .test_killed import wait_until
 
 VPN = "The deploy to staging hangs while the VPN is off: connect it first"
 QUESTION = "why does the deploy to staging hang?"
@@ -87,8 +85,7 @@ def test_the_bridge_starts_a_daemon_that_outlives_it_and_serves_the_next_session
                 assert memory.status().form == "light"
             assert (data_dir / "daemon.log").stat().st_mode & 0o077 == 0
         finally:
-            os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)
-            wait_until(lambda: not Layout(data_dir).daemon_runs())
+            stop_daemon(Layout(data_dir), 60)
 
 
 def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp_path: Path) -> None:
@@ -104,8 +101,7 @@ def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp
             assert sum("starting one" in said for said in told) == 1, told
             assert (data_dir / "daemon.log").read_text().count('"daemon.ready"') == 1
         finally:
-            os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)
-            wait_until(lambda: not Layout(data_dir).daemon_runs())
+            stop_daemon(Layout(data_dir), 60)
 
 
 def test_calls_fail_while_a_daemon_is_killed_and_succeed_after_its_return(own_daemon: DaemonProcess) -> None:

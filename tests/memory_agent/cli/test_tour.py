@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 from memory_agent.cli import tour
 from memory_agent.cli.group import cli
+from memory_agent.daemon.stopping import stop_daemon
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.layout import Layout
 from tests.memory_agent.sessions import samples
@@ -198,8 +199,7 @@ def test_the_page_starts_a_daemon_which_then_answers(home: Path) -> None:
         assert f"The daemon of {data} serves it." in shown
         assert "3 memories in " in shown
     finally:
-        os.kill(int((data / "daemon.lock").read_text()), signal.SIGTERM)
-        wait_until(lambda: not Layout(data).daemon_runs())
+        stop_daemon(Layout(data), 60)
 
 
 @pytest.mark.parametrize("keys", ["n", CTRL_C])

@@ -17,7 +17,7 @@ from memory_agent.storage.snapshot import RECALL_INDEX, RECALLS, RUN_INDEX, RUN_
 _BATCH = 3
 _RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 _WRITER = """
-import sys
+import signal, sys
 from pathlib import Path
 sys.path[:0] = {here!r}, str(Path({here!r}).parent)
 from run_samples import without_model
@@ -25,6 +25,7 @@ from test_runs_crash import take_in
 with without_model(Path({folder!r})) as memory:
     for number in take_in(memory):
         print(number, flush=True)
+    signal.pause()  # closing a memory infers uses
 """
 
 
