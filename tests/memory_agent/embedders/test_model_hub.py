@@ -137,7 +137,13 @@ def hub(official: Model) -> Iterator[Hub]:
 def fetch(endpoint: str, cache: Path, model: str = "minilm", **variables: str) -> dict[str, object]:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(cache / "home")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # where uv is
-    environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "UV_NO_INDEX": "1", **variables}
+    environment |= {
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+        "UV_OFFLINE": "1",
+        "UV_CACHE_DIR": str(cache.parent / "uv"),
+        **variables,
+    }
     result = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(cache), model],
         env=environment,
