@@ -75,8 +75,13 @@ _memory_agent_paths() {
 }
 
 _memory_agent_users() {
-    local folder=${MEMORY_AGENT_DATA_DIR:-@FOLDER@}
-    _memory_agent_offer "$(command ls -- "$folder/users" 2> /dev/null)"
+    local folder=${MEMORY_AGENT_DATA_DIR:-@FOLDER@} user users=
+    for user in "$folder"/users/*/; do
+        user=${user%/} user=${user##*/}
+        # compgen would execute a `$(command)`; and a folder whose name is encoded does not have the user's name.
+        [[ $user == *[!a-z0-9_.-]* ]] || users="$users $user"
+    done
+    _memory_agent_offer "$users"
 }
 
 _memory_agent_settings() {
@@ -156,7 +161,7 @@ _ZSH = r"""
 _memory_agent_users() {
   local folder=${MEMORY_AGENT_DATA_DIR:-@FOLDER@}
   local -a users=($folder/users/*(/N:t))
-  compadd -a users
+  compadd -- ${users:#*[^a-z0-9_.-]*}
 }
 
 _memory_agent_settings() {
@@ -254,7 +259,7 @@ function __memory_agent_users
     set -l folder @FOLDER@
     set -q MEMORY_AGENT_DATA_DIR; and set folder $MEMORY_AGENT_DATA_DIR
     for user in $folder/users/*/
-        string split -r -m 2 -f 2 / $user
+        string split -r -m 2 -f 2 / $user | string match -r '^[a-z0-9_.-]+$'
     end
 end
 

@@ -38,7 +38,8 @@ COMPLETED = {
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
-    (home / "data" / "users" / "alice").mkdir(parents=True)
+    for name in ("alice", "al%3a1", "al$(touch executed)"):  # a user, the user `al:1`, and no user's folder
+        (home / "data" / "users" / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(home / "data"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # fish completes only what exists
@@ -80,6 +81,7 @@ def test_bash_completes_commands_options_and_values() -> None:
             echo "${{COMPREPLY[*]}}"
         done"""
     assert output("bash", "--norc", "-c", script).splitlines() == [word or "" for word in COMPLETED.values()]
+    assert not Path("executed").exists()
 
 
 def test_bash_completes_the_value_after_an_equals_sign() -> None:
