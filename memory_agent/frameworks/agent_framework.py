@@ -89,7 +89,11 @@ class OutcomesMiddleware(AgentMiddleware):
 
         context.stream_result_hooks.append(complete)
         context.stream_cleanup_hooks.append(abandon)  # after a completed run, it does nothing
-        await call_next()
+        try:
+            await call_next()
+        except BaseException as error:
+            await asyncio.to_thread(run.end_with, error)
+            raise
 
 
 def _named(name: str, function: Callable[[str], Awaitable[str]]) -> Callable[[str], Awaitable[str]]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from memory_agent.client import MemoryClient
-from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.errors import MemoryAgentError
 from memory_agent.records.memories import RecallResult
 from memory_agent.records.prompt_block import without_blocks
 from memory_agent.records.trajectories import RunEnd
@@ -130,7 +130,8 @@ class AgentRun:
     def end_with(self, error: BaseException | None) -> None:
         """End the run with the outcome that an exception means; None is success.
 
-        Warns if the daemon cannot be reached: the agent's work is done, and its answer must not be lost.
+        Warns if that cannot be stored, as without a daemon or if somebody else ended the run: the agent's work is done,
+        and its answer must not be lost.
         """
         try:
             if error is None:
@@ -140,8 +141,8 @@ class AgentRun:
             else:
                 self.output = self.output or f"{type(error).__name__}: {error}"
                 self.end("failed")
-        except (UnavailableError, DeadlineExceededError) as unreachable:
-            warnings.warn(f"the outcome of a run was not stored: {unreachable}", RuntimeWarning, stacklevel=2)
+        except MemoryAgentError as refused:
+            warnings.warn(f"the outcome of a run was not stored: {refused}", RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> Self:
         self.begin()

@@ -26,8 +26,9 @@ def run_with_memory(
     with AgentRun(memory, task, context_tokens=context_tokens) as run:
         result = agent.run(f"{run.block}\n\n{task}" if run.block else task, **options)
         run.output = str(getattr(result, "output", result))
-        if isinstance(getattr(agent.memory.steps[-1], "error", None), AgentMaxStepsError):
-            run.end("failed")
+        error = getattr(agent.memory.steps[-1], "error", None)
+        if isinstance(error, AgentMaxStepsError):
+            run.end_with(error)
         return result
 
 

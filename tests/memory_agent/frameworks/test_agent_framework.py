@@ -19,7 +19,7 @@ from agent_framework import (
 
 from memory_agent import MemoryClient
 from memory_agent.errors import UnavailableError
-from memory_agent.frameworks.agent_framework import episodic_memory
+from memory_agent.frameworks.agent_framework import MemoryProvider, OutcomesMiddleware, episodic_memory
 
 REQUEST = "Deploy the shop to staging"
 
@@ -139,6 +139,21 @@ def test_a_streamed_run_is_completed_when_it_was_read_and_else_cancelled(memory:
         asyncio.run(fail())
     assert outcomes(memory) == [(None, True), ("completed", False)]
     assert len(memory.runs.list()[1].recall_ids) == 1
+
+
+def test_a_streamed_run_that_does_not_start_ends_as_failed(memory: MemoryClient) -> None:
+    class Broken(MemoryProvider):
+        async def before_run(self, **_: Any) -> None:
+            raise ZeroDivisionError("no instances")
+
+    async def fail() -> None:
+        agent = Agent(Model("Done."), context_providers=[Broken(memory)], middleware=[OutcomesMiddleware(memory)])
+        async for _ in agent.run(REQUEST, stream=True):
+            pass
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(fail())
+    assert outcomes(memory) == [("failed", False)]
 
 
 def test_an_agent_runs_in_a_forked_child(memory: MemoryClient) -> None:

@@ -100,6 +100,11 @@ def test_a_forked_child_shares_no_connection_with_its_parent(memory: MemoryClien
     assert memory.stats().memories == 2
 
 
+def test_an_answer_is_not_lost_although_its_run_has_ended_meanwhile(memory: MemoryClient) -> None:
+    with pytest.warns(RuntimeWarning, match="the outcome of a run was not stored"), AgentRun(memory, REQUEST) as run:
+        memory.runs.end(run.id, "failed")
+
+
 def test_docstring_examples_run(
     light_daemon: DaemonProcess, run_docstrings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,18 @@ def test_errors_interrupts_and_a_last_step_without_an_answer_are_the_outcome(mem
     assert outcomes(memory) == [("failed", False), (None, True), ("failed", False)]
 
 
+def test_the_last_step_s_answer_is_returned_although_its_outcome_cannot_be_stored(memory: MemoryClient) -> None:
+    class Ending(Scripted):
+        def generate(self, *arguments: Any, **options: Any) -> ChatMessage:
+            for run in memory.runs.list("open"):
+                memory.runs.end(run.id, "completed")
+            return super().generate(*arguments, **options)
+
+    model = Ending(("remember", {"text": "x"}), answer("I do not know"))
+    with pytest.warns(RuntimeWarning, match="the outcome of a run was not stored"):
+        assert run_with_memory(memory, agent_of(model, memory), TASK, max_steps=1) == ""
+
+
 def test_a_stream_is_refused_before_anything_is_stored(memory: MemoryClient) -> None:
     with pytest.raises(InvalidInputError, match="stream"):
         run_with_memory(memory, agent_of(Scripted(), memory), TASK, stream=True)
