@@ -67,7 +67,9 @@ class CrewMemory(Memory):
         return [
             MemoryMatch(record=record, score=one.relevance if one.relevance is not None else 1.0)
             for one in answer.memories
-            if not (record := _to_crewai(one.record)).private or include_private or record.source == (source or "")
+            if not (record := _to_crewai(one.record)).private
+            or include_private
+            or (source is not None and record.source == source)
         ]
 
     def remember(

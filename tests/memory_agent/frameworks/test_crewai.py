@@ -110,6 +110,7 @@ def test_memories_have_scopes_categories_and_private_sources(memory: MemoryClien
     own = CrewMemory(memory, root_scope="/crew/shop")
     first = own.remember("Staging needs the VPN", scope="/ops", categories=["net"], metadata={"n": 1}, importance=0.9)
     own.remember_many(["The shop sells tea", "The shop sells coffee"], private=True, source="alice")
+    own.remember("The shop sells milk", private=True, source="")
     assert first is not None
     assert own.recall("what does staging need?", scope="/ops")[0].record.model_dump(exclude={"last_accessed"}) == (
         first.model_dump(exclude={"last_accessed"})
@@ -118,7 +119,7 @@ def test_memories_have_scopes_categories_and_private_sources(memory: MemoryClien
     assert [match.record.source for match in own.recall("which shop sells tea?", source="alice")][:1] == ["alice"]
     assert all(not match.record.private for match in own.recall("which shop sells tea?"))
     assert own.list_categories() == {"net": 1}
-    assert (own.info().record_count, own.list_scopes("/")) == (3, ["/crew/shop/ops"])
+    assert (own.info().record_count, own.list_scopes("/")) == (4, ["/crew/shop/ops"])
     assert own.scope("/ops").recall("VPN")[0].record.id == first.id
     changed = own.update(first.id, content="Staging needs no VPN")
     assert (changed.content, own.list_records("/ops")[0].content) == ("Staging needs no VPN",) * 2
