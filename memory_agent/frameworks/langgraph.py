@@ -123,9 +123,11 @@ class MemoryStore(BaseStore):
         if not op.query:
             records = self._matching(op)
             return [SearchItem(**_fields_of(one)) for one in islice(records, op.offset, op.offset + op.limit)]
-        found = self._recalled(op)[op.offset : op.offset + op.limit]
+        recalled = self._recalled(op)
+        found = recalled[op.offset : op.offset + op.limit]
+        begin = max(0, op.offset - len(recalled))
         others = self._matching(op, is_indexed=False)  # as in LangGraph's own stores, they follow without a score
-        return found + [SearchItem(**_fields_of(one)) for one in islice(others, op.limit - len(found))]
+        return found + [SearchItem(**_fields_of(one)) for one in islice(others, begin, begin + op.limit - len(found))]
 
     def _recalled(self, op: SearchOp) -> list[SearchItem]:
         """Return the indexed items, best first."""

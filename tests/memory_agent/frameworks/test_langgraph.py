@@ -148,6 +148,11 @@ def test_pages_of_a_search_are_its_full_listing(store: MemoryStore) -> None:
     assert places(filter={"even": True}, limit=3, offset=2) == even[2:5]
     assert len(places()) == 10
     assert len(set(places(query="even", limit=100))) == 21
+    for number in range(7):
+        store.put(("a",), f"not indexed {number}", {"i": number}, index=False)
+    ranked = places(query="even", limit=100)
+    assert len(ranked) == 28
+    assert [place for offset in range(0, 28, 4) for place in places(query="even", limit=4, offset=offset)] == ranked
 
 
 def test_a_query_ranks_by_meaning_and_equal_texts_stay_separate_items(store: MemoryStore) -> None:
