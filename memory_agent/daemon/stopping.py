@@ -33,7 +33,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
             raise psutil.NoSuchProcess(holder.pid)  # another process has this id by now, or in this container
         hint = _hint(process)
         process.terminate()  # psutil compares the start times, so a process that got the same id later is safe
-    except psutil.Error as error:
+    except (psutil.Error, OSError) as error:
         if layout.holder is None:  # it has ended meanwhile
             return ""
         reason = f"the daemon of {layout.data_dir} is not process {holder.pid} here, or belongs to another user"
