@@ -68,7 +68,8 @@ def main(version: str, dry_run: bool) -> None:
         _run("git", "commit", "--quiet", "--all", "--message", f"Release {version}", cwd=copy)
         _run("git", "pull", "--quiet", "--ff-only", copy, "HEAD")
         _run("git", "tag", "--annotate", tag, "--message", f"Release {version}")
-        shutil.copytree(Path(folder) / "dist", ROOT / "dist", dirs_exist_ok=True)
+        shutil.rmtree(ROOT / "dist", ignore_errors=True)  # else `twine upload dist/*` would publish older ones too
+        shutil.copytree(Path(folder) / "dist", ROOT / "dist")
     click.echo(
         f"committed and tagged {tag}; the distributions are in dist/. To publish: git push --follow-tags, twine upload"
     )

@@ -66,3 +66,22 @@ def test_a_dry_run_builds_and_tries_the_release_and_changes_nothing(clone: Path)
     assert "memory_agent-9.0.0-py3-none-any.whl" in result.output
     assert git(clone, "status", "--porcelain") == git(clone, "tag") == ""
     assert git(clone, "rev-parse", "HEAD") == before
+
+
+@pytest.mark.slow
+def test_a_release_is_a_commit_a_tag_and_its_distributions_alone(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "a@example.org")
+    (clone / "dist").mkdir()
+    (clone / "dist" / "memory_agent-0.1.0.tar.gz").touch()
+    result = released("9.0.0")
+    if "Failed to fetch" in result.output:
+        pytest.skip("the dependencies cannot be downloaded")
+    assert result.exit_code == 0, result.output
+    assert git(clone, "status", "--porcelain") == ""
+    assert git(clone, "show", "v9.0.0^{commit}:pyproject.toml").count('version = "9.0.0"') == 1
+    assert git(clone, "rev-parse", "v9.0.0^{commit}") == git(clone, "rev-parse", "HEAD")
+    assert sorted(path.name for path in (clone / "dist").iterdir()) == [
+        "memory_agent-9.0.0-py3-none-any.whl",
+        "memory_agent-9.0.0.tar.gz",
+    ]
