@@ -6,15 +6,14 @@ A file that does not contain `MARK` belongs to somebody else: it is neither repl
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from relay.disk import flush
+from relay.disk import write_private
 
 MARK = "memory-agent completion"
 """Each completion script contains this."""
+_READABLE = 0o644
 
 
 def completion_path(shell: str, home: Path, variables: Mapping[str, str]) -> Path:
@@ -41,17 +40,8 @@ def install_file(path: Path, text: str, mark: str = MARK) -> bool:
     if existing == text:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        made.write_text(text, encoding="utf-8")
-        made.replace(path)
-    except OSError as error:
-        error.filename = str(path)  # the name of the temporary file would mean nothing to the caller
-        raise
-    finally:
-        with suppress(OSError):
-            made.unlink()
-    flush(path.parent)
+    write_private(path, text.encode())
+    path.chmod(_READABLE)
     return True
 
 

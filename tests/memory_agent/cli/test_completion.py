@@ -166,7 +166,7 @@ def test_the_shell_of_the_environment_is_chosen_and_remove_undoes_install(
     (path,) = (path for path in home.rglob("*memory-agent*") if path.is_file())
     assert first.stdout.startswith(f"installed {path}\n")
     assert again.stdout.startswith(f"already installed: {path}\n")
-    assert path.stat().st_mode & 0o444 == 0o444
+    assert path.stat().st_mode & 0o777 == 0o644
     assert called("remove").stdout == f"removed {path}\n"
     assert [path for path in sorted(home.rglob("*")) if path.is_file()] == [path for path in before if path.is_file()]
     assert called("remove").stdout == f"not installed: {path}\n"
