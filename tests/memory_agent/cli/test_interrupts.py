@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from memory_agent.cli.publish import Interrupts
@@ -103,12 +105,23 @@ def test_publish_that_reads_a_pipe_prints_what_was_acknowledged(relay: RelayProc
 
 @contextmanager
 def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator[None]:
-    """Interrupt a command once the relay has some of its events, and stop the relay so that no acks arrive."""
+    """Interrupt a command once the relay has some of its events, and stop the relay so that no acks arrive.
+
+    The command is interrupted when it waits, with a full window of events that lack an ack.
+    """
     wait_until(lambda: journaled(relay) > 0)
     with stopped(relay):
+        wait_until(lambda: is_waiting(psutil.Process(process.pid)))
         process.send_signal(signal.SIGINT)
         assert "interrupted; waiting for acks" in first_error(process)
         yield
+
+
+def is_waiting(process: psutil.Process) -> bool:
+    """Whether all threads of a process sleep, and have for a while."""
+    before = process.cpu_times()
+    time.sleep(0.2)
+    return process.status() == psutil.STATUS_SLEEPING and process.cpu_times() == before
 
 
 def first_error(process: subprocess.Popen[str]) -> str:
