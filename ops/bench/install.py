@@ -97,8 +97,9 @@ def page(figures: dict[str, Any]) -> str:
         "# Installation",
         "",
         f"Measured on {time.strftime('%Y-%m-%d')} by `python -m ops.bench.install` ({machine['processor']}, "
-        f"{machine['cores']} cores; load per core {load:.1f}): medians of {_TURNS} installations without a cache,",
-        "with the smallest and largest. The first answer includes the download of the model, and a first memory.",
+        f"{machine['cores']} cores; load per core {load:.1f}):",
+        f"medians of {_TURNS} installations without a cache, with the smallest and largest. The first answer includes the",
+        "download of the model, and a first memory.",
         f"Targets for one process: {TARGET_MB} MB and {TARGET_S:.0f} s.",
         "",
         "| Python, form | install s | first answer s | together s | packages MB | model MB | together MB |",
