@@ -98,7 +98,7 @@ def page(figures: dict[str, Any]) -> str:
         "",
         f"Measured on {time.strftime('%Y-%m-%d')} by `python -m ops.bench.install` ({machine['processor']}, "
         f"{machine['cores']} cores; load per core {load:.1f}):",
-        f"medians of {_TURNS} installations without a cache, with the smallest and largest. The first answer includes the",
+        f"medians of {_TURNS} installations without a cache, with the smallest and largest. The answer includes the",
         "download of the model, and a first memory.",
         f"Targets for one process: {TARGET_MB} MB and {TARGET_S:.0f} s.",
         "",
