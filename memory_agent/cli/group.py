@@ -77,7 +77,7 @@ SECTIONS = {
         "service": Verb("service", "service", "Run the daemon at every login: install, remove."),
         "status": Verb("daemon", "status", "Show the state of the daemon."),
         "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
-        "leave": Verb("node", "leave", "Let a machine leave the cluster."),
+        "leave": Verb("node", "leave", "Remove a machine from the cluster."),
         "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
     },
     "Data folder": {

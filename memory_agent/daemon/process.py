@@ -144,11 +144,11 @@ class Daemon:
             if await self._unless_stopped(self._start(stack)):
                 self._starting.ready()
                 self._print_ready()
-                tell_service_manager("READY=1")
+                notify_service_manager("READY=1")
                 log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))
                 await self._stopping.wait()
             log.info("daemon.stopping")
-            tell_service_manager("STOPPING=1")
+            notify_service_manager("STOPPING=1")
         log.info("daemon.stopped")
         return int(self._failed)
 
@@ -331,7 +331,7 @@ class Starting:
             self._stream.flush()
 
 
-def tell_service_manager(state: str) -> None:
+def notify_service_manager(state: str) -> None:
     """Send a state such as READY=1 to systemd (sd_notify), if it started this process as `Type=notify`."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -340,7 +340,7 @@ def tell_service_manager(state: str) -> None:
         try:
             manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
         except OSError as error:
-            log.warning("service_manager.not_told", state=state, reason=error.strerror)
+            log.warning("service_manager.unreachable", state=state, reason=error.strerror)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

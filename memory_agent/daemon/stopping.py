@@ -47,7 +47,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
 
 
 def _is_running(process: psutil.Process) -> bool:
-    """Whether a process has not ended; one that its parent has not collected yet has."""
+    """Whether a process has not ended. A zombie has."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

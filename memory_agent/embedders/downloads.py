@@ -51,7 +51,7 @@ _INSTALL_TIMEOUT_S = 900
 def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Iterator[Model]:
     """Download the default model into a temporary folder below `cache`, for the block.
 
-    Raises `ModelMissingError` if it can be had nowhere, `ModelChecksumError` if a file differs, and `ModelError` if the
+    Raises `ModelMissingError` if neither source has it, `ModelChecksumError` if a file differs, and `ModelError` if the
     cache is not writable.
     """
     try:

@@ -130,7 +130,7 @@ class AgentRun:
     def end_with(self, error: BaseException | None) -> None:
         """End the run with the outcome that an exception means; None is success.
 
-        Warns if that cannot be stored, as without a daemon or if somebody else ended the run: the agent's work is done,
+        Warns if that cannot be stored, as without a daemon or if the run has ended already: the agent's work is done,
         and its answer must not be lost.
         """
         try:

@@ -1,6 +1,6 @@
 """Writes and removes files of this program that other programs read: completions of shells, and manual pages.
 
-A file that does not contain `MARK` belongs to somebody else: it is neither replaced nor removed.
+A file that does not contain `MARK` belongs to another program: it is neither replaced nor removed.
 """
 
 from __future__ import annotations

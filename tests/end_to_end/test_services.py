@@ -71,7 +71,7 @@ def test_a_daemon_serves_although_its_service_manager_is_gone(
     own_daemon.start()
     assert remembered(own_daemon) == []
     assert own_daemon.stop() == 0
-    assert "service_manager.not_told" in own_daemon.log()
+    assert "service_manager.unreachable" in own_daemon.log()
 
 
 def test_stop_ends_the_daemon_and_loses_nothing(own_daemon: DaemonProcess) -> None:
