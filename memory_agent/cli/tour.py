@@ -68,7 +68,7 @@ class _Found(NamedTuple):
     def question(self) -> str | None:
         """A prompt that will be imported, with its secrets masked."""
         prompts = [text for at, *_, text in self.events if text and at >= (self.since or "")]
-        return one_line(Masker().text(prompts[len(prompts) // 2])) if prompts else None
+        return one_line(Masker().text(max(prompts, key=len))) if prompts else None
 
 
 @click.command()
@@ -216,7 +216,7 @@ def _page_facts(target: Target) -> str:
     shows = "Shows what the memory holds and why it answers so."
     if target.layout.daemon_runs():
         return f"{shows} The daemon of {target.data_dir} serves it."
-    return f"{shows} It starts a daemon for {target.data_dir}, which keeps running."
+    return f"{shows} It starts a daemon for {target.data_dir}, which keeps running until `memory-agent stop`."
 
 
 def _ask(suggestion: str | None, own: Sequence[str]) -> None:

@@ -111,7 +111,7 @@ def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
             problem = "other machines cannot join a daemon with daemon.light" if ray_installed() else NEEDS_RAY
             raise SettingsError("cluster.listen", problem)
         if not settings.daemon.light:
-            log.warning("daemon.light", reason=NEEDS_RAY)
+            log.warning("daemon.light", reason=f"the form with several processes {NEEDS_RAY}")
         from memory_agent.daemon.local_supervisor import LocalSupervisor
 
         return LocalSupervisor(settings, layout)

@@ -40,7 +40,7 @@ from relay.net import AsyncRequestSocket
 _GRACE_S = 0.1
 """Added to the deadline of a request, so that a reply sent at the last moment still arrives."""
 
-NEEDS_RAY = "requires Ray: pip install ray cryptography fsspec"  # the extra `cluster`
+NEEDS_RAY = "requires Ray: pip install 'ray<2.61' cryptography fsspec"  # the extra `cluster`
 
 Endpoints = dict[str, str | list[str]]
 """Where the parts listen, by the names that the ready line and `status` use."""

@@ -123,18 +123,18 @@ def test_the_daemon_without_ray_is_one_process_and_says_so(installed: Command, t
     )
     done = installed("python", "-c", program, str(tmp_path / "data"))
     assert done.stdout.splitlines() == ["light Staging needs the VPN", "0"], done.stderr
-    assert "requires Ray: pip install ray cryptography fsspec" in (tmp_path / "data.log").read_text()
+    assert "requires Ray: pip install 'ray<2.61' cryptography fsspec" in (tmp_path / "data.log").read_text()
 
 
 def test_what_needs_ray_names_the_packages(installed: Command, tmp_path: Path) -> None:
     imported = installed("python", "-c", "from memory_agent import ActorMemoryProvider")
     assert (
         imported.stderr.splitlines()[-1]
-        == "ModuleNotFoundError: this requires Ray: pip install ray cryptography fsspec"
+        == "ModuleNotFoundError: this requires Ray: pip install 'ray<2.61' cryptography fsspec"
     )
     folder, archive = ("--data-dir", str(tmp_path)), f"archive.url=file://{tmp_path}/archive"
     joined = installed("memory-agent", "join", "tcp://127.0.0.1:1", "--name", "one", *folder)
-    assert "cluster: requires Ray: pip install ray cryptography fsspec" in joined.stderr
+    assert "cluster: requires Ray: pip install 'ray<2.61' cryptography fsspec" in joined.stderr
     served = installed("memory-agent", "serve", "--set", "cluster.listen=127.0.0.1", "--set", archive, *folder)
     assert (served.returncode, "cluster.listen: requires Ray" in served.stderr) == (joined.returncode, True), (
         served.stderr
