@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import ParamSpec, Self, TypeVar
 
 from memory_agent.client import MemoryClient
 from memory_agent.errors import MemoryAgentError
@@ -24,6 +25,8 @@ USUAL_TOKENS = 512
 MOST_TEXT_CHARS = 16_000
 """The default of `ingest.max_text_chars`: the longest text of a memory."""
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 _current: ContextVar[AgentRun | None] = ContextVar("memory_agent_run", default=None)
 
 
@@ -44,6 +47,21 @@ def _open_run() -> AgentRun | None:
 def searched_text(text: str) -> str:
     """Return the part of a message that is stored or recalled for: without blocks of memories, and not too long."""
     return without_blocks(text).strip()[:MOST_TEXT_CHARS]
+
+
+async def in_thread(function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    """Call a blocking function in a thread.
+
+    If the caller is cancelled, the function still completes before `CancelledError` is raised, so that what it writes
+    precedes what is written next.
+    """
+    call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait({call})
+        call.exception()  # retrieved, so that asyncio does not log it
+        raise
 
 
 class AgentRun:
@@ -153,15 +171,13 @@ class AgentRun:
         self.end_with(error)
 
     async def __aenter__(self) -> Self:
-        beginning = asyncio.ensure_future(asyncio.to_thread(self.begin))
         try:
-            await asyncio.shield(beginning)
+            await in_thread(self.begin)
         except asyncio.CancelledError as error:  # `__aexit__` is not called
-            await asyncio.wait({beginning})
             await asyncio.to_thread(self.end_with, error)
             raise
         self.enter()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await asyncio.shield(asyncio.to_thread(self.end_with, error))
+        await in_thread(self.end_with, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import isawaitable
@@ -13,7 +12,7 @@ from agents.memory import Session
 from agents.run import CallModelData, ModelInputData
 
 from memory_agent.client import MemoryClient
-from memory_agent.frameworks.agent_run import USUAL_TOKENS, AgentRun
+from memory_agent.frameworks.agent_run import USUAL_TOKENS, AgentRun, in_thread
 from memory_agent.frameworks.stored_messages import Message, StoredMessages
 from memory_agent.frameworks.tools import MemoryTools
 
@@ -79,20 +78,20 @@ class MemorySession:
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return the items, or the latest `limit` of them, oldest first."""
-        return await asyncio.to_thread(self._items.read, limit)
+        return await in_thread(self._items.read, limit)
 
     async def add_items(self, items: Sequence[Any]) -> None:
-        """Store items. Durable on return; all are stored even if the caller is cancelled meanwhile."""
+        """Store items, all of them also if the caller is cancelled meanwhile. Durable on return."""
         messages = [Message(_text_of(item), item.get("role") == "user", dict(item)) for item in items]
-        await asyncio.shield(asyncio.to_thread(self._items.append, messages))
+        await in_thread(self._items.append, messages)
 
     async def pop_item(self) -> Any:
         """Forget the latest item, and return it."""
-        return await asyncio.to_thread(self._items.pop)
+        return await in_thread(self._items.pop)
 
     async def clear_session(self) -> None:
         """Forget all items of the session."""
-        await asyncio.to_thread(self._items.clear)
+        await in_thread(self._items.clear)
 
 
 def memory_tools(memory: MemoryClient) -> list[Tool]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from memory_agent.client import MemoryClient
+from memory_agent.errors import MemoryAgentError
 from memory_agent.frameworks.agent_run import searched_text
 from memory_agent.records.arguments import MOST_LISTED, check_object
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
@@ -42,19 +46,37 @@ class StoredMessages:
     def append(self, messages: Iterable[Message]) -> None:
         """Store messages. Durable on return.
 
-        Raises `InvalidInputError` with the path of a value that is not JSON, before any message is stored.
+        Raises `InvalidInputError` with the path of a value that is not JSON, before any message is stored. If a message
+        is refused later, as over a quota, those stored before it are forgotten again.
+
+        The order is that of the calls, also if the clock is set back: a message is then stored with the time of the one
+        before it. It is refused if that time is too far ahead (`relay.events.max_future_s`).
         """
         checked = [(message, check_object("message", message.fields, _MESSAGE_LEVELS)) for message in messages]
-        for message, fields in checked:
-            source: Source = "user_input" if message.is_users else "worker_result"
-            self._memory.remember(
-                searched_text(message.text) or "(a message without text)",
-                kind="episode",
-                source=source,
-                session_id=self._session_id,
-                type=self._type,
-                metadata={"message": fields},
-            )
+        latest = self._latest(1) if checked else []
+        earliest = latest[0].timestamp if latest else None
+        ids: list[str] = []
+        try:
+            for message, fields in checked:
+                ids.append(uuid4().hex)  # before the request: without an answer, the message may have been stored
+                earliest = self._remember(ids[-1], message, fields, earliest).timestamp
+        except MemoryAgentError:
+            with suppress(MemoryAgentError):
+                self._memory.forget(ids)
+            raise
+
+    def _remember(self, id: str, message: Message, fields: dict[str, Any], earliest: datetime | None) -> MemoryRecord:
+        source: Source = "user_input" if message.is_users else "worker_result"
+        return self._memory.remember(
+            searched_text(message.text) or "(a message without text)",
+            kind="episode",
+            source=source,
+            session_id=self._session_id,
+            id=id,
+            type=self._type,
+            timestamp=earliest if earliest is not None and earliest > datetime.now(UTC) else None,
+            metadata={"message": fields},
+        )
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the messages, or the latest `limit` of them, oldest first."""

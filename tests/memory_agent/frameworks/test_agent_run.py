@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from memory_agent import MemoryClient
 from memory_agent.errors import UnavailableError
 from memory_agent.frameworks import agent_run
-from memory_agent.frameworks.agent_run import AgentRun, current_run_id
+from memory_agent.frameworks.agent_run import AgentRun, current_run_id, in_thread
 from tests.end_to_end.conftest import DaemonProcess
 from tests.polling import wait_until
 
@@ -64,6 +65,33 @@ def test_a_cancelled_task_ends_its_run_in_any_event_loop(memory: MemoryClient) -
     asyncio.run(cancel())
     asyncio.run(cancel())
     assert outcomes(memory) == [("ended", None, True)] * 2
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError("no instances")])
+def test_a_cancelled_caller_waits_for_its_thread(error: Exception | None) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        go_on.wait()
+        ended.set()
+        if error is not None:
+            raise error
+
+    async def cancel() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context))
+        writing = asyncio.create_task(in_thread(write))
+        await asyncio.to_thread(begun.wait)
+        writing.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert ended.is_set()
+
+    unretrieved: list[object] = []
+    asyncio.run(cancel())
+    assert unretrieved == []
 
 
 def test_recalls_belong_to_the_innermost_open_run_of_their_user(memory: MemoryClient) -> None:

@@ -139,6 +139,22 @@ def test_a_session_keeps_items_in_any_loop_and_child(memory: MemoryClient) -> No
     assert asyncio.run(session.pop_item()) is None
 
 
+def test_a_cancelled_addition_is_complete_before_the_next_one(memory: MemoryClient) -> None:
+    session = MemorySession(memory, "session-1")
+    first, second = ([{"role": "user", "content": f"{turn} {number}"} for number in range(10)] for turn in "ab")
+
+    async def add() -> None:
+        adding = asyncio.create_task(session.add_items(first))
+        await asyncio.sleep(0)
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await adding
+        await session.add_items(second)
+
+    asyncio.run(add())
+    assert asyncio.run(session.get_items()) == first + second
+
+
 def test_an_item_that_is_not_json_is_named_and_nothing_is_stored(memory: MemoryClient) -> None:
     session = MemorySession(memory, "session-1")
     with pytest.raises(InvalidInputError, match=r"message\.content"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -48,6 +49,23 @@ def test_a_value_that_is_not_json_is_named_and_nothing_of_the_call_is_stored(mem
     with pytest.raises(InvalidInputError, match=r"message\.image"):
         messages.append([*numbered(range(2)), Message("picture", True, {"image": b"\x89PNG"})])
     assert messages.read() == []
+
+
+def test_messages_keep_their_order_although_the_clock_is_set_back(memory: MemoryClient) -> None:
+    before = datetime.now(UTC) + timedelta(seconds=200)
+    memory.remember("x", session_id="one", type="example", timestamp=before, metadata={"message": {"number": -1}})
+    messages = StoredMessages(memory, "one", "example")
+    messages.append(numbered(range(3)))
+    assert [message["number"] for message in messages.read()] == [-1, 0, 1, 2]
+    assert messages.pop() == {"number": 2}
+
+
+def test_messages_before_a_refused_one_are_forgotten_again(memory: MemoryClient) -> None:
+    messages = StoredMessages(memory, "one", "example")
+    messages.append(numbered(range(1)))
+    with pytest.raises(InvalidInputError, match="more than 10000 values"):
+        messages.append([*numbered(range(1, 3)), Message("large", False, {"values": [0] * 10_001})])
+    assert messages.read() == [{"number": 0}]
 
 
 def test_a_message_without_text_or_with_a_block_is_whole_when_it_is_read(memory: MemoryClient) -> None:
