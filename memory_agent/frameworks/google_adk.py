@@ -17,7 +17,9 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from memory_agent.client import MemoryClient
-from memory_agent.frameworks.agent_run import AgentRun, current_run_id, searched_text
+from memory_agent.errors import InvalidInputError
+from memory_agent.frameworks.agent_run import AgentRun, current_run_id, in_thread, searched_text
+from memory_agent.records.arguments import check_object
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
 
 TYPE = "google_adk"
@@ -43,7 +45,7 @@ class MemoryService(BaseMemoryService):
     """A memory service of ADK over the memories of its users.
 
     An event with text becomes an episode with an id made from app, session and event, so adding a session again stores
-    only what is new, and an event whose memory was forgotten is stored again. A search is a recall among the memories
+    only what is new, and an event whose memory was deleted is stored again. A search is a recall among the memories
     of the app, and belongs to the invocation's run (`OutcomesPlugin`). `client_of` returns the client of a user; by
     default, that of the daemon on the default data folder. May be used in any event loop.
     """
@@ -67,10 +69,10 @@ class MemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store events that have text. Durable on return; all are stored even if the caller is cancelled meanwhile."""
+        """Store events that have text, all of them also if the caller is cancelled meanwhile. Durable on return."""
         memory = self._clients.of(user_id)
         metadata = {**(custom_metadata or {}), "app_name": app_name}
-        await asyncio.shield(asyncio.to_thread(_store, memory, app_name, session_id, list(events), metadata))
+        await in_thread(_store, memory, app_name, session_id, list(events), metadata)
 
     async def add_memory(
         self,
@@ -80,16 +82,20 @@ class MemoryService(BaseMemoryService):
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store findings."""
+        """Store findings with their authors and times, under new ids.
+
+        Raises `InvalidInputError` with the path of metadata that is not JSON, or for a time that is not in ISO 8601,
+        before any is stored.
+        """
         memory = self._clients.of(user_id)
+        found = [_finding(entry, custom_metadata or {}, app_name) for entry in memories]
 
         def store() -> None:
-            for entry in memories:
-                metadata = {**(custom_metadata or {}), **entry.custom_metadata, "app_name": app_name}
-                if text := _text_of(entry.content):
-                    memory.remember(text, source="worker_result", type=TYPE, metadata=metadata)
+            for finding in found:
+                if finding["text"]:
+                    memory.remember(**finding)
 
-        await asyncio.shield(asyncio.to_thread(store))
+        await in_thread(store)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Recall among the memories of the app."""
@@ -102,12 +108,23 @@ class MemoryService(BaseMemoryService):
 
         return SearchMemoryResponse(memories=await asyncio.to_thread(recall))
 
+    async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
+        """Forget a memory of the app. Does nothing if there is none with this id."""
+        memory = self._clients.of(user_id)
+
+        def forget() -> None:
+            if memory_id and any(one.metadata.get("app_name") == app_name for one in memory.get([memory_id])):
+                memory.forget([memory_id])
+
+        await in_thread(forget)
+
 
 class OutcomesPlugin(BasePlugin):
     """Makes each invocation a run of the memory, whose outcome the searches of `MemoryService` are credited with.
 
     Pass it to the runner (`App(plugins=[...])`). An exception ends the run as failed. ADK does not report that an
-    invocation was cancelled or abandoned: its run stays open, expires, and teaches nothing.
+    invocation was cancelled, so its run is cancelled when its task is, and otherwise, as after a timeout inside the
+    task, when the runner is closed.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient) -> None:
@@ -120,9 +137,17 @@ class OutcomesPlugin(BasePlugin):
         session = invocation_context.session
         request = _text_of(invocation_context.user_content)
         run = AgentRun(self._clients.of(session.user_id), request, session_id=session.id, recalls=False)
-        await asyncio.to_thread(run.begin)
+        invocation_id, loop = invocation_context.invocation_id, asyncio.get_running_loop()
+        self._runs[invocation_id] = run  # before it begins, because that may be cancelled
+
+        def end_if_cancelled(task: asyncio.Task[Any]) -> None:
+            if task.cancelled() and self._runs.pop(invocation_id, None) is not None:
+                loop.run_in_executor(None, run.end_with, asyncio.CancelledError())
+
+        if (task := asyncio.current_task()) is not None:
+            task.add_done_callback(end_if_cancelled)
+        await in_thread(run.begin)
         run.enter()
-        self._runs[invocation_context.invocation_id] = run
 
     async def on_event_callback(self, *, invocation_context: Any, event: Event) -> None:
         """Keep the text of the last answer as the run's output."""
@@ -138,9 +163,15 @@ class OutcomesPlugin(BasePlugin):
         """End the run as failed."""
         await self._end(invocation_context, error)
 
+    async def close(self) -> None:
+        """End the runs of the invocations that did not end as cancelled."""
+        while self._runs:
+            _, run = self._runs.popitem()
+            await in_thread(run.end_with, asyncio.CancelledError())
+
     async def _end(self, invocation_context: Any, error: Exception | None) -> None:
         if run := self._runs.pop(invocation_context.invocation_id, None):
-            await asyncio.to_thread(run.end_with, error)
+            await in_thread(run.end_with, error)
 
 
 def _store(
@@ -162,10 +193,27 @@ def _store(
             )
 
 
+def _finding(entry: MemoryEntry, shared: Mapping[str, object], app_name: str) -> dict[str, Any]:
+    """Return the arguments of `remember` for an entry. A time without a zone is local, as those of ADK are."""
+    try:
+        time = None if entry.timestamp is None else datetime.fromisoformat(entry.timestamp).astimezone()
+    except ValueError as error:
+        raise InvalidInputError("timestamp", "must be a time in ISO 8601") from error
+    return {
+        "text": _text_of(entry.content),
+        "source": "user_input" if entry.author == "user" else "worker_result",
+        "type": TYPE,
+        "agent_id": entry.author,
+        "timestamp": time,
+        "metadata": check_object("custom_metadata", {**shared, **entry.custom_metadata, "app_name": app_name}),
+    }
+
+
 def _entry(record: MemoryRecord) -> MemoryEntry:
     role = "user" if record.source == "user_input" else "model"
     return MemoryEntry(
         id=record.id,
+        custom_metadata={name: value for name, value in record.metadata.items() if name != "app_name"},
         author=record.agent_id or role,
         timestamp=record.timestamp.isoformat(),
         content=types.Content(role=role, parts=[types.Part(text=record.text)]),

@@ -113,15 +113,35 @@ def test_apps_and_users_are_apart(user: str, memory: MemoryClient) -> None:
 
 
 def test_memories_are_added_with_their_metadata_and_bad_metadata_is_named(user: str, memory: MemoryClient) -> None:
-    def add(metadata: dict[str, Any]) -> None:
-        entry = MemoryEntry(content=content("Staging needs the VPN"), custom_metadata=metadata)
-        asyncio.run(MemoryService().add_memory(app_name="shop", user_id=user, memories=[entry]))
+    def add(*entries: MemoryEntry) -> None:
+        shared = {"topic": "all", "by": "hand"}
+        service = MemoryService()
+        asyncio.run(service.add_memory(app_name="shop", user_id=user, memories=list(entries), custom_metadata=shared))
 
-    with pytest.raises(InvalidInputError, match="metadata: cannot be sent"):
-        add({"lock": object()})
+    text = content("Staging needs the VPN")
+    good = MemoryEntry(
+        content=text, author="ops", timestamp="2024-01-02T03:04:05+00:00", custom_metadata={"topic": "deploys"}
+    )
+    with pytest.raises(InvalidInputError, match=r"custom_metadata\.lock"):
+        add(good, MemoryEntry(content=text, custom_metadata={"lock": object()}))
+    with pytest.raises(InvalidInputError, match="timestamp: must be a time in ISO 8601"):
+        add(good, MemoryEntry(content=text, timestamp="yesterday"))
     assert memory.stats().memories == 0
-    add({"topic": "deploys"})
-    assert memory.list().records[0].metadata == {"topic": "deploys", "app_name": "shop"}
+    add(good)
+    (found,) = search(user, "staging")
+    assert (found.author, found.timestamp) == ("ops", "2024-01-02T03:04:05+00:00")
+    assert found.custom_metadata == {"topic": "deploys", "by": "hand"}
+
+
+def test_a_memory_is_deleted_only_within_its_app(user: str, memory: MemoryClient) -> None:
+    service = MemoryService()
+    asyncio.run(service.add_session_to_memory(session(user, event(1, "user", "Staging needs the VPN"))))
+    (found,) = search(user, "staging")
+    for app, memory_id in (("zoo", found.id), ("shop", None), ("shop", "unknown")):
+        asyncio.run(service.delete_memory(app_name=app, user_id=user, memory_id=memory_id))
+    assert memory.stats().memories == 1
+    asyncio.run(service.delete_memory(app_name="shop", user_id=user, memory_id=found.id))
+    assert search(user, "staging") == []
 
 
 def test_an_invocation_is_a_run_that_its_searches_belong_to(user: str, memory: MemoryClient) -> None:
@@ -141,6 +161,42 @@ def test_an_error_is_the_outcome_of_the_run(user: str, memory: MemoryClient) -> 
     assert [run.outcome for run in memory.runs.list()] == ["failed"]
 
 
+@pytest.mark.parametrize("how", ["cancelled", "timed out"])
+def test_an_invocation_that_is_stopped_is_a_cancelled_run(user: str, memory: MemoryClient, how: str) -> None:
+    class Stuck(Model):
+        async def generate_content_async(
+            self, llm_request: LlmRequest, stream: bool = False
+        ) -> AsyncGenerator[LlmResponse, None]:
+            await asyncio.Event().wait()
+            yield LlmResponse()
+
+    async def stop() -> None:
+        app = App(name="shop", root_agent=LlmAgent(name="x", model=Stuck(answers=[])), plugins=[OutcomesPlugin()])
+        runner = Runner(app=app, session_service=InMemorySessionService())
+        made = await runner.session_service.create_session(app_name="shop", user_id=user)
+
+        async def invoke() -> None:
+            async with limit:
+                async for _ in runner.run_async(user_id=user, session_id=made.id, new_message=content(REQUEST)):
+                    pass
+
+        limit = asyncio.timeout(None)
+        invoking = asyncio.create_task(invoke())
+        while not memory.runs.list("open"):
+            await asyncio.sleep(0.01)
+        if how == "timed out":
+            limit.reschedule(asyncio.get_running_loop().time())
+            with pytest.raises(TimeoutError):
+                await invoking
+            await runner.close()
+        else:
+            invoking.cancel()
+            await asyncio.gather(invoking, return_exceptions=True)
+
+    asyncio.run(stop())  # waits for the threads of the loop
+    assert [run.is_cancelled for run in memory.runs.list()] == [True]
+
+
 def test_a_cancelled_addition_stores_everything_and_a_child_can_search(user: str, memory: MemoryClient) -> None:
     service = MemoryService()
 
@@ -151,7 +207,7 @@ def test_a_cancelled_addition_stores_everything_and_a_child_can_search(user: str
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(cancel())  # ends the threads of the loop, so everything is stored after it
+    asyncio.run(cancel())
     child = os.fork()
     if child == 0:
         found = asyncio.run(service.search_memory(app_name="shop", user_id=user, query="staging step 7")).memories
