@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any
 
 from agents import Agent, RunConfig, Runner, RunResult, Tool, function_tool
-from agents.memory import Session
+from agents.memory import Session, SessionSettings
 from agents.run import CallModelData, ModelInputData
 
 from memory_agent.client import MemoryClient
@@ -70,14 +70,16 @@ class MemorySession:
     a value that is not JSON, before an item of the call is stored, and the errors of the client.
     """
 
-    session_settings = None
-
-    def __init__(self, memory: MemoryClient, session_id: str) -> None:
+    def __init__(self, memory: MemoryClient, session_id: str, session_settings: SessionSettings | None = None) -> None:
+        """`session_settings` limits how many items a run and `get_items` read by default."""
         self.session_id = session_id
+        self.session_settings = session_settings
         self._items = StoredMessages(memory, session_id, TYPE)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return the items, or the latest `limit` of them, oldest first."""
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
         return await in_thread(self._items.read, limit)
 
     async def add_items(self, items: Sequence[Any]) -> None:

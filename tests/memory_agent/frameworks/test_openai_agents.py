@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agents import Agent, RunConfig, Runner, set_tracing_disabled
-from agents.memory import Session
+from agents.memory import Session, SessionSettings
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from memory_agent import MemoryClient
@@ -133,6 +133,8 @@ def test_a_session_keeps_items_in_any_loop_and_child(memory: MemoryClient) -> No
         os._exit(0 if asyncio.run(session.get_items()) == items else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert asyncio.run(session.get_items(2)) == items[3:]
+    short = MemorySession(memory, "session-1", SessionSettings(limit=3))
+    assert [len(asyncio.run(short.get_items(limit))) for limit in (None, 4, 0)] == [3, 4, 0]
     assert asyncio.run(session.pop_item()) == items[4]
     asyncio.run(session.clear_session())
     assert asyncio.run(session.get_items()) == []
