@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agent_framework import AgentContext, AgentMiddleware, ContextProvider, Message
+from agent_framework import AgentContext, AgentMiddleware, ContextProvider, Message, tool
 
 from memory_agent.client import MemoryClient
-from memory_agent.frameworks.agent_run import USUAL_TOKENS, AgentRun, current_run_id, searched_text
+from memory_agent.frameworks.agent_run import USUAL_TOKENS, AgentRun, recall_block, searched_text
 from memory_agent.frameworks.tools import MemoryTools
 
 SOURCE = "memory_agent"
@@ -34,24 +34,23 @@ class MemoryProvider(ContextProvider):
         super().__init__(SOURCE)
         self.memory = memory
         made = MemoryTools(memory)
-        self._tools = [_named("recall_memories", made.arecall_memories), _named("remember", made.aremember)]
-        self._tools = self._tools if tools else []
+        named = {"recall_memories": made.arecall_memories, "remember": made.aremember}
+        self._tools = [tool(function, name=name) for name, function in named.items()] if tools else []
         self._context_tokens = context_tokens
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
         """Recall for the last message of the user."""
         context.extend_tools(self.source_id, self._tools)
         if request := _request_of(context.input_messages):
-            answer = await asyncio.to_thread(
-                self.memory.recall,
+            block = await asyncio.to_thread(
+                recall_block,
+                self.memory,
                 request,
-                profile="before_planning",
+                session_id=context.session_id,
                 context_tokens=self._context_tokens,
-                by_run=current_run_id(self.memory),
-                by_session=context.session_id,
             )
-            if answer.context:
-                context.extend_messages(self, [Message(role="user", contents=[answer.context])])
+            if block:
+                context.extend_messages(self, [Message(role="user", contents=[block])])
 
 
 class OutcomesMiddleware(AgentMiddleware):
@@ -94,16 +93,6 @@ class OutcomesMiddleware(AgentMiddleware):
         except BaseException as error:
             await asyncio.to_thread(run.end_with, error)
             raise
-
-
-def _named(name: str, function: Callable[[str], Awaitable[str]]) -> Callable[[str], Awaitable[str]]:
-    """Return the tool under this name."""
-
-    async def tool(text: str) -> str:
-        return await function(text)
-
-    tool.__name__, tool.__doc__ = name, function.__doc__
-    return tool
 
 
 def _request_of(messages: list[Message]) -> str:

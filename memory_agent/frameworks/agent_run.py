@@ -24,6 +24,8 @@ USUAL_TOKENS = 512
 """The default token budget of a block."""
 MOST_TEXT_CHARS = 16_000
 """The default of `ingest.max_text_chars`: the longest text of a memory."""
+MOST_LEVELS = 60
+"""The deepest nesting of a framework's value, a few levels below the limit for metadata, which contains it."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -42,6 +44,20 @@ def _open_run() -> AgentRun | None:
     while run is not None and not run.id:
         run = run.outer
     return run
+
+
+def recall_block(
+    memory: MemoryClient, request: str, *, session_id: str | None = None, context_tokens: int = USUAL_TOKENS
+) -> str:
+    """Recall for a request, as part of the current run; return the block for the prompt, "" without memories."""
+    answer = memory.recall(
+        request,
+        profile="before_planning",
+        context_tokens=context_tokens,
+        by_run=current_run_id(memory),
+        by_session=session_id,
+    )
+    return answer.context or ""
 
 
 def searched_text(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -16,13 +16,13 @@ from crewai.memory.utils import join_scope_paths, normalize_scope_path
 
 from memory_agent.client import MemoryClient
 from memory_agent.errors import InvalidInputError
-from memory_agent.frameworks.agent_run import MOST_TEXT_CHARS, AgentRun, current_run_id
+from memory_agent.frameworks.agent_run import MOST_LEVELS, MOST_TEXT_CHARS, AgentRun, current_run_id
+from memory_agent.frameworks.paging import listed
 from memory_agent.records import memories
 from memory_agent.records.arguments import check_object
 
 TYPE = "crewai"
 """The `type` of a memory that CrewAI stored."""
-_METADATA_LEVELS = 60  # of nested objects, below the limit for metadata
 _guard = threading.Lock()
 _runs: dict[str, AgentRun] = {}
 """The open run of each task, by the task's id."""
@@ -127,7 +127,7 @@ class Storage:
         Raises `InvalidInputError` with the path of a value that is not JSON, before anything is stored.
         """
         for record in records:
-            check_object("metadata", record.metadata, _METADATA_LEVELS)
+            check_object("metadata", record.metadata, MOST_LEVELS)
         for record in records:
             self.memory.remember(
                 record.content,
@@ -153,7 +153,7 @@ class Storage:
     ) -> int:
         """Forget the records that match all conditions; return how many."""
         matching = _filter(scope_prefix, categories, older_than, metadata_filter)
-        ids = [record.id for record in self._records(matching)]
+        ids = [record.id for record in listed(self.memory, matching)]
         return self.memory.forget(ids if record_ids is None else list({*ids} & {*record_ids}))
 
     def update(self, record: MemoryRecord) -> None:
@@ -201,15 +201,7 @@ class Storage:
         self.delete(scope_prefix)
 
     def _in_scope(self, scope: str | None) -> list[MemoryRecord]:
-        return [_to_crewai(record) for record in self._records(_filter(scope))]
-
-    def _records(self, matching: memories.MemoryFilter) -> Iterator[memories.MemoryRecord]:
-        after = None
-        while True:
-            page = self.memory.list(matching, "newest", 1_000, after)
-            yield from page.records
-            if (after := page.next_cursor) is None:
-                return
+        return [_to_crewai(record) for record in listed(self.memory, _filter(scope))]
 
 
 def _run_of_the_task(memory: MemoryClient, request: str) -> str | None:

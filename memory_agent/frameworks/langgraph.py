@@ -32,9 +32,16 @@ from langgraph.store.base import (
 
 from memory_agent.client import MemoryClient
 from memory_agent.errors import InvalidInputError
-from memory_agent.frameworks.agent_run import MOST_TEXT_CHARS, USUAL_TOKENS, current_run_id
+from memory_agent.frameworks.agent_run import (
+    MOST_LEVELS,
+    MOST_TEXT_CHARS,
+    USUAL_TOKENS,
+    current_run_id,
+    recall_block,
+)
 from memory_agent.frameworks.langchain import request_of
-from memory_agent.records.arguments import MOST_LISTED, check_object
+from memory_agent.frameworks.paging import listed
+from memory_agent.records.arguments import check_object
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, MetadataValue
 from memory_agent.records.metadata import values_of
 
@@ -42,7 +49,6 @@ TYPE = "langgraph"
 """The `type` of an item's memory."""
 MOST_SEARCHED = 1_000
 """A search with a query and a filter that recall cannot apply considers this many best items."""
-_VALUE_LEVELS = 60  # of nested objects, below the limit for metadata
 
 
 class MemoryStore(BaseStore):
@@ -70,7 +76,7 @@ class MemoryStore(BaseStore):
         for op in ops:
             validate_op_namespace(op)
             if isinstance(op, PutOp) and op.value is not None:
-                check_object("value", dict(op.value), _VALUE_LEVELS)
+                check_object("value", dict(op.value), MOST_LEVELS)
         return [self._run(op) for op in ops]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -148,22 +154,13 @@ class MemoryStore(BaseStore):
 
     def _matching(self, op: SearchOp, **metadata: MetadataValue) -> Iterator[MemoryRecord]:
         """Yield the records of the items that match, last update first."""
-        for record in self._records(_filter(op, **metadata)):
+        for record in listed(self.memory, _filter(op, **metadata), "updated"):
             if _matches(record.metadata["value"], op.filter or {}):
                 yield record
 
-    def _records(self, wanted: MemoryFilter) -> Iterator[MemoryRecord]:
-        after = None
-        while True:
-            page = self.memory.list(wanted, "updated", MOST_LISTED, after)
-            yield from page.records
-            after = page.next_cursor
-            if after is None:
-                return
-
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         """Return the namespaces that match. Reads every item of the store."""
-        every = {tuple(record.metadata["namespace"]) for record in self._records(MemoryFilter(type=TYPE))}
+        every = {tuple(record.metadata["namespace"]) for record in listed(self.memory, MemoryFilter(type=TYPE))}
         matching = {one for one in every if all(_is_under(one, condition) for condition in op.match_conditions or ())}
         cut = {one[: op.max_depth] for one in matching}
         return sorted(cut)[op.offset : op.offset + op.limit]
@@ -186,14 +183,8 @@ def recall_node(
         request = request_of(state)
         if request is None:
             return {key: ""}
-        answer = memory.recall(
-            request,
-            profile="before_planning",
-            context_tokens=context_tokens,
-            by_run=current_run_id(memory),
-            by_session=config.get("configurable", {}).get("thread_id"),
-        )
-        return {key: answer.context or ""}
+        session_id = config.get("configurable", {}).get("thread_id")
+        return {key: recall_block(memory, request, session_id=session_id, context_tokens=context_tokens)}
 
     return RunnableLambda(recall_memories)
 

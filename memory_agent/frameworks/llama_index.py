@@ -10,7 +10,7 @@ from llama_index.core.memory import BaseMemoryBlock
 from pydantic import Field
 
 from memory_agent.client import MemoryClient
-from memory_agent.frameworks.agent_run import MOST_TEXT_CHARS, USUAL_TOKENS, current_run_id, searched_text
+from memory_agent.frameworks.agent_run import MOST_TEXT_CHARS, USUAL_TOKENS, recall_block, searched_text
 from memory_agent.records.memories import Source
 from memory_agent.records.prompt_block import without_blocks
 
@@ -36,15 +36,9 @@ class EpisodicMemoryBlock(BaseMemoryBlock[str]):
         request = _last_request(messages or [])
         if not request:
             return ""
-        answer = await asyncio.to_thread(
-            self.memory.recall,
-            request,
-            profile="before_planning",
-            context_tokens=self.context_tokens,
-            by_run=current_run_id(self.memory),
-            by_session=session_id,
+        return await asyncio.to_thread(
+            recall_block, self.memory, request, session_id=session_id, context_tokens=self.context_tokens
         )
-        return answer.context or ""
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         await asyncio.to_thread(self._store, messages)

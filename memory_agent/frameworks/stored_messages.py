@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from memory_agent.client import MemoryClient
 from memory_agent.errors import MemoryAgentError
-from memory_agent.frameworks.agent_run import searched_text
+from memory_agent.frameworks.agent_run import MOST_LEVELS, searched_text
+from memory_agent.frameworks.paging import listed
 from memory_agent.records.arguments import MOST_LISTED, check_object
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
-
-_MESSAGE_LEVELS = 60  # of nested objects, below the limit for metadata
 
 
 class Message(NamedTuple):
@@ -42,6 +41,7 @@ class StoredMessages:
         self._memory = memory
         self._session_id = session_id
         self._type = type
+        self._matching = MemoryFilter(session_id=session_id, type=type)
 
     def append(self, messages: Iterable[Message]) -> None:
         """Store messages. Durable on return.
@@ -52,7 +52,7 @@ class StoredMessages:
         The order is that of the calls, also if the clock is set back: a message is then stored with the time of the one
         before it. It is refused if that time is too far ahead (`relay.events.max_future_s`).
         """
-        checked = [(message, check_object("message", message.fields, _MESSAGE_LEVELS)) for message in messages]
+        checked = [(message, check_object("message", message.fields, MOST_LEVELS)) for message in messages]
         latest = self._latest(1) if checked else []
         earliest = latest[0].timestamp if latest else None
         ids: list[str] = []
@@ -95,16 +95,10 @@ class StoredMessages:
             self._memory.forget(ids)
 
     def _latest(self, limit: int) -> list[MemoryRecord]:
-        return list(islice(self._pages("newest"), max(0, limit)))[::-1]
+        if limit <= 0:
+            return []
+        found = listed(self._memory, self._matching, "newest", page=min(limit, MOST_LISTED))
+        return list(islice(found, limit))[::-1]
 
     def _records(self) -> list[MemoryRecord]:
-        return list(self._pages("oldest"))
-
-    def _pages(self, order: Literal["newest", "oldest"]) -> Iterator[MemoryRecord]:
-        wanted = MemoryFilter(session_id=self._session_id, type=self._type)
-        after = None
-        while True:
-            page = self._memory.list(wanted, order, MOST_LISTED, after)
-            yield from page.records
-            if (after := page.next_cursor) is None:
-                return
+        return list(listed(self._memory, self._matching, "oldest"))

@@ -6,15 +6,20 @@ MEMORY_AGENT_DATA_DIR, which clients read.
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import re
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from memory_agent import MemoryClient
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "ops" / "FRAMEWORKS.md"
@@ -30,6 +35,23 @@ if Path(sys.prefix).parent.name != "frameworks":
 def user() -> str:
     """A user whom no other test uses."""
     return f"user-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def cancel() -> Callable[..., None]:
+    """Do some work in an event loop, and cancel it once the memory has an open run."""
+
+    def run(memory: MemoryClient, work: Callable[[], Awaitable[object]]) -> None:
+        async def cancelled() -> None:
+            task = asyncio.ensure_future(work())
+            while not memory.runs.list("open"):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(cancelled())
+
+    return run
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_the_tools_recall_and_remember_within_the_run(memory: MemoryClient) -> N
     def call(name: str, **arguments: str) -> Content:
         return Content.from_function_call(call_id=name, name=name, arguments=arguments)
 
-    calls = (call("recall_memories", text="staging?"), call("remember", text="The VPN certificate ends in May"))
+    calls = (call("recall_memories", query="staging?"), call("remember", text="The VPN certificate ends in May"))
     agent, model = agent_of(memory, *calls, "Done.")
     asyncio.run(agent.run(REQUEST))
     assert model.tools == ["recall_memories", "remember"]
@@ -107,20 +107,13 @@ def test_the_tools_recall_and_remember_within_the_run(memory: MemoryClient) -> N
     assert model.tools == []
 
 
-def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient) -> None:
+def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient, cancel: Callable[..., None]) -> None:
     failing, _ = agent_of(memory, ZeroDivisionError("no instances"))
     with pytest.raises(ZeroDivisionError):
         asyncio.run(failing.run(REQUEST))
 
-    async def cancel() -> None:
-        stuck, _ = agent_of(memory, asyncio.Event().wait)
-        task = asyncio.ensure_future(stuck.run("wait"))
-        while not memory.runs.list("open"):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(cancel())
+    stuck, _ = agent_of(memory, asyncio.Event().wait)
+    cancel(memory, lambda: stuck.run("wait"))
     assert outcomes(memory) == [(None, True), ("failed", False)]
 
 

@@ -60,6 +60,7 @@ def test_a_framework_has_an_adapter_an_extra_tests_and_an_example(framework: str
 def test_every_adapter_has_an_environment() -> None:
     adapters = {file.stem for file in (ROOT / "memory_agent" / "frameworks").glob("[!_]*.py")} - {
         "agent_run",
+        "paging",
         "stored_messages",
         "tools",
     }

@@ -87,7 +87,7 @@ def test_the_tools_recall_and_remember_within_the_run(memory: MemoryClient) -> N
     assert agent.tools[0].description.startswith("Recall what happened before")
 
 
-def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient) -> None:
+def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient, cancel: Callable[..., None]) -> None:
     agent, _ = answering(ZeroDivisionError("no instances"))
     with pytest.raises(ZeroDivisionError):
         asyncio.run(run_with_memory(memory, agent, REQUEST))
@@ -96,14 +96,7 @@ def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient
         async def get_response(self, *arguments: Any, **keywords: Any) -> Any:
             await asyncio.Event().wait()
 
-    async def cancel() -> None:
-        task = asyncio.create_task(run_with_memory(memory, Agent(name="stuck", model=Stuck()), "wait"))
-        while not memory.runs.list("open"):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(cancel())
+    cancel(memory, lambda: run_with_memory(memory, Agent(name="stuck", model=Stuck()), "wait"))
     assert outcomes(memory) == [(None, True), ("failed", False)]
 
 

@@ -77,20 +77,13 @@ def test_the_tools_recall_and_remember_within_the_run(memory: MemoryClient) -> N
     assert quiet.tools == []
 
 
-def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient) -> None:
+def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient, cancel: Callable[..., None]) -> None:
     failing = Agent(Model(ZeroDivisionError("no instances")).model, capabilities=[EpisodicMemory(memory)])
     with pytest.raises(ZeroDivisionError):
         failing.run_sync(REQUEST)
 
-    async def cancel() -> None:
-        stuck = Agent(Model(asyncio.Event().wait).model, capabilities=[EpisodicMemory(memory)])
-        task = asyncio.create_task(stuck.run("wait"))
-        while not memory.runs.list("open"):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(cancel())
+    stuck = Agent(Model(asyncio.Event().wait).model, capabilities=[EpisodicMemory(memory)])
+    cancel(memory, lambda: stuck.run("wait"))
     assert outcomes(memory) == [(None, True), ("failed", False)]
 
 
