@@ -1,9 +1,9 @@
 """`make release VERSION=0.2.0` prepares a release: the version everywhere, checked distributions, a commit and a tag.
 
-The version stands in `pyproject.toml`; the change log, the image's tag and the generated files follow it. Everything is
-done in a copy of the last commit, so that nothing is changed if a step fails. `DRY_RUN=1` shows the result, and changes
-nothing. Publishing (`twine upload dist/*`) is left to the owner, who also has to choose a name: on PyPI, `memory-agent`
-is another project.
+`pyproject.toml` defines the version, from which the change log, the image tag and the generated files are updated. All
+steps run in a clone of the last commit, so a failed step changes nothing. `DRY_RUN=1` shows the result without changing
+anything. The owner publishes (`twine upload dist/*`), and first has to choose a name, since `memory-agent` on PyPI is
+another project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures an installation of the wheel: seconds from `pip install` to a first answer, and the size of each package.
 
-Everything is downloaded anew (no cache of pip), the model too. The size is that of the installed files, with the
-bytecode that pip writes; pip itself is not counted. Pythons that are not installed are left out.
+Each run downloads all packages and the model, without pip's cache. The size is that of the installed files, including
+the bytecode that pip compiles, and excluding pip itself. Missing Python versions are skipped.
 
 To run it: `python -m ops.bench.install [PYTHON ...]`, which writes the first part of `ops/bench/install.md`.
 """

@@ -1,4 +1,4 @@
-"""Measures the cost of tracing: recalls by two daemons with identical stores, one of which traces every request.
+"""Measures the overhead of tracing. Two daemons with identical stores answer the same recalls; one traces all of them.
 
 The daemons take turns in short blocks, with the same queries. Processor time is that of all processes of a daemon,
 including the export of the spans to a collector, which is a process of its own. Without `--full`, the daemons run
