@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from relay import errors
 from relay.errors import (
+    ConnectionLostError,
     DeadlineExceededError,
     InvalidInputError,
     MemoryAgentError,
@@ -24,6 +25,7 @@ __all__ = [
     "ArchiveUnavailableError",
     "BackupDamagedError",
     "ClientSettingsError",
+    "ConnectionLostError",
     "DaemonRunningError",
     "DeadlineExceededError",
     "EmbedderUnavailableError",

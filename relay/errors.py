@@ -85,6 +85,17 @@ class UnavailableError(MemoryAgentError):
     retryable = True
 
 
+@dataclass(eq=False, repr=False)
+class ConnectionLostError(UnavailableError):
+    """The connection ended before the reply arrived. The request may have taken effect."""
+
+    code = "connection_lost"
+    template = "the connection to {endpoint} ended before the reply arrived; {outcome}"
+
+    endpoint: str
+    outcome: str = "the request may have taken effect"
+
+
 class DeadlineExceededError(MemoryAgentError):
     """No reply arrived before the deadline."""
 

@@ -1,17 +1,22 @@
-"""Finds a daemon's endpoint and the key to present."""
+"""Finds a daemon's endpoint and the key to present, and decides when a request is sent again."""
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory_agent.errors import InvalidInputError, SettingsError, UnavailableError
+from memory_agent.errors import ConnectionLostError, InvalidInputError, SettingsError, UnavailableError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+from memory_agent.verbs.table import Call
 from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
-GRACE_S = 0.5
+_GRACE_S = 0.5
 """Added to the client's timeout, so that the daemon's own report of a missed deadline arrives first."""
+_MOST_LOSSES = 2  # because the request itself may have ended the daemon
+_RESTART_S = 5.0  # systemd restarts a service after two seconds (`integrations/units`)
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,46 @@ class Address:
                 f"no daemon serves {self.layout.data_dir}; start one with: "
                 f"memory-agent serve --data-dir {self.layout.data_dir}"
             )
+
+
+class Attempts:
+    """The attempts to send one call: their deadline, and whether another one follows a failure."""
+
+    def __init__(self, address: Address, call: Call) -> None:
+        """Raises `UnavailableError` if the address is local and no daemon serves the data folder."""
+        address.require()
+        self._address = address
+        self._call = call
+        self._ends_s = time.monotonic() + call.patience_ms / 1000 + _GRACE_S
+        self._losses = 0
+        self._lost_s = 0.0
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self._ends_s - time.monotonic())
+
+    def pause_s(self, error: UnavailableError) -> float:
+        """Return how long to wait before the next attempt, given the failure of the last one.
+
+        After a lost connection, a call that may be repeated is sent again, to a daemon that may need some seconds to
+        restart. Raises `UnavailableError`, or `ConnectionLostError` if the call may have taken effect.
+        """
+        if isinstance(error, ConnectionLostError):
+            self._losses, self._lost_s = self._losses + 1, time.monotonic()
+            if self._losses == _MOST_LOSSES or not self._call.is_repeatable:
+                raise self._lost() from error
+        if not self._losses:
+            self._address.require()
+            is_over = self.remaining_s <= _PAUSE_S
+        else:
+            is_back = not self._address.is_local or self._address.layout.daemon_runs()
+            is_over = self.remaining_s <= _PAUSE_S or not (is_back or time.monotonic() < self._lost_s + _RESTART_S)
+        if is_over:
+            raise self._lost() if self._losses else error
+        return _PAUSE_S
+
+    def _lost(self) -> ConnectionLostError:
+        return ConnectionLostError(self._address.endpoint, self._call.known_when_lost)
 
 
 def find_daemon(

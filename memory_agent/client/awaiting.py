@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from memory_agent.client.address import GRACE_S, check_named, find_daemon
+from memory_agent.client.address import Attempts, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
 from memory_agent.client.following import AsyncBlocks, AsyncFollowing, Feed
+from memory_agent.errors import UnavailableError
 from memory_agent.records.shared import SharedChange
 from memory_agent.tracing import call_span
 from memory_agent.triggers.block import Wanted
@@ -42,12 +44,15 @@ class AsyncMemoryClient(AsyncMemoryMethods):
 
     async def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        self._address.require()
+        attempts = Attempts(self._address, call)
         with call_span(call.verb.name) as span:
             request = call.encode(self._named, self._address.token, span.traceparent)
-            if self._socket is None:
-                self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
-            frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
+            while True:
+                try:
+                    frames = await self._connected().request(request, attempts.remaining_s)
+                    break
+                except UnavailableError as error:
+                    await asyncio.sleep(attempts.pause_s(error))
             result = decode_reply(frames[0], call.verb.result)
             span.note(result)
             return result
@@ -84,6 +89,14 @@ class AsyncMemoryClient(AsyncMemoryMethods):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _connected(self) -> AsyncRequestSocket:
+        if self._socket is not None and self._socket.is_lost:
+            self._socket.close()
+            self._socket = None
+        if self._socket is None:
+            self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
+        return self._socket
 
     async def _ask_daemon(self, method: str, /, **arguments: Any) -> Any:
         return await self.send(BY_METHOD[method].call(arguments))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from memory_agent.client.address import GRACE_S, check_named, find_daemon
+from memory_agent.client.address import Attempts, check_named, find_daemon
 from memory_agent.client.following import Blocks, Feed, Following
 from memory_agent.client.methods import MemoryMethods
-from memory_agent.errors import DeadlineExceededError
+from memory_agent.errors import UnavailableError
 from memory_agent.records.shared import SharedChange
 from memory_agent.tracing import call_span
 from memory_agent.triggers.block import Wanted
@@ -26,7 +27,9 @@ from relay.net import RequestSocket
 class MemoryClient(MemoryMethods):
     """One user's memory, accessed through the daemon. Thread-safe; a forked child opens connections of its own.
 
-    Every method raises `UnavailableError` if no daemon runs, `DeadlineExceededError`, and the errors of `Memory`.
+    Every method raises `UnavailableError` if no daemon runs, `DeadlineExceededError`, and the errors of `Memory`. If
+    the daemon ends during a call, the call is sent again if it may be repeated and the daemon restarts within five
+    seconds; otherwise, `ConnectionLostError` says what is known of its outcome.
     """
 
     def __init__(
@@ -60,15 +63,16 @@ class MemoryClient(MemoryMethods):
 
     def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        self._address.require()
+        attempts = Attempts(self._address, call)
         with call_span(call.verb.name) as span:
             request = call.encode(self._named, self._address.token, span.traceparent)
-            try:
-                with self._socket() as socket:
-                    frames = socket.request(request, call.patience_ms / 1000 + GRACE_S)
-            except DeadlineExceededError:
-                self._address.require()
-                raise
+            while True:
+                try:
+                    with self._socket() as socket:
+                        frames = socket.request(request, attempts.remaining_s)
+                    break
+                except UnavailableError as error:
+                    time.sleep(attempts.pause_s(error))
             result = decode_reply(frames[0], call.verb.result)
             span.note(result)
             return result
@@ -137,9 +141,15 @@ class MemoryClient(MemoryMethods):
             self._renew()
         with self._guard:
             socket = self._idle.pop() if self._idle else None
-        socket = socket or RequestSocket(self._address.endpoint, self._address.identity)
+        if socket is not None and socket.is_lost:  # the daemon was restarted
+            socket.close()
+            socket = None
+        socket = socket or RequestSocket(self._address.endpoint, self._address.identity, once=True)
         try:
             yield socket
         finally:
-            with self._guard:
-                self._idle.append(socket)
+            if socket.is_lost:
+                socket.close()
+            else:
+                with self._guard:
+                    self._idle.append(socket)

@@ -236,7 +236,7 @@ class _NodeProcess:
         """Send a verb to the daemon. Raises its errors, and `DeadlineExceededError` if it does not answer."""
         call = BY_METHOD[method].call(arguments)
         endpoint = self._joining.endpoint
-        socket = AsyncRequestSocket(endpoint, self._joining.identity, once=True)  # a queued request would be late
+        socket = AsyncRequestSocket(endpoint, self._joining.identity)  # a queued request would be late
         try:
             frames = await socket.request(call.encode("", self._joining.token()), timeout_s)
         except UnavailableError as error:

@@ -300,7 +300,7 @@ class HostConnection:
         return task.cancelled() or task.exception() is not None or task.result().is_lost
 
     async def _connect(self) -> AsyncRequestSocket:
-        return AsyncRequestSocket(await self._locate(), self._identity, once=True)
+        return AsyncRequestSocket(await self._locate(), self._identity)
 
     async def _asked(self, socket: AsyncRequestSocket, frames: list[bytes], timeout_s: float) -> list[bytes]:
         try:

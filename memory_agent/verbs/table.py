@@ -98,6 +98,8 @@ AnsweredBy = Literal["memory", "memory and journal", "daemon", "relay"]
 USUAL_PATIENCE_MS = 10_000.0
 _MINUTE_MS = 60_000.0
 _LONGEST_MS = 600_000.0
+_CARE_LOST = "may have been interrupted, which loses nothing: call it again"
+_ERASURE_LOST = "continues when the daemon starts, if it began: call it again for a receipt of the rest"
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,11 @@ class Verb:
 
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
     is the scope that a key needs, or None for verbs that only the daemon itself calls. `repeat` defines whether a
-    request may be sent again after its answer was lost. `about` defines the users that the key must cover: the
-    request's user, each user that the parameters name, or all users. Verbs about the `cluster` are for the machines
-    that join it, and need a key for all users. `answered_by` is the part of the daemon that
-    handles the verb; an embedded `Memory` has the methods of the verbs that a memory handles, with or without the
-    journal.
+    request may be sent again after its answer was lost, and `when_lost` what is known of the outcome otherwise. `about`
+    defines the users that the key must cover: the request's user, each user that the parameters name, or all users.
+    Verbs about the `cluster` are for the machines that join it, and need a key for all users. `answered_by` is the part
+    of the daemon that handles the verb; an embedded `Memory` has the methods of the verbs that a memory handles, with
+    or without the journal.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Verb:
     _: KW_ONLY
     scope: Scope | None = Scope.ADMIN
     repeat: Repeat = "never"
+    when_lost: str = "may have taken effect, and may be called again"
     about: About = "user"
     answered_by: AnsweredBy = "memory"
     patience_ms: float = USUAL_PATIENCE_MS
@@ -160,6 +163,20 @@ class Call:
     params: Params
     patience_ms: float
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the call may be sent again after its answer was lost."""
+        return self.verb.is_repeatable or getattr(self.params, "id", None) is not None
+
+    @property
+    def known_when_lost(self) -> str:
+        """What is known of the outcome after its answer was lost."""
+        if self.verb.repeat == "read":
+            return "nothing was changed"
+        known = f"{self.verb.method} {self.verb.when_lost}"
+        event_id = getattr(self.params, "event_id", None)
+        return known if event_id is None else f"{known} with event_id={event_id}"
+
     def encode(self, user_id: str, token: str, traceparent: str = "") -> bytes:
         """Return the encoded request. Raises `InvalidInputError` (with the argument's name)."""
         request = Request(
@@ -179,7 +196,8 @@ VERBS: tuple[Verb, ...] = (
     Verb("recall", "recall", RecallParams, RecallResult,
          "Return the memories that resemble a query, best first.", scope=Scope.RECALL, repeat="read"),
     Verb("remember", "remember", RememberParams, MemoryRecord,
-         "Store a memory, or replace the one with the same id.", scope=Scope.PUBLISH),
+         "Store a memory, or replace the one with the same id.", scope=Scope.PUBLISH,
+         when_lost="may have stored the memory: look for it, or pass an id, which makes the call repeatable"),
     Verb("get", "get", GetParams, list[MemoryRecord],
          "Return memories by their ids.", scope=Scope.RECALL, repeat="read"),
     Verb("forget", "forget", IdsParams, int,
@@ -244,15 +262,18 @@ VERBS: tuple[Verb, ...] = (
          "Answer a memory's request to the store of shared items.", scope=None, repeat="read"),
     Verb("rebuild", "care.rebuild", RebuildParams, int,
          "Rebuild recall's search columns from the records, or embed all memories again.",
-         patience_ms=_LONGEST_MS),
+         patience_ms=_LONGEST_MS, when_lost=_CARE_LOST),
     Verb("compact", "care.compact", NoParams, Compacted,
-         "Release the disk space of deleted records.", patience_ms=_LONGEST_MS),
+         "Release the disk space of deleted records.", patience_ms=_LONGEST_MS, when_lost=_CARE_LOST),
     Verb("erase", "erasure.erase", EraseParams, ErasureReceipt,
-         "Erase memories and their events from every file.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
+         "Erase memories and their events from every file.", answered_by="memory and journal", patience_ms=_LONGEST_MS,
+         when_lost=_ERASURE_LOST),
     Verb("erase", "erasure.erase_expired", EraseExpiredParams, ErasureReceipt,
-         "Erase memories that are past retention.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
+         "Erase memories that are past retention.", answered_by="memory and journal", patience_ms=_LONGEST_MS,
+         when_lost=_ERASURE_LOST),
     Verb("erase", "erasure.erase_user", EraseUserParams, ErasureReceipt,
-         "Erase a user: memories, events, learner and folder.", answered_by="daemon", patience_ms=_LONGEST_MS),
+         "Erase a user: memories, events, learner and folder.", answered_by="daemon", patience_ms=_LONGEST_MS,
+         when_lost=_ERASURE_LOST),
     Verb("erase_begin", "erasure.start", EraseParams, Intent,
          "Select what is to be erased and record the intent.", scope=None, repeat="idempotent"),
     Verb("erase_finish", "erasure.carry_out", EraseFinishParams, ErasureReceipt,
@@ -262,23 +283,26 @@ VERBS: tuple[Verb, ...] = (
     Verb("react", "triggers.react", ReactParams, Block | None,
          "Return the block for an event.", scope=None, repeat="read"),
     Verb("status", "status", NoParams, DaemonStatus,
-         "Return the state of the daemon.", about="daemon", answered_by="daemon"),
+         "Return the state of the daemon.", repeat="read", about="daemon", answered_by="daemon"),
     Verb("metrics", "metrics", NoParams, str,
          "Return the daemon's figures in Prometheus' text format.",
          scope=Scope.METRICS, repeat="read", about="daemon", answered_by="daemon"),
     Verb("address", "address", NoParams, HostAddress,
-         "Wake the user and return the Ray actor that hosts it.", about="daemon", answered_by="daemon"),
+         "Wake the user and return the Ray actor that hosts it.",
+         repeat="idempotent", about="daemon", answered_by="daemon"),
     Verb("wait", "wait", WaitParams, None,
-         "Wait until events are handled.", scope=Scope.PUBLISH, about="named users", answered_by="daemon"),
+         "Wait until events are handled.",
+         scope=Scope.PUBLISH, repeat="read", about="named users", answered_by="daemon"),
     Verb("owner", "owner", OwnerParams, str | None,
          "Return the user that owns a run or a session, or None.",
          scope=Scope.RECALL, repeat="read", about="daemon", answered_by="daemon"),
     Verb("quarantine_list", "quarantined", QuarantineParams, list[QuarantinedEvent],
-         "Return quarantined events, oldest first.", about="daemon", answered_by="relay"),
+         "Return quarantined events, oldest first.", repeat="read", about="daemon", answered_by="relay"),
     Verb("quarantine_retry", "retry_quarantined", QuarantineIdsParams, RetryReport,
-         "Retry quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
+         "Retry quarantined events.", repeat="idempotent", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     Verb("quarantine_drop", "drop_quarantined", QuarantineIdsParams, int,
-         "Delete quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
+         "Delete quarantined events.",
+         repeat="idempotent", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     Verb("join", "join", JoinParams, JoinGrant,
          "Let a machine join the cluster.", scope=Scope.JOIN, repeat="idempotent", about="cluster",
          answered_by="daemon"),

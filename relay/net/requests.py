@@ -146,13 +146,18 @@ def _request(frames: Sequence[bytes], curve_key: str | None = None) -> Message |
 class RequestSocket:
     """Sends requests to one endpoint, one at a time. Not thread-safe: use one per thread."""
 
-    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
-        """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if needed.
+    def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
+        """Connect to `endpoint` with the CURVE keys of `identity` if needed.
 
-        Raises `ProtocolError` if the endpoint is invalid, and `RelaySettingsError` if CURVE keys are missing.
+        The endpoint need not be bound yet, and the socket reconnects. With `once`, it connects only once, and requests
+        fail as soon as the connection is lost. Raises `ProtocolError` if the endpoint is invalid, and
+        `RelaySettingsError` if CURVE keys are missing.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
+        self._end = zeromq.connect_once(self._socket) if once else None
+        self._sources = [self._socket] if self._end is None else [self._socket, self._end]
+        self._error: CodedError | None = None
         zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
         self._correlations = itertools.count(1)
 
@@ -164,51 +169,65 @@ class RequestSocket:
         """Send `body` without waiting; return the id for `receive`. Raises `UnavailableError`."""
         correlation = _correlation(self._correlations)
         with zeromq.translated(UnavailableError, self._endpoint):
-            if not zeromq.send_now(self._socket, [correlation, *_frames(body)]):
+            if self.is_lost or not zeromq.send_now(self._socket, [correlation, *_frames(body)]):
                 raise UnavailableError(f"no server at {self._endpoint}")
         return correlation
 
     def receive(self, correlation: bytes, timeout_s: float) -> Frames:
         """Return the frames of the reply to this request, dropping replies to earlier requests.
 
-        Raises `DeadlineExceededError` if no reply arrives within `timeout_s`, and `UnavailableError`.
+        Raises `DeadlineExceededError` if no reply arrives within `timeout_s`, `ConnectionLostError` and
+        `UnavailableError`.
         """
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
-            while zeromq.wait_to_receive(self._socket, _remaining_ms(deadline_s)):
-                reply = zeromq.receive_now(self._socket)
-                if reply and reply[0] == correlation:
-                    return list(reply[1:])
+            while self._error is not None or zeromq.wait_to_receive(self._sources, _remaining_ms(deadline_s)):
+                is_lost = self.is_lost  # before the replies are read, so that none arrives in between
+                while reply := zeromq.receive_now(self._socket):
+                    if reply[0] == correlation:
+                        return list(reply[1:])
+                if is_lost and self._error is not None:
+                    raise self._error
         raise _no_reply(self._endpoint, timeout_s)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the only connection of a socket with `once` failed or ended."""
+        if self._error is None and self._end is not None:
+            self._error = zeromq.ended(self._end, self._endpoint)
+        return self._error is not None
 
     def close(self) -> None:
         """Close, without waiting for replies."""
+        if self._end is not None and not self._end.closed:
+            zeromq.stop_monitoring(self._socket)
+            self._end.close(linger=0)
         self._socket.close(linger=0)
 
 
 class AsyncRequestSocket:
-    """Sends requests to one endpoint, any number at a time, in the event loop in which it was created."""
+    """Sends requests to one endpoint, any number at a time, in the event loop in which it was created.
 
-    def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
-        """Connect; the arguments are those of `RequestSocket`. With `once`, the socket does not reconnect
-        (`is_lost`).
-        """
+    It connects only once, like a `RequestSocket` with `once`.
+    """
+
+    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
+        """Connect; the arguments are those of `RequestSocket`."""
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
-        end = zeromq.connect_once(self._socket) if once else None
+        self._end = zeromq.connect_once(self._socket)
         zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
         self.is_lost = False
-        """Whether this socket was closed, or its only connection failed or ended."""
+        """Whether this socket was closed, or its connection failed or ended."""
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
         self._watch = zeromq.Watch(self._socket, self._settle)
-        self._end = end
-        self._end_watch = None if end is None else zeromq.Watch(end, self._look_for_end)
+        self._end_watch = zeromq.Watch(self._end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
         """Send `body` and return the frames of its reply. Raises the same errors as `RequestSocket.request`.
 
-        Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
+        Raises `ConnectionLostError` as soon as the connection is lost.
         """
         correlation, loop = _correlation(self._correlations), asyncio.get_running_loop()
         future: asyncio.Future[Frames] = loop.create_future()
@@ -223,11 +242,10 @@ class AsyncRequestSocket:
 
     def close(self) -> None:
         """Close. Pending requests fail with `UnavailableError`. Idempotent."""
-        self._give_up("closed")
-        if self._end is not None and not self._socket.closed:
+        self._give_up(UnavailableError(f"{self._endpoint}: closed"))
+        if not self._socket.closed:
             zeromq.stop_monitoring(self._socket)
-        for watch, socket in ((self._watch, self._socket), (self._end_watch, self._end)):
-            if watch is not None and socket is not None and not socket.closed:
+            for watch, socket in ((self._watch, self._socket), (self._end_watch, self._end)):
                 watch.close()
                 socket.close(linger=0)
 
@@ -246,18 +264,18 @@ class AsyncRequestSocket:
                 future.set_result(frames)
 
     def _look_for_end(self) -> None:
-        if self._end is None or self._end.closed or zeromq.receive_now(self._end) is None:
-            return
-        self._settle()  # the socket already contains all replies that arrived before the end
-        self._give_up("the connection was lost")
+        error = zeromq.ended(self._end, self._endpoint)
+        if error is not None:
+            self._settle()  # the socket already contains all replies that arrived before the end
+            self._give_up(error)
 
     def _expire(self, future: asyncio.Future[Frames], timeout_s: float) -> None:
         _fail(future, _no_reply(self._endpoint, timeout_s))
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, error: CodedError) -> None:
         self.is_lost = True
         for future in self._waiting.values():
-            _fail(future, UnavailableError(f"{self._endpoint}: {reason}"))
+            _fail(future, type(error)(*error.args))
 
 
 def _fail(future: asyncio.Future[Frames], error: CodedError) -> None:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import zmq
 import zmq.asyncio
 from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import parse_monitor_message
 
 from relay.access import CURVE, CurvePair, Identity, is_curve
-from relay.errors import CodedError, RelaySettingsError
+from relay.errors import CodedError, ConnectionLostError, RelaySettingsError, UnavailableError
 
 Frames = list[bytes]
 PlainSocket = zmq.Socket[bytes]
@@ -27,6 +28,7 @@ Socket = TypeVar("Socket", bound=zmq.Socket[Any])
 _ZAP_DOMAIN = "keys"
 _HEARTBEAT_MS = 1_000
 _SILENT_MS = 3_000
+_DAY_MS = 86_400_000
 
 # Integers, because each operation on pyzmq's flags creates an enum, and a recall exchanges a dozen messages.
 _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
@@ -201,14 +203,25 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def connect_once(socket: PlainSocket) -> PlainSocket:
-    """Make a socket connect only once; return a socket that receives a message when the connection fails or ends.
+    """Make a socket connect only once; return a socket for `ended` and for waiting until the connection fails or ends.
 
-    Call it before connecting, and `stop_monitoring` before closing either socket.
+    Call it before connecting, and `stop_monitoring` before closing either socket. Close the socket when it has ended:
+    it would connect again after a day. An interval of -1 means never, but discards replies that were not read yet.
     """
-    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
     monitor.setsockopt(zmq.LINGER, 0)
     return monitor
+
+
+def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
+    """Return None while the connection of `connect_once` lasts, else `ConnectionLostError`, or `UnavailableError` if it
+    could not be established. Does not wait, and returns an error only once.
+    """
+    if monitor.closed or not can_receive(monitor) or (frames := receive_now(monitor)) is None:
+        return None
+    was_connected = parse_monitor_message(list(frames))["event"] == zmq.EVENT_DISCONNECTED
+    return ConnectionLostError(endpoint) if was_connected else UnavailableError(f"no server at {endpoint}")
 
 
 def stop_monitoring(socket: PlainSocket) -> None:
@@ -325,9 +338,9 @@ def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | No
     return [frame.bytes for frame in frames] if copy else frames
 
 
-def wait_to_receive(socket: PlainSocket, timeout_ms: int) -> bool:
-    """Wait until a message can be received; return False after `timeout_ms`."""
-    return bool(zmq.zmq_poll([(socket, _READABLE)], timeout_ms))
+def wait_to_receive(sockets: Sequence[PlainSocket], timeout_ms: int) -> bool:
+    """Wait until one of the sockets can receive a message; return False after `timeout_ms`."""
+    return bool(zmq.zmq_poll([(socket, _READABLE) for socket in sockets], timeout_ms))
 
 
 def can_receive(socket: PlainSocket) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zmq
 
-from relay.errors import DeadlineExceededError
+from relay.errors import ConnectionLostError
 from relay.net import AsyncReplySocket, AsyncRequestSocket
 
 
@@ -25,8 +25,8 @@ def test_an_oversized_request_never_arrives(tmp_path: Path) -> None:
         try:
             refused = False
             try:
-                await glutton.request(bytes(100 << 20), 1.0)
-            except DeadlineExceededError:
+                await glutton.request(bytes(100 << 20), 20.0)
+            except ConnectionLostError:
                 refused = True
             frames = await client.request(bytes(1 << 20), 20.0)
             return int.from_bytes(frames[0], "big"), refused

@@ -15,8 +15,9 @@ import pytest
 
 from relay import Identity, Subscriber, relay_endpoints
 from relay.access import ipc_endpoint
-from relay.errors import DeadlineExceededError, SettingsError, UnavailableError
+from relay.errors import ConnectionLostError, DeadlineExceededError, SettingsError, UnavailableError
 from relay.net import AsyncReplySocket, AsyncRequestSocket, ReplySocket, RequestSocket
+from relay.net.zeromq import wait_to_receive
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -130,11 +131,12 @@ def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place:
     async def scenario() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            client = AsyncRequestSocket(process.stdout.readline().strip(), once=True)
+            client = AsyncRequestSocket(process.stdout.readline().strip())
             requests = [asyncio.create_task(client.request(str(number).encode(), 600.0)) for number in range(16)]
-            answers = await asyncio.gather(*requests, return_exceptions=True)
-        assert answers[0] == [b"0"]
-        assert all(isinstance(answer, UnavailableError) for answer in answers[1:])
+            assert await requests[0] == [b"0"]
+            requests.append(asyncio.create_task(client.request(b"die", 600.0)))
+            answers = await asyncio.gather(*requests[1:], return_exceptions=True)
+        assert all(isinstance(answer, ConnectionLostError) for answer in answers)
         assert client.is_lost
         successor = ReplySocket(endpoint)
         with pytest.raises(UnavailableError):
@@ -154,14 +156,39 @@ socket = ReplySocket(sys.argv[1])
 print(socket.endpoint, flush=True)
 requests = [socket.receive(60.0) for _ in range(16)]
 socket.reply(requests[0], requests[0].frames)
-socket.receive(0.2)
+socket.receive(60.0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+def test_a_blocking_request_fails_as_soon_as_its_only_connection_is_lost(tmp_path: Path) -> None:
+    endpoint = ipc_endpoint(tmp_path / "echo.sock")
+    with subprocess.Popen(
+        [sys.executable, "-c", _ANSWERS_ONE_AND_DIES, endpoint], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        client = RequestSocket(endpoint, once=True)
+        sent = [client.send(str(number).encode()) for number in range(16)]
+        assert wait_to_receive([client._socket], 60_000)
+        client.send(b"die")
+        process.wait()
+        assert client.receive(sent[0], 600.0) == [b"0"]  # it arrived before the connection ended
+        with pytest.raises(ConnectionLostError):
+            client.receive(sent[1], 600.0)
+    assert client.is_lost
+    successor = ReplySocket(endpoint)
+    with pytest.raises(UnavailableError):
+        client.send(b"late")
+    assert successor.receive(0.0) is None
+    client.close()
+    client.close()
+    successor.close()
+
+
 def test_an_only_connection_to_a_socket_file_that_is_gone_is_lost_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
-        client = AsyncRequestSocket(ipc_endpoint(tmp_path / "gone.sock"), once=True)
+        client = AsyncRequestSocket(ipc_endpoint(tmp_path / "gone.sock"))
         with pytest.raises(UnavailableError):
             await client.request(b"x", 600.0)
         client.close()
@@ -223,7 +250,7 @@ from relay.net import AsyncReplySocket, AsyncRequestSocket
 async def go(folder):
     for number in range(60):
         server = AsyncReplySocket([f"ipc://{folder}/{number}.sock"])
-        clients = [AsyncRequestSocket(server.endpoints[0], once=True) for _ in range(4)]
+        clients = [AsyncRequestSocket(server.endpoints[0]) for _ in range(4)]
         requests = [asyncio.create_task(client.request(b"anyone?", 60.0)) for client in clients]
         await server.receive()
         server.close()
@@ -232,7 +259,7 @@ async def go(folder):
         for client in clients:
             client.close()
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {UnavailableError}, outcomes
+        assert all(isinstance(outcome, UnavailableError) for outcome in outcomes), outcomes
 
 
 asyncio.run(go(sys.argv[1]))

@@ -132,5 +132,5 @@ def test_the_page_repeats_the_reads_of_the_verb_table_and_no_write() -> None:
     assert listed is not None
     repeated = set(re.findall(r'"(\w+)"', listed[1]))
     reads = {verb.name for verb in PUBLIC if verb.repeat == "read"}
-    unused, safe = {"sona_export", "metrics", "owner"}, {"status", "quarantine_list"}  # by the page; though "never"
-    assert repeated == reads - unused | safe
+    unused = {"sona_export", "metrics", "owner", "wait"}  # by the page
+    assert repeated == reads - unused
