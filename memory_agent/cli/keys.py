@@ -1,7 +1,8 @@
-"""`keys create|list|rotate|revoke`: credentials for this data folder's daemon, by user, scope and group."""
+"""`keys create|list|assign|rotate|revoke`: credentials for this data folder's daemon, by user, scope and group."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +22,14 @@ from relay import (
     create_key,
     curve_pair,
     ensure_local_key,
+    person_of,
     read_key_file,
     read_keys,
     revoke_key,
     rotate_key,
     server_pair,
+    set_person,
+    validate_group_name,
 )
 from relay.disk import write_private
 
@@ -64,6 +68,7 @@ def keys() -> None:
       memory-agent keys create alice-laptop --user alice --scope publish,recall,share --org acme
       memory-agent keys create planner --all-users --curve --out planner.key
       memory-agent keys create prometheus --all-users --scope metrics
+      memory-agent keys assign alice-laptop alice-ci --person alice
       memory-agent keys list
       memory-agent keys rotate local
       memory-agent keys revoke alice-laptop
@@ -71,11 +76,12 @@ def keys() -> None:
 
 
 class _Rights(NamedTuple):
-    """A key's scopes, and the groups whose shared items it can find."""
+    """A key's scopes, the groups whose shared items it can find, and its holder."""
 
     scopes: frozenset[Scope]
     orgs: tuple[str, ...]
     tier: str | None
+    person: str | None
 
 
 @keys.command(cls=SectionedCommand, short_help="Create a key and print it once.")
@@ -86,6 +92,8 @@ class _Rights(NamedTuple):
 @click.option("--org", "orgs", multiple=True, metavar="NAME",
               help="An organisation whose shared items the key can find. May be repeated.")  # fmt: skip
 @click.option("--tier", metavar="NAME", help="The tier whose shared items the key can find.")
+@click.option("--person", metavar="NAME",
+              help="The person who holds the key; the person's users have one vote on shared items.")  # fmt: skip
 @click.option("--curve", is_flag=True, help="Create a CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key to this file (0600), for --key-file, instead of printing it.")  # fmt: skip
@@ -95,13 +103,14 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
     A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
-    require --curve. Organisation and tier names have 1 to 64 ASCII letters, digits and ._-; a key that names an
-    organisation or tier creates it.
+    require --curve. Names of organisations, tiers and persons have 1 to 64 ASCII letters, digits and ._-; a key that
+    names one creates it. A new key of a user who has a person belongs to that person.
 
     \b
     Examples:
       memory-agent keys create alice-laptop --user alice
       memory-agent keys create bob-laptop --user bob --scope publish,recall,share --org acme --org labs --tier pro
+      memory-agent keys create bob-ci --user bob-ci --person bob
       memory-agent keys create conductor --all-users --scope publish --out conductor.key
       memory-agent keys create planner --user alice --scope recall --curve --out planner.key
     """
@@ -112,14 +121,55 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
         raise click.UsageError(f"the scope {useless[0].value} requires --all-users")
     if out is not None and out.exists():
         raise click.UsageError(f"{out} already exists; choose a different file")
+    _check_person(target, rights.person, all_users)
     ensure_local_key(target.data_dir)
     pair = curve_pair() if curve else None
     user_id = None if all_users else target.user_id
     orgs = frozenset(rights.orgs)
     document = create_key(target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier)
+    if rights.person is not None:
+        set_person(target.data_dir, [name], rights.person)
     if curve:
         document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
     _hand_out(target, document, out)
+
+
+def _check_person(target: Target, person: str | None, all_users: bool) -> None:
+    if person is None:
+        return
+    if all_users:
+        raise click.UsageError("--person requires --user: a key for all users belongs to no person")
+    validate_group_name("person", person)
+    known = person_of(read_keys(target.data_dir), target.user_id)
+    if known not in (None, person):
+        raise click.UsageError(
+            f"the keys of {target.user_id} belong to the person {known}; to change that: memory-agent keys assign"
+        )
+
+
+@keys.command(short_help="Set the person who holds keys.")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--person", metavar="NAME", help="The person who holds the keys.")
+@click.option("--no-person", is_flag=True, help="Each user votes alone again.")
+@options_where_user(UNUSED)
+def assign(target: Target, names: tuple[str, ...], person: str | None, no_person: bool) -> None:
+    """Set the person who holds the keys NAMES, and all other keys of their users; to rename a person, assign its keys.
+
+    In the figures of shared items, all users of a person have one vote, including votes before this. The figures that
+    count them change at the next upkeep, and are withheld if too few others remain. What a key permits does not change.
+
+    \b
+    Examples:
+      memory-agent keys assign bob-laptop bob-ci --person bob
+      memory-agent keys assign bob-ci --no-person
+    """
+    if no_person == (person is not None):
+        raise click.UsageError("specify either --person NAME or --no-person")
+    changed = set_person(target.data_dir, names, person)
+    if target.as_json:
+        print_document([_shown(key) for key in changed])
+    else:
+        click.echo(f"{', '.join(key.id for key in changed)}: {'no person' if person is None else f'person {person}'}")
 
 
 @keys.command(short_help="Replace a key's secret; the old one stops working.")
@@ -129,6 +179,8 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.
+
+    The key keeps its age and its person.
 
     The key `local` is the data folder's own key. Its new token is written to the file `token`, from which the daemon
     and clients on this machine read it.
@@ -171,6 +223,9 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
 def list_keys(target: Target) -> None:
     """List the data folder's keys, including revoked ones. Tokens are not shown, because they are not stored.
 
+    A key's age counts from its creation, also if it was rotated. Votes on shared items count when the oldest key of
+    their person has the age `shared.votes_after_days`.
+
     \b
     Examples:
       memory-agent keys list
@@ -182,7 +237,7 @@ def list_keys(target: Target) -> None:
     elif not found:
         click.echo("no keys yet; the key local is created when a daemon first starts")
     else:
-        columns = ("id", "user", "scopes", "orgs", "tier", "by", "created", "revoked")
+        columns = ("id", "user", "scopes", "orgs", "tier", "person", "by", "created", "days", "revoked")
         print_table("keys", columns, map(_row, found))
 
 
@@ -204,17 +259,24 @@ def _shown(key: StoredKey) -> dict[str, object]:
     return {
         "id": key.id,
         "user_id": key.user_id,
+        "person": key.person,
         "scopes": _scope_names(key),
         "orgs": key.orgs,
         "tier": key.tier,
         "kind": _kind(key),
         "created": key.created,
+        "age_days": _age_days(key),
         "revoked": key.revoked,
     }
 
 
 def _row(key: StoredKey) -> tuple[object, ...]:
-    return (key.id, key.user_id or "all", _scope_names(key), key.orgs, key.tier, _kind(key), key.created, key.revoked)
+    holder = (key.orgs, key.tier, key.person, _kind(key))
+    return (key.id, key.user_id or "all", _scope_names(key), *holder, key.created, _age_days(key), key.revoked)
+
+
+def _age_days(key: StoredKey) -> int:
+    return max((datetime.now(UTC) - key.created).days, 0)
 
 
 def _scope_names(key: StoredKey) -> list[str]:

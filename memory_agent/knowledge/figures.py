@@ -3,7 +3,7 @@
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
 contribute to it, and again when at least five contributions are new or have changed. Each user has one vote: the mean
 quality of the user's own runs. The author has no vote. Reports contain only counts and sums: no text, vector, query or
-run.
+run. All users of a person are one user here, with `merged` sums (`voters`).
 
 Privacy. All releases together reveal at most the following about one user, as of each release: a level of the user's
 mean quality, a level of the rating, and counts capped at 3. This holds against an attacker who controls all other
@@ -125,6 +125,20 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
     def rating_level(self, user: bytes, key: bytes) -> int:
         """Return the level of the rating. Requires a rating."""
         return _level(self.rating or 0, 1, user, key, b"rating")
+
+
+def merged(sums: Sequence[Contribution]) -> Contribution:
+    """Return the sums of one voter's users: added counts and qualities, and the mean rating.
+
+    Depends only on the multiset of `sums`, so however a voter divides runs among users, the vote is the same.
+    """
+    ratings = [one.rating for one in sums if one.rating is not None]
+    return Contribution(
+        retrievals=sum(one.retrievals for one in sums),
+        uses=sum(one.uses for one in sums),
+        quality=sum(one.quality for one in sums),
+        rating=round(sum(ratings) / len(ratings)) if ratings else None,
+    )
 
 
 def check_report(report: Report) -> None:
@@ -381,6 +395,18 @@ class Figures:
             return False
         self._change(user, part, sums, (False, False, True))
         return True
+
+    def replace(self, voter: bytes, sums: Contribution) -> None:
+        """Replace the sums of a voter, which are `merged` from those of several users.
+
+        A figure whose sums differ counts the voter as changed, as after a report.
+        """
+        part = self._parts.get(voter) or Part()
+        before = part.sums
+        used = (sums.uses, sums.quality) != (before.uses, before.quality)
+        changed = (sums.retrievals != before.retrievals, used, sums.rating != before.rating)
+        if any(changed):
+            self._change(voter, part, sums, changed)
 
     def erase(self, user: bytes) -> bool:
         """Remove a user's contribution exactly, and withdraw the figures that count it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -12,19 +12,19 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Standing
 from memory_agent.knowledge.pseudonyms import (
-    DUE,
     FIGURES,
     FILE,
     FORMER_NAMED,
     NAME,
     OFFERERS,
     PARTS,
+    RECORDED,
     USED,
     authors_with_names,
     name_in,
     place_of,
 )
-from memory_agent.knowledge.stored_figures import FORMER, standings_at, versions_at
+from memory_agent.knowledge.stored_figures import FORMER, names_at, standings_at, versions_at
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
 from memory_agent.records.shared_content import (
@@ -41,7 +41,6 @@ from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata key of an item's description
 _USERS_STEP = 5  # the number shown is rounded, to hide single users
-_ids = msgspec.msgpack.Decoder(list[str])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,17 +137,6 @@ def place_in(snapshot: Snapshot, item_id: str) -> str:
 def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
     """Return the standing of an item's current version."""
     return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
-
-
-def due_in(snapshot: Snapshot) -> list[str]:
-    """Return the ids of the items whose figures changed since the last release."""
-    blob = snapshot.blob(DUE)
-    return _ids.decode(blob) if blob else []
-
-
-def write_due(batch: Batch, item_ids: Collection[str]) -> None:
-    """Store the ids of the items whose figures changed since the last release."""
-    batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
 
 def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
@@ -250,7 +238,7 @@ def has_former_format(snapshot: Snapshot) -> bool:
 
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
     """Yield the inconsistencies between the items of a store and their blobs."""
-    left = {name for kind in (FILE, FIGURES, FORMER, OFFERERS, PARTS) for name in snapshot.blobs(kind)}
+    left = {name for kind in (FILE, FIGURES, FORMER, OFFERERS, PARTS, RECORDED) for name in snapshot.blobs(kind)}
     described = True
     for _, record in snapshot.scan():
         place = place_in(snapshot, record.id)
@@ -268,7 +256,7 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
         if not all(versions.values()):
             yield "figures do not match their users' reports"
         beside = (kind + place for kind in (FILE, FIGURES, FORMER, OFFERERS))
-        left.difference_update(beside, snapshot.blobs(PARTS + place))
+        left.difference_update(beside, names_at(snapshot, place))
     yield from ("a blob belongs to no item" for _ in left)
     if described and not has_former_format(snapshot):
         counted = {place_of(snapshot, USED, author): one for author, one in usage_by_author(snapshot).items()}

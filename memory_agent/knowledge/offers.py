@@ -37,7 +37,7 @@ from memory_agent.knowledge.items import (
 )
 from memory_agent.knowledge.pseudonyms import OFFERS, place_of
 from memory_agent.knowledge.publish_log import add_published
-from memory_agent.knowledge.stored_figures import erase_user
+from memory_agent.knowledge.stored_figures import Voter, erase_user
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import OfferedPattern, SharedContent
@@ -163,12 +163,14 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
             write_offerers(batch, Offerers(item_id=one.item_id, offers=kept))
 
 
-def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
-    """Return new items with words that at least `least` users offer for the same readers and that no item has."""
+def proposals(
+    snapshot: Snapshot, least: int, now: datetime, voter_of: Callable[[bytes], Voter | None]
+) -> list[Proposal]:
+    """Return new items with words that no item has and that at least `least` voters offer for the same readers."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_match_key_of_item(record), None)
-    return [_proposal(group, now) for _, group in sorted(groups.items()) if len(group) >= least]
+    return [_proposal(group, now) for _, group in sorted(groups.items()) if _voters(group, voter_of) >= least]
 
 
 def write_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
@@ -231,6 +233,12 @@ def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:
         for offer in own.values():
             groups[match_key(offer.content)][author] = offer
     return groups
+
+
+def _voters(group: Iterable[str], voter_of: Callable[[bytes], Voter | None]) -> int:
+    """Return how many voters the users have."""
+    voters = (voter_of(author.encode()) or Voter(author.encode(), counts=True) for author in group)
+    return len({voter.name for voter in voters if voter.counts})
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:

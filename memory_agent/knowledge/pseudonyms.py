@@ -19,6 +19,8 @@ from memory_agent.storage.snapshot import Snapshot
 
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
+RECORDED = "shared:recorded:"  # what a user contributed to an item, if it is merged with others or counts later
+VOTERS = "shared:voters"
 NAME, USED = "shared:called:", "shared:used:"
 OFFERS = "shared:offers:"  # the offers of one user
 OFFERERS = "shared:offerers:"  # the offers that form an item of many users
@@ -36,12 +38,12 @@ def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
     return kind + blake2b(name.encode(), key=secret_in(snapshot), digest_size=PLACE_CHARS // 2).hexdigest()
 
 
-def part_of(key: bytes, place: str, user: bytes) -> str:
+def part_of(key: bytes, place: str, user: bytes, kind: str = PARTS) -> str:
     """Return the blob name of a user's part in the figures of the item at `place`; `key` is the secret.
 
     Without the secret, the names reveal how many users an item has, but not that two parts belong to the same user.
     """
-    return f"{PARTS}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
+    return f"{kind}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
 
 
 def secret_in(snapshot: Snapshot) -> bytes:

@@ -172,7 +172,7 @@ class Removal:
                 self._set_applied(batch)
 
     def _remove_all(self, item_ids: Sequence[str], authors: Sequence[str]) -> None:
-        for some in _parts(item_ids):
+        for some in in_parts(item_ids):
             with self._archive.batch() as batch:
                 self._remove(batch, some)
         if not authors:
@@ -185,7 +185,7 @@ class Removal:
         users = [author.encode() for author in authors]
         with self._archive.store.snapshot() as snapshot:
             places = places_with(snapshot, users)
-        for some in _parts(places):
+        for some in in_parts(list(places)):
             with self._archive.batch() as batch:
                 for place in some:
                     for user in users:
@@ -205,6 +205,7 @@ class Removal:
         batch.set_blob(_APPLIED, size.to_bytes(8, "big"))
 
 
-def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield parts of `names` for one transaction each."""
     for start in range(0, len(names), _AT_ONCE):
         yield names[start : start + _AT_ONCE]

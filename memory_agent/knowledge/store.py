@@ -10,6 +10,7 @@ the files. A removed item's id and an erased user's pseudonym are never reused (
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -23,11 +24,10 @@ import msgspec
 from memory_agent.embedders import LazyEmbedder
 from memory_agent.erasure.logs import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
-from memory_agent.knowledge.figures import Figures, Rules, check_report
+from memory_agent.knowledge.figures import Rules, check_report
 from memory_agent.knowledge.items import (
     ABOUT,
     about_of,
-    due_in,
     faults_of_items,
     has_former_format,
     is_repeat,
@@ -39,7 +39,6 @@ from memory_agent.knowledge.items import (
     standing_in,
     usage_by_author,
     usage_of,
-    write_due,
     write_usage,
 )
 from memory_agent.knowledge.offers import (
@@ -64,14 +63,19 @@ from memory_agent.knowledge.pseudonyms import (
     place_of,
 )
 from memory_agent.knowledge.publish_log import add_published, drop_sent, faults_of_log, log_rated, pending_changes
-from memory_agent.knowledge.removal import ItemForgetting, Removal
+from memory_agent.knowledge.removal import ItemForgetting, Removal, in_parts
 from memory_agent.knowledge.stored_figures import (
-    StoredParts,
+    ItemFigures,
+    Voter,
     convert_former_figures,
+    due_in,
+    places_with,
     ratings_by,
     standings_at,
-    write_standings,
+    users_in,
+    write_due,
 )
+from memory_agent.knowledge.voters import ANYBODY, Voters
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.embedded import embedded_text
@@ -163,6 +167,7 @@ class Knowledge(Memory):
         self._asking = threading.Lock()  # guards the quota
         self._writing = ReadWriteLock()  # exclusive while the erasure of a user is recorded
         self._authors = Authors(archive, self.erasure)
+        self._voters = Voters(archive, self._authors, settings.shared)
         self.removal = Removal(user_id, archive, self._forgetting, settings.shared.offers_together)
         with archive.store.snapshot() as snapshot:
             was_former = has_former_format(snapshot)
@@ -195,12 +200,14 @@ class Knowledge(Memory):
         return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Release due figures, create items from matching offers, and purge removed bytes. Returns 0.
+        """Read the voters, release due figures, create items from matching offers, and purge removed bytes. Returns 0.
 
         For privacy, this is done during upkeep: if figures changed with each report, they would reveal the report to an
         observer, and an item that appeared with the last offer would reveal the offering user.
         """
         with self._call():
+            if (voters := self._voters.read(check_now(now))) is not None:
+                self._adopt(voters)
             if self._archive.store.blob(CHANGED) is not None:
                 self._propose(check_now(now))
             if self._archive.store.blob(DUE) is not None:
@@ -305,7 +312,10 @@ class Knowledge(Memory):
     def _propose(self, now: datetime) -> None:
         """Create items from matching offers, and add later offerers to existing items."""
         with self._archive.store.snapshot() as snapshot:
-            seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
+            seen, found = (
+                snapshot.blob(CHANGED),
+                proposals(snapshot, self._limits.offers_together, now, self._voters.of),
+            )
         vectors = self._vectors.embed(embedded_text(one.record) for one in found)
         with self.removal.paused(), self._archive.batch() as batch:
             admitted = vectors.admitted(batch)
@@ -337,15 +347,12 @@ class Knowledge(Memory):
         with self._archive.batch() as batch:
             if own in offerers_of(batch, record.id):
                 raise InvalidInputError("item_id", "is based on the user's own offer")
-            place = place_in(batch, record.id)
-            standings = standings_at(batch, place)
-            if (standing := standings.get(version)) is None:
+            figures = ItemFigures(batch, record.id, self._voters.of)
+            if version not in figures.standings:
                 raise InvalidInputError("version", f"{version} is not a version of this item")
-            figures = Figures(standing, StoredParts(batch, place, version))
-            if figures.rate(own.encode(), ask.rating):
-                write_standings(batch, place, standings)
+            if figures.rate(own.encode(), version, ask.rating):
                 write_due(batch, {*due_in(batch), record.id})
-            return standing.metrics()
+            return figures.standings[version].metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return the number of its items that counted.
@@ -357,34 +364,43 @@ class Knowledge(Memory):
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
-                place = place_in(batch, item.item_id)
-                standings = standings_at(batch, place)
-                standing = standings.get(item.version)
-                if standing is None or own in offerers_of(batch, item.item_id):
+                if own in offerers_of(batch, item.item_id):
                     continue  # an author's runs do not count
-                figures = Figures(standing, StoredParts(batch, place, item.version))
-                if figures.report(own.encode(), report.number, item):
+                if ItemFigures(batch, item.item_id, self._voters.of).report(own.encode(), report.number, item):
                     counted.append(item.item_id)
-                    write_standings(batch, place, standings)
             write_due(batch, {*due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
         with self._archive.batch() as batch:
             for item_id in due_in(batch):
-                record, place = item_in(batch, item_id), place_in(batch, item_id)
-                standings = standings_at(batch, place)
+                record = item_in(batch, item_id)
                 if record is None:
                     continue  # removed since
-                present = standings[about_of(record).version]
+                figures = ItemFigures(batch, item_id, self._voters.of)
+                present = figures.standings[about_of(record).version]
                 former = present.rating.released
-                figures = [Figures(one, StoredParts(batch, place, version)) for version, one in standings.items()]
-                released = [one.release(self._rules) for one in figures]
-                if any(released):
-                    write_standings(batch, place, standings)
+                figures.release(self._rules, [user.encode() for user in offerers_of(batch, item_id)])
                 if present.rating.released not in (None, former):
                     log_rated(batch, record, check_now(None))
             write_due(batch, ())
+
+    def _adopt(self, voters: dict[bytes, Voter]) -> None:
+        """Assign all contributions to the present voters. After a failure, the next upkeep repeats it."""
+        with self._writing.exclusive():  # no report for the former voters is in progress
+            changed = self._voters.adopt(voters)
+        with self._archive.store.snapshot() as snapshot:
+            users = changed | (users_in(snapshot) if ANYBODY in changed else set())
+            found = _items_of(snapshot, users) if users else {}
+        for some in in_parts(list(found)):
+            with self._archive.batch() as batch:
+                for item_id in some:
+                    ItemFigures(batch, item_id, self._voters.of).assign(found[item_id])
+                write_due(batch, {*due_in(batch), *some})
+        if users:
+            with self._archive.batch() as batch:
+                batch.set_blob(CHANGED, secrets.token_bytes(8))
+        self._voters.store()
 
     def _read_log(self, after: int) -> PendingChanges:
         if after:
@@ -428,6 +444,7 @@ class Knowledge(Memory):
                 item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
             self.removal.note(item_ids, authors, offerers=authors)
         self.removal.carry_out(item_ids, authors)
+        self._voters.forget([author.encode() for author in authors])
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:
@@ -516,6 +533,17 @@ class Knowledge(Memory):
         is_own = view.mask(MemoryFilter(metadata={f"{ABOUT}.author": author}))
         assert is_own is not None
         return [int(row) for row in view.rows[is_own]]
+
+
+def _items_of(snapshot: Snapshot, users: set[bytes]) -> dict[str, list[bytes]]:
+    """Return the ids of the items that any of the users published, offered or contributed to, with the contributors."""
+    places, found = places_with(snapshot, users), {}
+    for _, record in snapshot.scan():
+        contributors = places.get(place_in(snapshot, record.id), [])
+        authors = (about_of(record).author, *offerers_of(snapshot, record.id))
+        if contributors or any(author.encode() in users for author in authors):
+            found[record.id] = contributors
+    return found
 
 
 _MOST_USERS = 10_000

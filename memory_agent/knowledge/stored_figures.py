@@ -1,5 +1,8 @@
 """Stores figures: one blob per item, and one per user of an item.
 
+The contributions of a user who votes alone are the user's `Part` of the figures. Those of other users are `Recorded`,
+and upkeep merges them into the part of their `Voter` (`voters`), whose name takes the place of the user's.
+
 The place of an item is the digest in the names of its blobs. Earlier versions stored all of an item's figures in one
 blob, which the first open splits.
 """
@@ -8,22 +11,69 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.knowledge.figures import KEY_BYTES, Contribution, Figures, Part, Quality, Rating, Series, Standing
-from memory_agent.knowledge.pseudonyms import FIGURES, PARTS, PLACE_CHARS, part_of, secret_in
+from memory_agent.knowledge.figures import (
+    KEY_BYTES,
+    Contribution,
+    Figures,
+    Part,
+    Quality,
+    Rating,
+    Rules,
+    Series,
+    Standing,
+    merged,
+)
+from memory_agent.knowledge.pseudonyms import (
+    DUE,
+    FIGURES,
+    PARTS,
+    PLACE_CHARS,
+    RECORDED,
+    part_of,
+    place_of,
+    secret_in,
+)
+from memory_agent.records.shared_requests import ReportedItem
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 FORMER = "shared:figures:"
+VOTER = b"voter-"
+"""Prefix of the name of a voter who is not a user."""
+_MANY = 50
 
 Standings = dict[str, Standing]
 """The standing of each version, by version name."""
 
 _standings = msgspec.msgpack.Decoder(Standings)
+_ids = msgspec.msgpack.Decoder(list[str])
 _user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
+
+
+class Voter(NamedTuple):
+    """Who votes for a user: one voter for all users of a person or organisation, or the user. `counts` since it is old
+    enough.
+    """
+
+    name: bytes
+    counts: bool
+
+
+class Recorded(msgspec.Struct, frozen=True, array_like=True):
+    """What a user contributed to an item's versions, and the voter for whom it is merged."""
+
+    user: bytes
+    item_id: str
+    voter: Voter
+    versions: dict[str, Contribution]
+
+
+_recorded = msgspec.msgpack.Decoder(Recorded)
 
 
 class _FormerSeries(msgspec.Struct, array_like=True):
@@ -86,6 +136,17 @@ def write_standings(batch: Batch, place: str, standings: Standings) -> None:
     batch.set_blob(FIGURES + place, msgspec.msgpack.encode(standings))
 
 
+def due_in(snapshot: Snapshot) -> list[str]:
+    """Return the ids of the items whose figures changed since the last release."""
+    blob = snapshot.blob(DUE)
+    return _ids.decode(blob) if blob else []
+
+
+def write_due(batch: Batch, item_ids: Collection[str]) -> None:
+    """Store the ids of the items whose figures changed since the last release."""
+    batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
+
+
 def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
     """Create empty figures for a version, unless it already has figures."""
     standings = standings_at(batch, place)
@@ -96,39 +157,75 @@ def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
 
 def drop_figures(batch: Batch, place: str) -> None:
     """Delete all figures of an item."""
-    for name in (FIGURES + place, FORMER + place, *batch.blobs(PARTS + place)):
+    for name in (FIGURES + place, FORMER + place, *names_at(batch, place)):
         batch.set_blob(name, None)
 
 
-def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
-    """Return the places of the items to which any of the users contributes.
+def places_with(snapshot: Snapshot, users: Collection[bytes]) -> dict[str, list[bytes]]:
+    """Return the places of the items to which any of the users contributes, each with these users.
 
-    Looks up every item, because for privacy there must be no index of a user's items.
+    Looks up every item, because for privacy there must be no index of a user's items. For many users, reads all
+    contributions instead.
     """
+    found: defaultdict[str, list[bytes]] = defaultdict(list)
+    if len(users) > _MANY:
+        for _, place, user in parts_in(snapshot):
+            if user in users:
+                found[place].append(user)
+        return found
     key = secret_in(snapshot)
-    places = [name.removeprefix(FIGURES) for name in snapshot.blobs(FIGURES)]
-    return [at for at in places if any(snapshot.blob(part_of(key, at, user)) is not None for user in users)]
+    for place in [name.removeprefix(FIGURES) for name in snapshot.blobs(FIGURES)]:
+        for user in users:
+            if any(snapshot.blob(part_of(key, place, user, kind)) for kind in (PARTS, RECORDED)):
+                found[place].append(user)
+    return found
 
 
 def ratings_by(snapshot: Snapshot, users: Sequence[bytes]) -> int:
     """Return the number of ratings by the users, one for each version."""
-    parts = (_parts_of_user(snapshot, place, user) for place in places_with(snapshot, users) for user in users)
-    return sum(part.sums.rating is not None for versions in parts for part in versions.values())
+    found = [(place, user) for place, some in places_with(snapshot, users).items() for user in some]
+    sums = [part.sums for place, user in found for part in _parts_of_user(snapshot, place, user).values()]
+    for place, user in found:
+        known = _recorded_by(snapshot, place, user)
+        sums += [] if known is None else known.versions.values()
+    return sum(one.rating is not None for one in sums)
 
 
 def erase_user(batch: Batch, place: str, user: bytes) -> None:
-    """Remove a user from the figures of an item."""
+    """Remove a user from the figures of an item.
+
+    Figures that count the user's voter are withdrawn. The next upkeep adds the voter's other users again.
+    """
+    known = _recorded_by(batch, place, user)
+    erase_vote(batch, place, user)
+    if known is not None:
+        if known.voter.counts:
+            erase_vote(batch, place, known.voter.name)
+        batch.set_blob(part_of(secret_in(batch), place, user, RECORDED), None)
+        write_due(batch, {*due_in(batch), known.item_id})
+
+
+def erase_vote(batch: Batch, place: str, voter: bytes) -> None:
+    """Remove a voter from the figures of an item."""
     standings = standings_at(batch, place)
-    erased = [Figures(one, StoredParts(batch, place, name)).erase(user) for name, one in standings.items()]
+    erased = [Figures(one, StoredParts(batch, place, name)).erase(voter) for name, one in standings.items()]
     if any(erased):
         write_standings(batch, place, standings)
 
 
 def parts_in(snapshot: Snapshot) -> Iterator[tuple[str, str, bytes]]:
-    """Yield the blob name, the place of the item and the user of each part."""
+    """Yield the blob name, the place of the item and the user or voter of each contribution."""
     for name in snapshot.blobs(PARTS):
         user, _ = _user_parts.decode(snapshot.blob(name) or b"")
         yield name, name.removeprefix(PARTS)[:PLACE_CHARS], user
+    for name in snapshot.blobs(RECORDED):
+        known = _recorded.decode(snapshot.blob(name) or b"")
+        yield name, name.removeprefix(RECORDED)[:PLACE_CHARS], known.user
+
+
+def users_in(snapshot: Snapshot) -> set[bytes]:
+    """Return all users who contribute to any item."""
+    return {user for _, _, user in parts_in(snapshot) if not user.startswith(VOTER)}
 
 
 def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
@@ -142,6 +239,113 @@ def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
         for version, part in of_user.items():
             parts[version][user] = part
     return {name: one == one.counted(parts[name]) for name, one in standings_at(snapshot, place).items()}
+
+
+class ItemFigures:
+    """The figures of one item within a batch. `voter_of` returns the voter of a user who does not vote alone."""
+
+    def __init__(self, batch: Batch, item_id: str, voter_of: Callable[[bytes], Voter | None]) -> None:
+        self._batch = batch
+        self._item_id = item_id
+        self._voter_of = voter_of
+        self._place = place_of(batch, "", item_id)
+        self.standings = standings_at(batch, self._place)
+
+    def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
+        """Count an item of a checked report once, as `Figures.report`; False for an unknown version."""
+        if item.version not in self.standings:
+            return False
+        if (known := self._recorded(user)) is None:
+            return self._write_if(self._figures(item.version).report(user, number, item))
+        return self._record(known, item.version, lambda sums: sums.with_item(number, item))
+
+    def rate(self, user: bytes, version: str, rating: float | None) -> bool:
+        """Replace or remove a rating of a known version, as `Figures.rate`."""
+        if (known := self._recorded(user)) is None:
+            return self._write_if(self._figures(version).rate(user, rating))
+        return self._record(known, version, lambda sums: sums.with_rating(rating))
+
+    def assign(self, users: Collection[bytes]) -> None:
+        """Give the contributions of `users` to their present voters.
+
+        Withdraws the figures that count a former voter, since figures before and after would differ by this user alone.
+        """
+        for user in users:
+            known = self._recorded(user)
+            voter = self._voter_of(user) or Voter(user, counts=True)
+            if known is not None and voter != known.voter:
+                if known.voter.counts:
+                    erase_vote(self._batch, self._place, known.voter.name)
+                self._write(msgspec.structs.replace(known, voter=voter))
+        self.standings = standings_at(self._batch, self._place)
+
+    def release(self, rules: Rules, excluded: Collection[bytes]) -> bool:
+        """Merge recorded contributions, and release the figures that are due. Return whether any figure changed.
+
+        The voters of the author and of `excluded` users have no vote.
+        """
+        self._merge(excluded)
+        released = [self._figures(version).release(rules) for version in self.standings]
+        write_standings(self._batch, self._place, self.standings)
+        return any(released)
+
+    def _merge(self, excluded: Collection[bytes]) -> None:
+        records = [
+            _recorded.decode(self._batch.blob(name) or b"") for name in self._batch.blobs(RECORDED + self._place)
+        ]
+        by_voter: defaultdict[bytes, list[dict[str, Contribution]]] = defaultdict(list)
+        for one in records:
+            if one.voter.counts:
+                by_voter[one.voter.name].append(one.versions)
+        for version, standing in self.standings.items():
+            figures = self._figures(version)
+            barred = {self._name_of(user) for user in (standing.author, *excluded)}
+            for voter, versions in by_voter.items():
+                if voter in barred:
+                    figures.erase(voter)
+                else:
+                    figures.replace(voter, merged([sums[version] for sums in versions if version in sums]))
+        for one in records:
+            if Contribution() in one.versions.values():
+                self._write(one)
+
+    def _name_of(self, user: bytes) -> bytes:
+        voter = self._voter_of(user)
+        return user if voter is None else voter.name
+
+    def _figures(self, version: str) -> Figures:
+        return Figures(self.standings[version], StoredParts(self._batch, self._place, version))
+
+    def _recorded(self, user: bytes) -> Recorded | None:
+        """Return what is recorded of a user; None if the user votes alone. Records a vote that the user had alone."""
+        known = _recorded_by(self._batch, self._place, user)
+        if known is None and (voter := self._voter_of(user)) is not None:
+            parts = _parts_of_user(self._batch, self._place, user)
+            known = Recorded(user, self._item_id, voter, {version: part.sums for version, part in parts.items()})
+            if parts:
+                self._write(known)
+                erase_vote(self._batch, self._place, user)
+                self.standings = standings_at(self._batch, self._place)
+        return known
+
+    def _record(self, known: Recorded, version: str, change: Callable[[Contribution], Contribution]) -> bool:
+        before = known.versions.get(version, Contribution())
+        sums = change(before)
+        if known.user == self.standings[version].author or sums == before:
+            return False
+        self._write(msgspec.structs.replace(known, versions=known.versions | {version: sums}), keep_empty=True)
+        return True
+
+    def _write_if(self, is_changed: bool) -> bool:
+        if is_changed:
+            write_standings(self._batch, self._place, self.standings)
+        return is_changed
+
+    def _write(self, known: Recorded, *, keep_empty: bool = False) -> None:
+        """Store what is recorded of a user. Empty contributions are kept until they have been merged."""
+        versions = {version: sums for version, sums in known.versions.items() if keep_empty or sums != Contribution()}
+        value = msgspec.msgpack.encode(msgspec.structs.replace(known, versions=versions)) if versions else None
+        self._batch.set_blob(part_of(secret_in(self._batch), self._place, known.user, RECORDED), value)
 
 
 def convert_former_figures(batch: Batch) -> None:
@@ -189,3 +393,13 @@ def _parts_of_user(snapshot: Snapshot, place: str, user: bytes) -> dict[str, Par
         return {}
     _, parts = _user_parts.decode(blob)
     return parts
+
+
+def _recorded_by(snapshot: Snapshot, place: str, user: bytes) -> Recorded | None:
+    blob = snapshot.blob(part_of(secret_in(snapshot), place, user, RECORDED))
+    return None if blob is None else _recorded.decode(blob)
+
+
+def names_at(snapshot: Snapshot, place: str) -> list[str]:
+    """Return the names of the blobs of an item's users."""
+    return [name for kind in (PARTS, RECORDED) for name in snapshot.blobs(kind + place)]

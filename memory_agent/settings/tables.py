@@ -309,7 +309,9 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     An author may have `items_per_author` items with a total of `bytes_per_author`. A user may search `searches` times
     in a burst and `searches_per_s` times a second on average. A run's use of items is reported `report_after_s` after
     the run ends, so that late verdicts count. `prior` is the mean quality of all runs, which a proven item exceeds. A
-    pattern that `offers_together` users offer in the same words is shown to other users.
+    pattern that `offers_together` users offer in the same words is shown to other users. In figures, all users of a
+    person, or of an organisation, have one vote (`one_vote_per`), which counts `votes_after_days` after the first of
+    their keys was created.
     """
 
     items_per_author: Count = 1_000
@@ -319,6 +321,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     report_after_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 600.0
     prior: Annotated[float, msgspec.Meta(ge=0.05, le=0.95)] = 0.6
     offers_together: Annotated[int, msgspec.Meta(ge=5)] = 5
+    one_vote_per: Literal["person", "organisation"] = "person"
+    votes_after_days: Annotated[float, msgspec.Meta(ge=0.0, le=3650.0)] = 7.0
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,10 +20,13 @@ from relay.access.key_file import (
     StoredKey,
     create_key,
     ensure_local_key,
+    keys_version,
+    person_of,
     read_keys,
     revoke_key,
     rotate_key,
     server_pair,
+    set_person,
 )
 from relay.access.principal import ALL_SCOPES, PUBLIC, Origin, Principal, Scope, publisher_for_all
 
@@ -49,11 +52,14 @@ __all__ = [
     "identity_of",
     "ipc_endpoint",
     "is_curve",
+    "keys_version",
     "local_identity",
+    "person_of",
     "publisher_for_all",
     "read_key_file",
     "read_keys",
     "revoke_key",
     "rotate_key",
     "server_pair",
+    "set_person",
 ]

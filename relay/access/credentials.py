@@ -6,19 +6,15 @@ Without a readable key file, every key is unknown.
 
 from __future__ import annotations
 
-import os
 import threading
 from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
 
-from relay.access.key_file import StoredKey, digest_of, keys_path, read_keys
+from relay.access.key_file import StoredKey, digest_of, keys_version, read_keys
 from relay.access.principal import Principal
 from relay.errors import KeyFileError, UnauthorizedError
 from relay.log import log
-
-_Version = tuple[int, int, int]
-
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
 """How to pass a key to a command of this project. Error messages quote this text; the HTTP server replaces it."""
@@ -26,14 +22,14 @@ _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-
 
 
 class _Table(NamedTuple):
-    version: _Version | None
+    version: tuple[int, ...]
     by_digest: dict[str, StoredKey]
     by_curve: dict[str, StoredKey]
     revoked: dict[str, str]
     """Names of revoked keys, by token digest or public CURVE key."""
 
 
-_NO_KEYS = _Table(None, {}, {}, {})
+_NO_KEYS = _Table((), {}, {}, {})
 
 
 class Credentials:
@@ -41,7 +37,6 @@ class Credentials:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._path = keys_path(data_dir)
         self._table = _NO_KEYS
         self._guard = threading.Lock()
 
@@ -69,14 +64,14 @@ class Credentials:
         return public in self._current().by_curve
 
     def _current(self) -> _Table:
-        version = _version(self._path)
-        if version != self._table.version or version is None:
+        version = keys_version(self._data_dir)
+        if version != self._table.version or not version:
             with self._guard:
                 self._table = self._read(version)
         return self._table
 
-    def _read(self, version: _Version | None) -> _Table:
-        if version is None:
+    def _read(self, version: tuple[int, ...]) -> _Table:
+        if not version:
             return _NO_KEYS
         try:
             keys = read_keys(self._data_dir)
@@ -100,12 +95,3 @@ def _refused(table: _Table, shown: str, what: str) -> str:
     revoked = table.revoked.get(shown)
     why = f"unknown {what}" if revoked is None else f"the key {revoked} was revoked"
     return f"{why}: use a valid key with {_HOW}"
-
-
-def _version(path: Path) -> _Version | None:
-    """Return a value that changes when the file is replaced, or None if there is no file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -33,6 +33,9 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A key for one user, or for all users (None), with a token or a public CURVE key.
 
+    `created` is when the key was first created; rotating it does not change that. `person` is the holder of the user's
+    keys: in figures of shared items, all users of a person have one vote.
+
     The key `local` has every scope, including scopes added since its `scopes` were stored. The added scopes are not
     written back, because an unknown scope or field would make an older daemon that reads the file reject all keys.
     """
@@ -46,6 +49,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     revoked: datetime | None = None
     orgs: tuple[str, ...] = ()
     tier: str | None = None
+    person: str | None = None
 
     @property
     def principal(self) -> Principal:
@@ -63,6 +67,15 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def keys_path(data_dir: Path) -> Path:
     """Return the path of a data folder's key file."""
     return data_dir / "keys.json"
+
+
+def keys_version(data_dir: Path) -> tuple[int, ...]:
+    """Return a value that changes when a data folder's key file is replaced; empty if there is no file."""
+    try:
+        found = os.stat(keys_path(data_dir))
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def digest_of(token: bytes) -> str:
@@ -109,8 +122,9 @@ def create_key(
 ) -> KeyDocument:
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
-    `orgs` and `tier` are the groups of its holder. Raises `KeyFileError` if the name is in use or the user cannot have
-    a key, and `MalformedEventError` if the name of a user, organisation or tier is invalid.
+    `orgs` and `tier` are the groups of its holder; the person is that of the user's other keys. Raises `KeyFileError`
+    if the name is in use or the user cannot have a key, and `MalformedEventError` if the name of a user, organisation
+    or tier is invalid.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -140,8 +154,39 @@ def create_key(
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
             raise KeyFileError(key_id, "a key with this name exists or was revoked; names cannot be reused")
-        _write_keys(data_dir, (*keys, added))
+        person = person_of(keys, user_id)
+        _write_keys(data_dir, (*keys, msgspec.structs.replace(added, person=person)))
     return KeyDocument(id=key_id, user_id=user_id, **secret.shown)
+
+
+def person_of(keys: Iterable[StoredKey], user_id: str | None) -> str | None:
+    """Return the person of a user's keys, including revoked ones, or None."""
+    named = (key.person for key in keys if key.user_id == user_id is not None)
+    return next((person for person in named if person is not None), None)
+
+
+def set_person(data_dir: Path, key_ids: Collection[str], person: str | None) -> list[StoredKey]:
+    """Set the person of all keys of the users that the named keys are for, or none; return these keys.
+
+    Raises `KeyFileError` for an unknown key or one for all users, and `MalformedEventError` for an invalid name.
+
+    >>> for name in ("ann-1", "ann-2"):
+    ...     key = create_key(Path("data"), name, name, frozenset({Scope.RECALL}))
+    >>> [key.person for key in set_person(Path("data"), ["ann-1", "ann-2"], "ann")]
+    ['ann', 'ann']
+    """
+    if person is not None:
+        validate_group_name("person", person)
+    with _locked(data_dir):
+        keys = read_keys(data_dir)
+        named = [_find(keys, key_id) for key_id in key_ids]
+        for key in named:
+            if key.user_id is None:
+                raise KeyFileError(key.id, "is for all users, so it belongs to no person")
+        users = {key.user_id for key in named}
+        changed = [msgspec.structs.replace(key, person=person) if key.user_id in users else key for key in keys]
+        _write_keys(data_dir, tuple(changed))
+        return [key for key in changed if key.user_id in users]
 
 
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
@@ -161,6 +206,8 @@ def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
 def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
     """Replace a key's secret with a new token or a CURVE key pair from `make`; return the key with its new secret.
 
+    The key keeps its age, by which votes on shared items count.
+
     The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
     contains a valid token at all times. Raises `KeyFileError`.
     """
@@ -170,9 +217,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         if found.revoked is not None:
             raise KeyFileError(key_id, "was revoked permanently: create a new key")
         secret = _new_secret(make() if found.curve_public else None)
-        rotated = msgspec.structs.replace(
-            found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
-        )
+        rotated = msgspec.structs.replace(found, token_sha256=secret.token_sha256, curve_public=secret.curve_public)
         if key_id == LOCAL:
             _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
             write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())

@@ -111,6 +111,7 @@ ADDED = frozenset({
     "conclusions", "shared", "unpublished", "orgs", "tier", "passage_at", "offers", "ratings",
     "schema_version", "created_at", "rebuilt_at", "ndim", "total", "cached_from", "engine",
     "judgement", "judge", "provider", "plain_index", "history", "most_credited",
+    "person", "age_days",
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")

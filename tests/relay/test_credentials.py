@@ -25,6 +25,7 @@ from relay import (
     revoke_key,
     rotate_key,
     server_pair,
+    set_person,
 )
 from relay.access.key_file import digest_of
 from relay.disk import add_checksum, verify_checksum, write_private
@@ -204,8 +205,13 @@ def test_a_rotated_key_keeps_its_permissions_and_accepts_only_the_new_token(tmp_
     former = create_key(tmp_path, "reader", "alice", READER)
     credentials = Credentials(tmp_path)
     assert credentials.of_token(former.token.encode()).user_id == "alice"
+    set_person(tmp_path, ["reader"], "ann")
+    before = read_keys(tmp_path)[1]
     latter = rotate_key(tmp_path, "reader", curve_pair)
     assert credentials.of_token(latter.token.encode()) == ("reader", "alice", READER, frozenset())
+    after = read_keys(tmp_path)[1]
+    assert after.token_sha256 != before.token_sha256
+    assert msgspec.structs.replace(after, token_sha256=before.token_sha256) == before
     with pytest.raises(UnauthorizedError):
         credentials.of_token(former.token.encode())
     assert [key.id for key in read_keys(tmp_path)] == ["local", "reader"]

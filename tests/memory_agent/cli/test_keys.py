@@ -1,4 +1,4 @@
-"""Test `keys create|list|rotate|revoke`, and other commands with a key."""
+"""Test `keys create|list|assign|rotate|revoke`, and other commands with a key."""
 
 from __future__ import annotations
 
@@ -70,13 +70,28 @@ def test_a_key_names_organisations_and_a_tier(
     assert (bob["scopes"], bob["orgs"], bob["tier"]) == (["recall", "share"], ["acme", "labs"], "pro")
     assert (local["scopes"], local["orgs"], local["tier"]) == (sorted(Scope), [], None)
     columns, *rows = (re.split(" {2,}", line) for line in run("keys", "list").stdout.splitlines()[1:])
-    assert columns[:5] == ["id", "user", "scopes", "orgs", "tier"]
+    assert columns == ["id", "user", "scopes", "orgs", "tier", "person", "by", "created", "days", "revoked"]
     assert [row[:5] for row in rows] == [
         ["local", "all", ", ".join(sorted(Scope)), "-", "-"],
         ["bob", "bob", "recall, share", "acme, labs", "pro"],
     ]
     revoked = run_json("keys", "revoke", "bob")
     assert (revoked["orgs"], revoked["tier"]) == (["acme", "labs"], "pro")
+
+
+def test_the_keys_of_a_user_have_one_person(run: Run, run_json: RunJson) -> None:
+    for words in (("bob", "--user", "bob", "--person", "bob-k"), ("bob-2", "--user", "bob"), ("ci", "--user", "ci")):
+        assert run("keys", "create", *words).exit_code == 0
+    assert {key["id"]: key["person"] for key in run_json("keys", "list")} == {
+        "local": None, "bob": "bob-k", "bob-2": "bob-k", "ci": None,
+    }  # fmt: skip
+    refused = run("keys", "create", "bob-3", "--user", "bob", "--person", "other")
+    assert (refused.exit_code, "the keys of bob belong to the person bob-k" in refused.stderr) == (2, True)
+    assert run("keys", "assign", "bob", "ci", "--person", "bob").stdout == "bob, bob-2, ci: person bob\n"
+    assert [key["person"] for key in run_json("keys", "assign", "bob-2", "--no-person")] == [None, None]
+    assert [(key["person"], key["age_days"]) for key in run_json("keys", "list")][-1] == ("bob", 0)
+    assert run("keys", "create", "bob-3", "--user", "bob", "--person", "other").exit_code == 0
+    assert "belongs to no person" in run("keys", "assign", "local", "--person", "bob").stderr
 
 
 def test_a_key_shares_only_where_its_scopes_say_so(run: Run, run_json: RunJson, data_dir: Path) -> None:
@@ -99,6 +114,10 @@ def test_a_key_shares_only_where_its_scopes_say_so(run: Run, run_json: RunJson, 
         (["create", "a", "--user", "alice", "--org", "acme", "--org", "a b"], "org: must be 1 to 64 ASCII letters"),
         (["create", "a", "--user", "alice", "--tier", ""], "tier: must be 1 to 64 ASCII letters"),
         (["create", "local", "--all-users"], "a key with this name exists"),
+        (["create", "a", "--all-users", "--person", "ann"], "--person requires --user"),
+        (["create", "a", "--user", "alice", "--person", "a b"], "person: must be 1 to 64 ASCII letters"),
+        (["assign", "a", "--person", "ann"], "no such key"),
+        (["assign", "a"], "specify either --person NAME or --no-person"),
         (["revoke", "a"], "no such key; to list the keys: memory-agent keys list"),
         (["revoke", "local"], "keys rotate local"),
         (["rotate", "a"], "no such key"),

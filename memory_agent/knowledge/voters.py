@@ -1,0 +1,148 @@
+"""Who votes in the figures of shared items, by the keys of the data folder.
+
+A person may have keys for several users, and has one vote. A vote counts when the voter's oldest key is old enough, so
+rotating or replacing a key does not delay it. Votes of users without a key of their own, whom only keys for all users
+admit, count at once.
+
+The store holds the voters by pseudonym, without names of persons or organisations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from memory_agent.knowledge.pseudonyms import VOTERS, Authors, mark_removal, secret_in
+from memory_agent.knowledge.stored_figures import VOTER, Voter
+from memory_agent.settings import SharedSettings
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.folders import data_dir_of
+from relay import KeyFileError, StoredKey, keys_version, read_keys
+from relay.log import log
+
+ANYBODY = b""
+"""The user whose voter all users have who are not listed."""
+_NAME_BYTES = 16
+_voters = msgspec.msgpack.Decoder(dict[bytes, Voter])
+
+
+class Group(NamedTuple):
+    """The users who vote together: `name` is empty for a user alone. `since` is when the oldest of their keys was made,
+    or None without a key.
+    """
+
+    name: str
+    since: datetime | None
+
+
+def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, Group]:
+    """Return the group of each user with a key, and under "" that of all other users.
+
+    Revoked keys count, because the votes of their users do. By organisation, the first in alphabetical order counts,
+    and all users without one are one group.
+
+    >>> keys = [StoredKey(id=user, created=DAY, scopes=(), user_id=user, person="ann") for user in ("ann-1", "ann-2")]
+    >>> groups_of(keys, SharedSettings())["ann-1"] == groups_of(keys, SharedSettings())["ann-2"] == ("person:ann", DAY)
+    True
+    """
+    by_org = settings.one_vote_per == "organisation"
+    names: dict[str, str] = {"": "org:"} if by_org else {}
+    oldest: dict[str, datetime] = {}
+    of_users = sorted((key for key in keys if key.user_id is not None), key=lambda key: (key.created, key.id))
+    orgs: defaultdict[str, set[str]] = defaultdict(set)
+    for key in of_users:
+        assert key.user_id is not None
+        orgs[key.user_id].update(key.orgs)
+        if by_org:
+            names[key.user_id] = f"org:{min(orgs[key.user_id], default='')}"
+        elif key.person is not None or key.user_id not in names:
+            names[key.user_id] = "" if key.person is None else f"person:{key.person}"
+    for key in of_users:
+        oldest.setdefault(names[key.user_id or ""] or f"user:{key.user_id}", key.created)
+    return {user: Group(name, oldest.get(name or f"user:{user}")) for user, name in names.items()}
+
+
+class _ReadAs(NamedTuple):
+    """The version of the key file from which voters were read, and when the next of them counts."""
+
+    version: tuple[int, ...]
+    until: datetime | None
+
+
+class Voters:
+    """The voters of one store's users, except of those who vote alone and count. Reads are thread-safe."""
+
+    def __init__(self, archive: Archive, authors: Authors, settings: SharedSettings) -> None:
+        self._archive = archive
+        self._authors = authors
+        self._settings = settings
+        blob = archive.store.blob(VOTERS)
+        self._stored = self._by_user = _voters.decode(blob) if blob else {}
+        self._stored_as: _ReadAs | None = None
+        self._read_as = _ReadAs((), None)
+
+    def of(self, user: bytes) -> Voter | None:
+        """Return the voter of a user, or None if the user votes alone and counts."""
+        return self._by_user.get(user) or self._by_user.get(ANYBODY)
+
+    def read(self, now: datetime) -> dict[bytes, Voter] | None:
+        """Return the voters by the present keys, for `adopt`; None if nothing has changed since the last `store`.
+
+        An unreadable key file, which admits nobody, changes nothing.
+        """
+        data_dir = data_dir_of(self._archive.store.folder)
+        version = () if data_dir is None else keys_version(data_dir)
+        known = self._stored_as
+        if known is not None and known.version == version and (known.until is None or now < known.until):
+            return None
+        try:
+            groups = groups_of(() if data_dir is None else read_keys(data_dir), self._settings)
+        except KeyFileError as error:
+            log.warning("voters.not_read", code=error.code)
+            return None
+        age = timedelta(days=self._settings.votes_after_days)
+        found, until = {}, None
+        for user_id, (name, since) in groups.items():
+            counts = since is None or since + age <= now
+            if since is not None and not counts:
+                until = min(until or since + age, since + age)
+            if name or not counts:
+                user = self._authors.pseudonym(user_id).encode() if user_id else ANYBODY
+                found[user] = Voter(self._name(name) if name else user, counts)
+        self._read_as = _ReadAs(version, until)
+        return found
+
+    def adopt(self, found: dict[bytes, Voter]) -> set[bytes]:
+        """Use the voters that `read` returned; return the users whose voter is not the stored one."""
+        self._by_user = found
+        return {user for user in self._stored.keys() | found.keys() if self._stored.get(user) != found.get(user)}
+
+    def store(self) -> None:
+        """Store the voters, after all contributions have been assigned to them."""
+        self._write()
+        self._stored_as = self._read_as
+
+    def forget(self, users: Collection[bytes]) -> None:
+        """Remove erased users. The next `read` returns the voters by their new pseudonyms."""
+        self._stored_as = None
+        self._by_user = {user: voter for user, voter in self._by_user.items() if user not in users}
+        self._write()
+
+    def _write(self) -> None:
+        if self._by_user != self._stored:
+            with self._archive.batch() as batch:
+                batch.set_blob(VOTERS, msgspec.msgpack.encode(self._by_user) if self._by_user else None)
+                if self._stored.keys() - self._by_user.keys():
+                    mark_removal(batch)
+            self._stored = self._by_user
+
+    def _name(self, group: str) -> bytes:
+        """Return the name of a voter. Without the store's secret, it does not reveal the person or organisation."""
+        with self._archive.store.snapshot() as snapshot:
+            digest = blake2b(group.encode(), key=secret_in(snapshot), digest_size=_NAME_BYTES, person=b"voter")
+        return VOTER + digest.hexdigest().encode()
