@@ -318,7 +318,7 @@ def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) 
         revoke_key(doors.served.data_dir, f"user{number}-{doors.door}")
         with pytest.raises(UnauthorizedError):
             user.feedback(result.recall_id, used=[item.id], quality=0.0)
-    late = datetime.now(UTC) + timedelta(seconds=host._settings.shared.report_after_s + 1)
+    late = datetime.now(UTC) + timedelta(days=host._settings.shared.votes_after_days + 1)
     for _ in range(2):  # an upkeep of the store releases only earlier reports
         host.keep_up(late)
     (figures,) = [one.quality_metrics for one in author.shared.published() if one.id == item.id]

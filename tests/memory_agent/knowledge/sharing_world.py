@@ -30,7 +30,7 @@ from memory_agent.storage.snapshot import Snapshot
 from relay import SHARED_USER, BusSettings, EncryptionSettings, JournalSettings
 from relay.disk import Transaction, environment
 
-UNLIMITED = SharedSettings(searches=1_000_000)
+UNLIMITED = SharedSettings(searches=1_000_000, votes_after_days=0.0)  # followers have new keys
 _SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a simulated crash copies these folders
 
 

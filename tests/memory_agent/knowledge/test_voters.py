@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sharing_world import UNLIMITED, World, parts_of
+from sharing_world import UNLIMITED, World, after_each_step, copy_folder, parts_of
 
 from memory_agent.embedders import Embedder
 from memory_agent.knowledge import faults_of_knowledge
@@ -33,7 +33,14 @@ READ = frozenset({Scope.RECALL})
 TEXT = "A deploy to staging needs the VPN"
 SIX = [f"mallory-{number}" for number in range(6)]
 HONEST = [f"honest-{number}" for number in range(12)]
-BY_ORG = msgspec.structs.replace(UNLIMITED, one_vote_per="organisation")
+WEEK = msgspec.structs.replace(UNLIMITED, votes_after_days=SharedSettings().votes_after_days)
+BY_ORG = msgspec.structs.replace(WEEK, one_vote_per="organisation")
+
+
+@pytest.fixture
+def world(tmp_path: Path, embedder: Embedder) -> Iterator[World]:
+    with World(tmp_path / "data", embedder, Settings(shared=WEEK)) as world:
+        yield world
 
 
 @pytest.fixture
@@ -202,7 +209,7 @@ def test_the_other_users_of_the_author_do_not_vote(world: World, item: GlobalRec
 
 
 def test_an_organisation_has_one_vote_if_the_setting_says_so(tmp_path: Path, embedder: Embedder) -> None:
-    with World(tmp_path / "data", embedder, Settings(shared=UNLIMITED)) as world:
+    with World(tmp_path / "data", embedder, Settings(shared=WEEK)) as world:
         item = world.published("ann", TEXT)
         keys_for(world, SIX, orgs=frozenset({"acme"}))
         report(world, item, [*SIX, *HONEST], 1.0)
@@ -299,6 +306,28 @@ def test_an_assignment_that_fails_half_way_is_repeated(
     world.shared.expire(LATER)
     assert users_of(world, item) == 0
     assert len(blobs(world, RECORDED)) == 6
+
+
+def test_a_kill_at_any_step_of_an_assignment_leaves_it_to_the_next_upkeep(
+    world: World, item: GlobalRecord, tmp_path: Path
+) -> None:
+    report(world, item, SIX, 1.0)
+    world.shared.expire(LATER)
+    keys_for(world, SIX, "mallory")
+    copies: list[Path] = []
+
+    def keep() -> None:
+        copies.append(tmp_path / f"copy-{len(copies)}")
+        copy_folder(world.data_dir, copies[-1])
+
+    with after_each_step(keep):
+        world.shared.expire(LATER)
+    assert len(copies) >= 3
+    for copy in copies:
+        world.crash(copy)
+        world.shared.expire(LATER)
+        assert (users_of(world, item), len(blobs(world, RECORDED)), len(blobs(world, PARTS))) == (0, 6, 1)
+        assert faults(world) == []
 
 
 def test_a_damaged_key_file_changes_no_voter(world: World, item: GlobalRecord) -> None:
