@@ -1,6 +1,6 @@
 """Simulates attackers with several keys against the figures of a shared item, and what the rules cost honest teams.
 
-    python -m ops.bench.sybils     five minutes; writes ops/bench/sybils.md
+    python -m ops.bench.sybils     three minutes; writes ops/bench/sybils.md
 
 Who votes, and from which day (`knowledge.voters.groups_of`), what a vote is (`figures.merged`) and the daily release
 (`figures.Figures`) are the shipped code. Only the runs are simulated: on each day, each person uses the item with
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -36,6 +37,7 @@ _START = datetime(2026, 1, 5, tzinfo=UTC)
 _ATTACK_DAY, _DAYS = 30, 90
 
 Aim = Literal["prove", "bury"]
+AIMS: tuple[Aim, ...] = ("prove", "bury")
 
 
 class Policy(NamedTuple):
@@ -68,14 +70,6 @@ class Team(NamedTuple):
     age_days: int = 365
 
 
-class Attack(NamedTuple):
-    """Keys made on one day, whose users immediately report `aim`: of one person, or each of a different person."""
-
-    aim: Aim
-    keys: int
-    of_one: bool
-
-
 class Shown(NamedTuple):
     """The released figures of one day."""
 
@@ -83,28 +77,55 @@ class Shown(NamedTuple):
     is_worse: bool
 
 
-def lived(team: Team, quality: float, policy: Policy, seed: int, attack: Attack | None = None) -> Iterator[Shown]:
-    """Yield the figures of each day. Honest runs depend only on the seed, whatever the policy and the attack."""
-    random, key = np.random.default_rng(seed), np.random.default_rng((seed, 1)).bytes(KEY_BYTES)
-    figures = Figures(Standing.create(key, b"author"), {})
-    sums: defaultdict[str, Contribution] = defaultdict(Contribution)
-    keys = [
-        _key(f"{person}-{number}", person, -team.age_days, policy)
-        for person in range(team.people)
-        for number in range(team.keys)
-    ]
-    for day in range(_DAYS):
-        for person in np.flatnonzero(random.random(team.people) < team.uses).tolist():
-            user, succeeds = f"{person}-{int(random.integers(team.keys))}", random.random() < quality
-            sums[user] = _with_run(sums[user], float(succeeds))
-        if attack is not None and day == _ATTACK_DAY:
-            for number in range(attack.keys):
-                holder = "mallory" if attack.of_one else f"mallory-{number}"
-                keys.append(_key(f"evil-{number}", holder, day, policy))
-                sums[f"evil-{number}"] = _with_run(Contribution(), float(attack.aim == "prove"))
-        _vote(figures, sums, keys, policy, _START + timedelta(days=day))
-        figures.release(_RULES)
-        yield Shown(figures.standing.is_proven, figures.standing.is_worse(_RULES))
+class Deployment:
+    """One item and its users. Honest runs depend only on the seed, whatever the policy and the attack."""
+
+    def __init__(self, team: Team, quality: float, policy: Policy, seed: int) -> None:
+        key = np.random.default_rng((seed, 1)).bytes(KEY_BYTES)
+        self._team, self._quality, self._policy = team, quality, policy
+        self._random = np.random.default_rng(seed)
+        self._figures = Figures(Standing.create(key, b"author"), {})
+        self._sums: defaultdict[str, Contribution] = defaultdict(Contribution)
+        self._voted: dict[str, list[Contribution]] = {}
+        self._keys = [
+            _key(f"{person}-{number}", person, -team.age_days, policy)
+            for person in range(team.people)
+            for number in range(team.keys)
+        ]
+        self._groups = groups_of(self._keys, policy.settings)
+        self._day = 0
+
+    def attack(self, aim: Aim, keys: int, *, of_one: bool) -> None:
+        """Make keys of one person, or each of a different one, whose users report `aim` at once."""
+        for number in range(keys):
+            user = f"evil-{number}"
+            self._keys.append(_key(user, "mallory" if of_one else f"mallory-{number}", self._day, self._policy))
+            self._sums[user] = _with_run(Contribution(), float(aim == "prove"))
+        self._groups = groups_of(self._keys, self._policy.settings)
+
+    def live(self, days: int) -> Iterator[Shown]:
+        """Yield the released figures of each of the next days."""
+        for _ in range(days):
+            for person in np.flatnonzero(self._random.random(self._team.people) < self._team.uses).tolist():
+                user = f"{person}-{int(self._random.integers(self._team.keys))}"
+                self._sums[user] = _with_run(self._sums[user], float(self._random.random() < self._quality))
+            self._vote()
+            self._figures.release(_RULES)
+            self._day += 1
+            yield Shown(self._figures.standing.is_proven, self._figures.standing.is_worse(_RULES))
+
+    def _vote(self) -> None:
+        """Give each voter who counts the merged sums of its users, as an upkeep does."""
+        now, age = _START + timedelta(days=self._day), timedelta(days=self._policy.settings.votes_after_days)
+        by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
+        for user, sums in self._sums.items():
+            name, since = self._groups[user]
+            if since is not None and since + age <= now:
+                by_voter[name or user].append(sums)
+        for voter, some in by_voter.items():
+            if self._voted.get(voter) != some:
+                self._voted[voter] = some
+                self._figures.replace(voter.encode(), merged(some))
 
 
 def _key(user: str, holder: object, day: int, policy: Policy) -> StoredKey:
@@ -124,20 +145,6 @@ def _with_run(sums: Contribution, quality: float) -> Contribution:
     return sums.with_item(sums.report + 1, item)
 
 
-def _vote(
-    figures: Figures, sums: dict[str, Contribution], keys: Sequence[StoredKey], policy: Policy, now: datetime
-) -> None:
-    """Give each voter who counts the merged sums of its users, as an upkeep does."""
-    groups, age = groups_of(keys, policy.settings), timedelta(days=policy.settings.votes_after_days)
-    by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
-    for user, one in sums.items():
-        name, since = groups[user]
-        if since is not None and since + age <= now:
-            by_voter[name or user].append(one)
-    for voter, some in by_voter.items():
-        figures.replace(voter.encode(), merged(some))
-
-
 def day_of(days: Iterator[Shown], reached: Callable[[Shown], bool]) -> int | None:
     """Return the first day whose figures fulfil a condition, or None."""
     return next((day for day, shown in enumerate(days) if reached(shown)), None)
@@ -155,12 +162,15 @@ def fewest(team: Team, aim: Aim, policy: Policy, seed: int, *, of_one: bool) -> 
 
     An item is buried if it is listed as worse than usual.
     """
+    before = Deployment(team, BAD if aim == "prove" else GOOD, policy, seed)
+    for _ in before.live(_ATTACK_DAY):
+        pass
 
     def after(keys: int) -> int | None:
-        attack = Attack(aim, keys, of_one)
-        days = lived(team, BAD if aim == "prove" else GOOD, policy, seed, attack)
-        shown = list(days)[_ATTACK_DAY:]
-        return day_of(iter(shown), lambda one: one.is_proven if aim == "prove" else one.is_worse)
+        deployment = deepcopy(before)
+        deployment.attack(aim, keys, of_one=of_one)
+        days = deployment.live(_DAYS - _ATTACK_DAY)
+        return day_of(days, lambda shown: shown.is_proven if aim == "prove" else shown.is_worse)
 
     low, high, days = 0, MOST, after(MOST)
     if days is None:
@@ -174,7 +184,7 @@ def fewest(team: Team, aim: Aim, policy: Policy, seed: int, *, of_one: bool) -> 
 
 def delay(team: Team, policy: Policy, seed: int) -> int | None:
     """Return the first day on which a good item is proven, or None."""
-    return day_of(lived(team, GOOD, policy, seed), lambda shown: shown.is_proven)
+    return day_of(Deployment(team, GOOD, policy, seed).live(_DAYS), lambda shown: shown.is_proven)
 
 
 def over_seeds(found: Sequence[int | None]) -> str:
@@ -193,7 +203,7 @@ code; runs are simulated. On each of {days} days, each honest person uses the it
 succeeds with probability {good} (good item) or {bad} (bad item), and the prior is .6. On day {attack}, the attacker
 gets new keys, each for a different user, and reports with all of them at once: only successes to prove a bad item, only
 failures to bury a good one (list it as worse than usual). Values are medians over {seeds} seeds, with the interval of
-95 % of the seeds; *never* means not within {left} days with {most} keys.
+95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most} keys.
 
 {machine}
 """
@@ -205,7 +215,7 @@ _TAIL = """\
 - An operator who names no person for a key counts its user as a person. Then only the age of keys protects.
 - Several people who agree, or one person whom the operator believes to be several, have a vote each. Age only delays
   them, and gives the operator the time to see new keys in `keys list`.
-- A voter who has been honest until the vote counts can change the vote at any time; age does not help against that.
+- A person with an old key can vote falsely at any time; age does not help against that.
 - Users whom a key for all users admits have a vote each, at once (unless organisations vote).
 - Figures of a team with fewer than six people prove nothing, whatever the rules.
 """
@@ -247,16 +257,15 @@ def page(seeds: range, teams: Sequence[int], sizes: Sequence[int]) -> str:
         good=GOOD,
         bad=BAD,
         attack=_ATTACK_DAY,
-        left=_DAYS - _ATTACK_DAY,
         seeds=len(seeds),
         most=MOST,
         machine=describe_machine(),
     )
     of_teams = [Team(people) for people in teams]
-    attacks = [line for aim in ("prove", "bury") for line in _attacks(POLICIES, of_teams, aim, seeds)]
+    attacks = [line for aim in AIMS for line in _attacks(POLICIES[:3], of_teams, aim, seeds)]
     return "\n".join([head, *attacks, *_delays((*POLICIES, BY_ORG), sizes, seeds)]) + "\n" + _TAIL
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(range(40), teams=(0, 3, 10, 100), sizes=(3, 10, 100)))
+    PAGE.write_text(page(range(100), teams=(0, 3, 10, 100), sizes=(3, 10, 100)))
     sys.stdout.write(f"wrote {PAGE}\n")
