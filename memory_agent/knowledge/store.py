@@ -206,8 +206,9 @@ class Knowledge(Memory):
         observer, and an item that appeared with the last offer would reveal the offering user.
         """
         with self._call():
-            if (voters := self._voters.read(check_now(now))) is not None:
-                self._adopt(voters)
+            with self._voters.changing:
+                if (voters := self._voters.read(check_now(now))) is not None:
+                    self._adopt(voters)
             if self._archive.store.blob(CHANGED) is not None:
                 self._propose(check_now(now))
             if self._archive.store.blob(DUE) is not None:

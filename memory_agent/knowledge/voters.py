@@ -9,6 +9,7 @@ The store holds the voters by pseudonym, without names of persons or organisatio
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
@@ -83,6 +84,8 @@ class Voters:
         self._settings = settings
         blob = archive.store.blob(VOTERS)
         self._stored = self._by_user = _voters.decode(blob) if blob else {}
+        self.changing = threading.Lock()
+        """Held from `read` to `store`, so that no erased user is stored again."""
         self._stored_as: _ReadAs | None = None
         self._read_as = _ReadAs((), None)
 
@@ -129,9 +132,10 @@ class Voters:
 
     def forget(self, users: Collection[bytes]) -> None:
         """Remove erased users. The next `read` returns the voters by their new pseudonyms."""
-        self._stored_as = None
-        self._by_user = {user: voter for user, voter in self._by_user.items() if user not in users}
-        self._write()
+        with self.changing:
+            self._stored_as = None
+            self._by_user = {user: voter for user, voter in self._by_user.items() if user not in users}
+            self._write()
 
     def _write(self) -> None:
         if self._by_user != self._stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -257,6 +258,30 @@ def test_an_erased_user_leaves_no_pseudonym_in_any_file(world: World, item: Glob
     world.shared.expire(LATER)
     assert blobs(world, RECORDED) == []
     assert [name for name in names if name in world.bytes_of_the_store()] == []
+
+
+def test_a_user_erased_while_voters_are_assigned_is_not_stored_as_one(
+    world: World, item: GlobalRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys_for(world, SIX, "mallory")
+    report(world, item, SIX, 1.0)
+    erased = world.shared._authors.pseudonym(SIX[0]).encode()
+    erasing = threading.Thread(target=world.shared.ask, args=(Caller(user_id=SIX[0]), ForgetUser()), daemon=True)
+    assign = ItemFigures.assign
+
+    def erase_first(figures: ItemFigures, users: Sequence[bytes]) -> None:
+        erasing.start()
+        erasing.join(0.2)  # it waits for the batch, then for the voters
+        assign(figures, users)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ItemFigures, "assign", erase_first)
+        world.shared.expire(LATER)
+    erasing.join(30)
+    with world.shared._archive.store.snapshot() as snapshot:
+        assert erased not in (snapshot.blob(VOTERS) or b"")
+        assert len(snapshot.blobs(RECORDED)) == 5
+    assert faults(world) == []
 
 
 def test_unpublishing_removes_recorded_votes(world: World, item: GlobalRecord) -> None:
