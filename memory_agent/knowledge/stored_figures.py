@@ -56,8 +56,9 @@ _user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
 
 
 class Voter(NamedTuple):
-    """Who votes for a user: one voter for all users of a person or organisation, or the user. `counts` since it is old
-    enough.
+    """Who votes for a user: the user, or one voter for all users of a person or organisation.
+
+    `counts`: whether the voter's oldest key is old enough.
     """
 
     name: bytes

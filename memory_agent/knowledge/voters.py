@@ -33,8 +33,9 @@ _voters = msgspec.msgpack.Decoder(dict[bytes, Voter])
 
 
 class Group(NamedTuple):
-    """The users who vote together: `name` is empty for a user alone. `since` is when the oldest of their keys was made,
-    or None without a key.
+    """The users who vote together. `name` is empty for a user who votes alone.
+
+    `since` is when the oldest of their keys was created, or None without a key.
     """
 
     name: str
@@ -47,9 +48,10 @@ def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, 
     Revoked keys count, because the votes of their users do. By organisation, the first in alphabetical order counts,
     and all users without one are one group.
 
-    >>> keys = [StoredKey(id=user, created=DAY, scopes=(), user_id=user, person="ann") for user in ("ann-1", "ann-2")]
-    >>> groups_of(keys, SharedSettings())["ann-1"] == groups_of(keys, SharedSettings())["ann-2"] == ("person:ann", DAY)
-    True
+    >>> made = datetime.fromisoformat("2026-01-05T00:00:00Z")
+    >>> keys = [StoredKey(id=user, created=made, scopes=(), user_id=user, person="ann") for user in ("a", "b")]
+    >>> {user: group.name for user, group in groups_of(keys, SharedSettings()).items()}
+    {'a': 'person:ann', 'b': 'person:ann'}
     """
     by_org = settings.one_vote_per == "organisation"
     names: dict[str, str] = {"": "org:"} if by_org else {}

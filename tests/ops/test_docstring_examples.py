@@ -31,6 +31,7 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.eraser import Erasure
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.store import SearchQuota
+from memory_agent.knowledge.voters import groups_of
 from memory_agent.memory import Care, Runs, Shared, Sona
 from memory_agent.memory.browsing import Browsing
 from memory_agent.memory.mentions import mentions
@@ -63,6 +64,7 @@ from relay import (
     open_key_ring,
     read_event,
     relay_endpoints,
+    set_person,
 )
 
 Names = dict[str, Any]
@@ -217,7 +219,9 @@ WORLDS: dict[Any, World] = {
     masked_kinds: nothing,
     matches: nothing,
     matches_any: nothing,
+    groups_of: nothing,
     read_event: nothing,
+    set_person: nothing,
     Learner: a_lesson,
     Adaptation: a_lesson,
 }
