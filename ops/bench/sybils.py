@@ -205,16 +205,15 @@ gets new keys, each for a different user, and reports with all of them at once: 
 failures to bury a good one (list it as worse than usual). Values are medians over {seeds} seeds, with the interval of
 95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most} keys.
 
-{machine}
-"""
+{machine}"""
 
 _TAIL = """\
-
 ## What remains
 
 - An operator who names no person for a key counts its user as a person. Then only the age of keys protects.
 - Several people who agree, or one person whom the operator believes to be several, have a vote each. Age only delays
   them, and gives the operator the time to see new keys in `keys list`.
+- One person has one vote, which can tip a figure that is near its limit, such as that of five people.
 - A person with an old key can vote falsely at any time; age does not help against that.
 - Users whom a key for all users admits have a vote each, at once (unless organisations vote).
 - Figures of a team with fewer than six people prove nothing, whatever the rules.
@@ -259,11 +258,11 @@ def page(seeds: range, teams: Sequence[int], sizes: Sequence[int]) -> str:
         attack=_ATTACK_DAY,
         seeds=len(seeds),
         most=MOST,
-        machine=describe_machine(),
+        machine="; ".join(f"{name}: {value}" for name, value in describe_machine().items()),
     )
     of_teams = [Team(people) for people in teams]
     attacks = [line for aim in AIMS for line in _attacks(POLICIES[:3], of_teams, aim, seeds)]
-    return "\n".join([head, *attacks, *_delays((*POLICIES, BY_ORG), sizes, seeds)]) + "\n" + _TAIL
+    return "\n".join([head, *attacks, *_delays((*POLICIES, BY_ORG), sizes, seeds)]) + "\n\n" + _TAIL
 
 
 if __name__ == "__main__":
