@@ -167,8 +167,8 @@ def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) ->
 def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> None:
     """Publish exactly what PREVIEW, a file written by `shared preview --out`, shows; durable on return.
 
-    Shows it again and asks for confirmation. Rejects an edited preview, a preview whose memory has changed since, and a
-    version that is already published. Confirming a preview twice publishes it once.
+    Shows it again and asks for confirmation. Rejects an edited preview, another user's preview, a preview whose memory
+    has changed since, and a version that is already published. Confirming a preview twice publishes it once.
 
     \b
     Examples:

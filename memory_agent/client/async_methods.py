@@ -215,8 +215,8 @@ class AsyncSharedMethods:
     ) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, including when the preview or its memory has
-        changed since, and `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
+        the preview or its memory has changed since, and `UnavailableError`.
         """
         return await self._ask("shared.confirm", preview=preview, attachment=attachment)
 
@@ -226,8 +226,8 @@ class AsyncSharedMethods:
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
         words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
         punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
-        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
-        including when the preview or its memory has changed since, and `UnavailableError`.
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        `confirm` does, and `UnavailableError`.
         """
         return await self._ask("shared.offer", preview=preview)
 

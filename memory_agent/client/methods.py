@@ -213,8 +213,8 @@ class SharedMethods:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, including when the preview or its memory has
-        changed since, and `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
+        the preview or its memory has changed since, and `UnavailableError`.
         """
         return self._ask("shared.confirm", preview=preview, attachment=attachment)
 
@@ -224,8 +224,8 @@ class SharedMethods:
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
         words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
         punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
-        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
-        including when the preview or its memory has changed since, and `UnavailableError`.
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        `confirm` does, and `UnavailableError`.
         """
         return self._ask("shared.offer", preview=preview)
 

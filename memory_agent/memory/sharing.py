@@ -50,7 +50,7 @@ from memory_agent.records.shared_content import (
     check_name,
     check_offer,
     check_version,
-    digest_of,
+    preview_digest,
     texts_of,
 )
 from memory_agent.records.shared_requests import (
@@ -158,8 +158,8 @@ class Shared:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, including when the preview or its memory has
-        changed since, and `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
+        the preview or its memory has changed since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
         >>> item = memory.shared.confirm(preview)
@@ -178,8 +178,8 @@ class Shared:
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
         words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
         punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
-        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`,
-        including when the preview or its memory has changed since, and `UnavailableError`.
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        `confirm` does, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> memory.shared.offer(preview).proposed_as, memory.shared.search("flaky deploys")
@@ -361,7 +361,7 @@ class Shared:
         texts = texts_of(content)
         return PublishPreview(
             content=content,
-            digest=digest_of(content),
+            digest=preview_digest(content, self.caller.user_id),
             made_at=now,
             masked=dict(masked_kinds(*texts.values())),
             mentions=mentions(texts, (self.caller.user_id,)),
@@ -369,6 +369,7 @@ class Shared:
             memory_state=None if record is None else _state_of(record),
             is_offer=is_offer,
             replaces=former,
+            user_id=self.caller.user_id,
         )
 
     def _send(self, report: Report) -> None:
@@ -412,9 +413,12 @@ class Shared:
             raise InvalidInputError(
                 "preview", f"is for {'an offer' if shown.is_offer else 'publishing'}; preview it again"
             )
-        if digest_of(shown.content) != shown.digest:
+        user = self.caller.user_id
+        if shown.user_id not in ("", user):  # a client of an earlier version drops this field, but not the digest
+            raise InvalidInputError("preview", f"was made for the user {shown.user_id!r}; preview it again as {user!r}")
+        if preview_digest(shown.content, user) != shown.digest:
             raise InvalidInputError("preview", "differs from what was previewed; preview it again")
-        if digest_of(self._masked(shown.content)) != shown.digest:
+        if self._masked(shown.content) != shown.content:
             raise InvalidInputError("preview", "contains secrets that are now masked; preview it again")
         check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:

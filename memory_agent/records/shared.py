@@ -151,9 +151,9 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
     `mentions` are words to review before publishing. `memory_id` is the memory that the preview was created from, and
-    `memory_state` is a digest of it; if the memory changes, a new preview is required. `digest` is the content's
-    SHA-256. With `is_offer` the preview is for `offer`, not for `confirm`. `replaces` is the version that was published
-    at the time of the preview.
+    `memory_state` is a digest of it; if the memory changes, a new preview is required. `digest` is the SHA-256 of the
+    content and of its user. With `is_offer` the preview is for `offer`, not for `confirm`. `replaces` is the version
+    that was published at the time of the preview. Only `user_id` can confirm the preview.
     """
 
     content: SharedContent
@@ -165,6 +165,7 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     memory_state: str | None = None
     is_offer: bool = False
     replaces: FormerVersion | None = None
+    user_id: str = ""
 
 
 class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from memory_agent.client.methods import MemoryMethods
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.memory import Memory, Shared
-from memory_agent.records.shared_content import digest_of
+from memory_agent.records.shared_content import preview_digest
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, create_key
@@ -55,7 +55,9 @@ def test_only_an_accepted_request_creates_the_store(way: object, embedder: Embed
         preview = ann.shared.preview(memory_id="vpn", attachment=b"[rules]")
         edited = msgspec.structs.replace(preview, content=msgspec.structs.replace(preview.content, title="Another"))
         content = msgspec.structs.replace(preview.content, access_policy="org:zoo", attachment=None)
-        foreign = msgspec.structs.replace(preview, content=content, digest=digest_of(content), memory_id=None)
+        foreign = msgspec.structs.replace(
+            preview, content=content, digest=preview_digest(content, preview.user_id), memory_id=None
+        )
         ann.remember("Staging needs nothing any more", id="vpn")
         refused = (
             ("preview", lambda: ann.shared.confirm(edited, b"[rules]")),

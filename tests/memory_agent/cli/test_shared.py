@@ -315,7 +315,7 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     shown = run(*again, "fay")
     assert f'replaces version 2 of "{TITLE}" ({item["id"]})' in shown.stdout
     assert "error: item_id: is not an item of this user" in run(*again, "gil").stderr
-    for user, named in (("fay", "version"), ("gil", "item_id")):
+    for user, named in (("fay", "version"), ("gil", "preview")):
         refused = run("shared", "confirm", str(out), "--yes", "--user", user)
         assert (refused.exit_code, refused.stderr.split(":")[1]) == (1, f" {named}")
     run("shared", "unpublish", item["id"], "--user", "fay")
@@ -463,6 +463,8 @@ def test_a_key_says_who_publishes_and_what_is_found(run: Run, run_json: RunJson,
     assert code_of(run(*preview, *liz, "--user", "max", "--json")) == (1, "user_not_allowed")
     assert run(*preview, *liz).exit_code == 0
     refused = run("shared", "confirm", str(out), "--yes", *nia)
+    assert (refused.exit_code, "was made for the user 'liz'; preview it again as 'nia'" in refused.stderr) == (1, True)
+    refused = run(*preview, *nia)
     assert (refused.exit_code, "org:acme is not permitted by the caller's key" in refused.stderr) == (1, True)
     item = run_json("shared", "confirm", str(out), "--yes", *liz)
     for key, found in ((max_, [item["id"]]), (nia, [])):

@@ -21,7 +21,7 @@ from memory_agent.knowledge.items import place_in
 from memory_agent.knowledge.stored_figures import StoredParts, parts_in, standings_at
 from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
-from memory_agent.records.shared_content import digest_of
+from memory_agent.records.shared_content import preview_digest
 from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, Rights, SearchItems
 from memory_agent.settings import Settings, SharedSettings
 from memory_agent.storage import derived
@@ -37,7 +37,7 @@ _SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a simulat
 def with_id(preview: PublishPreview, item_id: str) -> PublishPreview:
     """Return the preview with this item id instead of the random id."""
     content = msgspec.structs.replace(preview.content, item_id=item_id)
-    return msgspec.structs.replace(preview, content=content, digest=digest_of(content))
+    return msgspec.structs.replace(preview, content=content, digest=preview_digest(content, preview.user_id))
 
 
 class World:

@@ -21,7 +21,7 @@ from memory_agent.knowledge import store
 from memory_agent.memory import Memory
 from memory_agent.records.prompt_block import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED
 from memory_agent.records.shared import FormerVersion, GlobalRecord, PublishPreview
-from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
+from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, check_name, preview_digest
 from memory_agent.records.shared_requests import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
@@ -80,8 +80,8 @@ def test_of_two_concurrent_contents_of_one_version_one_is_refused(world: World, 
 def test_an_item_of_another_author_is_not_replaced(world: World) -> None:
     item = world.published("ann", FIX)
     preview = world.user("ann").shared.preview("The VPN", FIX, item_id=item.id, version="2", access_policy="public")
-    with pytest.raises(InvalidInputError, match="item_id: is not an item of this user"):
-        world.user("ben").shared.confirm(preview)
+    with pytest.raises(InvalidInputError, match="item_id: is not an item of this user"):  # without his memory's checks
+        world.shared.ask(Caller(user_id="ben"), Publish(content=preview.content))
     assert world.user("ann").shared.published() == [item]
 
 
@@ -140,7 +140,7 @@ def test_a_preview_that_is_older_than_its_memory_is_refused(world: World, change
 
 def with_content(preview: PublishPreview, *, is_signed: bool, **fields: Any) -> PublishPreview:
     content = msgspec.structs.replace(preview.content, **fields)
-    digest = digest_of(content) if is_signed else preview.digest
+    digest = preview_digest(content, preview.user_id) if is_signed else preview.digest
     return msgspec.structs.replace(preview, content=content, digest=digest)
 
 
@@ -154,6 +154,22 @@ def test_an_edited_preview_is_refused(world: World) -> None:
         ann.shared.confirm(with_content(preview, is_signed=True, body=f"the token is {SECRET}"))
     assert SECRET not in str(ann.shared.preview("The VPN", f"the token is {SECRET}").content)
     assert ann.shared.published() == []
+
+
+@pytest.mark.parametrize("is_offer", [False, True])
+def test_a_preview_of_another_user_is_refused(world: World, is_offer: bool) -> None:
+    ann, ben = world.user("ann").shared, world.user("ben").shared
+    preview = ann.preview("The VPN", FIX, content_type="pattern", offer=is_offer)
+    unnamed = msgspec.structs.replace(preview, user_id="")  # as a client of an earlier version returns it
+    renamed = msgspec.structs.replace(preview, user_id="ben")
+    send = ben.offer if is_offer else ben.confirm
+    with pytest.raises(InvalidInputError, match="preview: was made for the user 'ann'; preview it again as 'ben'"):
+        send(preview)
+    for other in (unnamed, renamed):
+        with pytest.raises(InvalidInputError, match="preview: differs from what was previewed"):
+            send(other)
+    assert (ben.published(), ben.offered()) == ([], [])
+    assert ann.offer(unnamed) if is_offer else ann.confirm(unnamed)
 
 
 @pytest.mark.parametrize("policy", ["org:", "org", "tier:", "everybody", "", "org:a b", "org:" + "x" * 65, "ORG:acme"])

@@ -87,7 +87,7 @@ function Preview({ preview }) {
       ["Type", content.content_type], ["Version", preview.replaces ? `${content.version}, replaces ${preview.replaces.version}` : content.version],
       ["Found by", readersOf(content.access_policy)],
     ]} /></div>
-    <p class="muted">SHA-256 of the content <code class="break">${preview.digest}</code></p>
+    <p class="muted">SHA-256 of the content and its user <code class="break">${preview.digest}</code></p>
   </section>`;
 }
 
