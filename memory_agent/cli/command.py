@@ -1,4 +1,4 @@
-"""Extensions to click: help in sections, options that are passed as one struct, and options of several commands.
+"""Extensions to click: help in sections, repeated options, options passed as one struct, options of several commands.
 
 It imports no other part of the program but `layout`, because every session of a coding agent starts `hook` and `mcp`.
 """
@@ -6,6 +6,7 @@ It imports no other part of the program but `layout`, because every session of a
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import click
 from memory_agent.layout import DATA_DIR_VARIABLE, KEY_FILE_VARIABLE
 
 Verb = Callable[..., Any]
+COMMAND_KEY = "memory_agent.command"
+"""Key in a click context's `meta` that stores the running command."""
 
 data_dir_option = functools.partial(
     click.option,
@@ -38,6 +41,49 @@ _CONNECTION = (
     *("--endpoint", "--url", "--relay", "--relay-feed", "--key-file"),
     *("--data-dir", "--config", "--set", "--start"),
 )
+
+
+class Group(click.Group):
+    """A group whose commands reject a repeated option that takes one value. Click would use the last value."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if not (command is None or isinstance(command, click.Group) or ctx.resilient_parsing):
+            ctx.meta[COMMAND_KEY] = command
+            _check_repeated(click.Context(command, ctx, name), rest)
+        return name, command, rest
+
+
+def _check_repeated(context: click.Context, words: list[str]) -> None:
+    _, _, given = context.command.make_parser(context).parse_args(list(words))
+    for one, times in Counter(given).items():
+        if times > 1 and isinstance(one, click.Option) and not (one.multiple or one.is_flag):
+            raise click.UsageError(f"{_longest(one)} takes one value, but was given {times} times", context)
+
+
+def option_for(command: click.Command, field: str) -> str:
+    """Return the option or argument that sets a field of a request, or the field's name if there is none.
+
+    >>> option_for(recall, "filter.exclude.sessions[1]"), option_for(recall, "filter.metadata.host")
+    ('--exclude-session', '--metadata host')
+    """
+    path = field.removeprefix("filter.").replace("exclude.", "exclude_", 1)
+    first, _, inner = path.partition(".")
+    name = first.partition("[")[0]
+    by_word = {word.lstrip("-").replace("-", "_"): one for one in command.params for word in _words(one)}
+    by_name = by_word | {one.name: one for one in command.params}
+    found = by_name.get(name) or by_name.get(name.removesuffix("_id")) or by_name.get(name.removesuffix("s"))
+    return field if found is None else f"{_longest(found)} {inner}".rstrip()
+
+
+def _words(parameter: click.Parameter) -> list[str]:
+    return parameter.opts if isinstance(parameter, click.Option) else [parameter.human_readable_name.lower()]
+
+
+def _longest(parameter: click.Parameter) -> str:
+    return max(parameter.opts, key=len) if isinstance(parameter, click.Option) else parameter.human_readable_name
 
 
 class SectionedCommand(click.Command):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import click
 
+from memory_agent.cli.command import Group
 from memory_agent.cli.completion_scripts import SCRIPTS, Command, Option, Tree, Values
 from memory_agent.cli.group import all_commands, cli
 from memory_agent.cli.options import UNUSED, Target, options_where_user
@@ -38,7 +39,7 @@ class _Place(NamedTuple):
     path: Path
 
 
-@click.group()
+@click.group(cls=Group)
 def completion() -> None:
     """Complete commands, options and their values with Tab.
 

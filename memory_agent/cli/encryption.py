@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memory_agent.cli.access import skip_without_key, uses_daemon
+from memory_agent.cli.command import Group
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import ONLY, Target, common_options, options_where_user
 from memory_agent.cli.progress import progress_bars
@@ -23,7 +24,7 @@ _UNNAMED = "some stores are encrypted, but encryption.keys_folder is not set"
 _AWAY = "{} does not contain the keys of this data folder, so nothing can be stored; is the right folder mounted there?"
 
 
-@click.group()
+@click.group(cls=Group)
 def encryption() -> None:
     """Encryption at rest, with one key per user. To turn it on, set encryption.keys_folder.
 

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from memory_agent.cli.access import note_settings
-from memory_agent.cli.command import SectionedCommand, Verb, as_struct, with_options
+from memory_agent.cli.command import Group, SectionedCommand, Verb, as_struct, with_options
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, common_options, given
 from memory_agent.cli.progress import progress_bars
@@ -71,7 +71,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is not a list of numbers and ranges such as 3,4 or 0-2", param, ctx)
 
 
-class EvaluationGroup(click.Group):
+class EvaluationGroup(Group):
     """The `eval` commands. The error for a command that has moved names its replacement."""
 
     def resolve_command(

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import click
 
+from memory_agent.cli.command import COMMAND_KEY, Group, option_for
 from memory_agent.cli.failure import JSON_KEY, Failure, Misuse
-from memory_agent.errors import MemoryAgentError
+from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.layout import ANOTHER_FOLDER, default_data_dir
 from relay import RelayError
 
@@ -96,11 +97,11 @@ VERBS = {name: verb for verbs in SECTIONS.values() for name, verb in verbs.items
 
 _INTERRUPTED = 130
 _QUOTES = "Put quotes around the text"
-_TEXTS = ("text", "objective")
+_TEXTS = ("text", "query", "objective")
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class FailureGroup(click.Group):
+class FailureGroup(Group):
     """A command group that reports errors as one line on standard error, never as a traceback."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -117,13 +118,20 @@ class FailureGroup(click.Group):
         try:
             return super().invoke(ctx)
         except (MemoryAgentError, RelayError) as error:
-            raise Failure(error.code, str(error), error.retryable) from error
+            raise Failure(error.code, _message(error, ctx), error.retryable) from error
         except click.UsageError as error:
             raise _refusal(error, ctx) from error
         except OSError as error:
             raise _failure(error) from error
         except (KeyboardInterrupt, click.Abort):
             return ctx.exit(_INTERRUPTED)
+
+
+def _message(error: Exception, ctx: click.Context) -> str:
+    """Return the error's text, with the option that was given in place of the field's name."""
+    if not isinstance(error, InvalidInputError) or COMMAND_KEY not in ctx.meta:
+        return str(error)
+    return str(InvalidInputError(option_for(ctx.meta[COMMAND_KEY], error.field), error.reason))
 
 
 def _failure(error: OSError) -> Exception:

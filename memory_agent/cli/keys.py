@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.command import Group, SectionedCommand, as_struct
 from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.render import print_document, print_table
 from relay import (
@@ -46,7 +46,7 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     return frozenset(map(Scope, names))
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """Access keys for callers other than the data folder's owner. Each has scopes, and is for one user or for all.
 

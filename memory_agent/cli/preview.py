@@ -46,8 +46,8 @@ class _Source(msgspec.Struct, frozen=True):
 
     file: Path | None
     text: str | None
-    with_body: bool
-    attach: Path | None
+    body: bool
+    attachment: Path | None
 
     def document(self) -> str | None:
         """Return the document's text, or None if there is no document. Raises `InvalidInputError`."""
@@ -72,10 +72,10 @@ class _Source(msgspec.Struct, frozen=True):
                 added["title"] = heading or (None if self.file is None else self.file.name)
             if fields["summary"] is None:
                 added["summary"] = paragraph or None
-            if self.with_body:
+            if self.body:
                 added["body"] = document.strip("\n")
-        if self.attach is not None:
-            added |= {"attachment": _attached(self.attach), "attachment_name": self.attach.name}
+        if self.attachment is not None:
+            added |= {"attachment": _attached(self.attachment), "attachment_name": self.attachment.name}
         return fields | added
 
 
@@ -87,8 +87,10 @@ class _Source(msgspec.Struct, frozen=True):
 @click.argument("file", required=False, type=_file)
 @click.option("--text", help="The document's text, instead of FILE; - for standard input.")
 @field_options(PreviewParams, content_type="--type", access_policy="--policy")
-@click.option("--body", "with_body", is_flag=True, help="Publish the whole document too, not only the summary.")
-@click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
+@click.option("--body", is_flag=True, help="Publish the whole document too, not only the summary.")
+@click.option(
+    "--attach", "attachment", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch."
+)
 @click.option("--out", type=_file, metavar="FILE", help="Write the preview to this file (0600), for `shared confirm`.")
 @daemon_options
 @as_struct("source", _Source)
@@ -135,7 +137,7 @@ def _check(source: _Source, fields: Mapping[str, Any]) -> None:
     if sum(one is not None for one in (source.file, source.text, fields["memory_id"])) > 1:
         raise click.UsageError("FILE, --text and --memory cannot be combined")
     if source.file is None and source.text is None:
-        if source.with_body:
+        if source.body:
             raise click.UsageError("--body requires FILE or --text")
         if fields["memory_id"] is None and (fields["title"] is None or fields["summary"] is None):
             raise click.UsageError("specify what to share: FILE, --text, --memory ID, or --title and --summary")
@@ -149,7 +151,7 @@ def _check(source: _Source, fields: Mapping[str, Any]) -> None:
 def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) -> str:
     """Return the command that publishes or offers the preview in `out`, with the options that it needs."""
     options = {
-        "--attach": source.attach,
+        "--attach": source.attachment,
         "--user": target.user_id if target.user_named else None,
         "--key-file": target.key_file if given("key_file") else None,
         "--data-dir": target.data_dir if given("data_dir") else None,
@@ -161,10 +163,10 @@ def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) ->
 
 @click.command(short_help="Publish exactly what a preview shows.")
 @click.argument("preview", type=_file)
-@click.option("--attach", type=_file, metavar="FILE", help="The attachment that was previewed.")
+@click.option("--attach", "attachment", type=_file, metavar="FILE", help="The attachment that was previewed.")
 @click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
 @daemon_options
-def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> None:
+def confirm(target: Target, preview: Path, attachment: Path | None, yes: bool) -> None:
     """Publish exactly what PREVIEW, a file written by `shared preview --out`, shows; durable on return.
 
     Shows it again and asks for confirmation. Rejects an edited preview, another user's preview, a preview whose memory
@@ -178,11 +180,11 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
     """
     found = _preview_in(preview, is_offer=False)
     file = found.content.attachment
-    if file is not None and attach is None:
+    if file is not None and attachment is None:
         raise click.UsageError(f"the preview has an attachment, {one_line(file.name)}; add it with --attach")
-    if file is None and attach is not None:
+    if file is None and attachment is not None:
         raise click.UsageError("--attach was given, but the preview has no attachment")
-    data = None if attach is None else _attached(attach)
+    data = None if attachment is None else _attached(attachment)
     if not yes:
         if target.as_json:
             raise click.UsageError("--json requires --yes, because it cannot show the preview before publishing")

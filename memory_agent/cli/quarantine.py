@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from memory_agent.cli.access import authorize, open_client, uses_daemon
+from memory_agent.cli.command import Group
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_done, print_table, size
@@ -17,7 +18,7 @@ _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]
 _all = click.option("--all", "every", is_flag=True, help="All entries, instead of ids.")
 
 
-@click.group()
+@click.group(cls=Group)
 def quarantine() -> None:
     """Events that could not be decoded or ingested. They are kept here instead of being retried forever.
 

@@ -62,7 +62,7 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
         "Output": ("--max-tokens", "--with-embedding"),
     },
 )
-@click.argument("text")
+@click.argument("query", metavar="TEXT")
 @field_options(RecallParams, reference_time="--at")
 @filter_options
 @click.option(
@@ -75,7 +75,7 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
 @daemon_options
 @as_struct("output", _Output)
-def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **given: Any) -> None:
+def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **given: Any) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Only memories that match all filters are returned. Uses the data folder's daemon, or its files if no daemon is
@@ -100,7 +100,7 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
     context_tokens = (output.max_tokens or USUAL_TOKENS) if output.as_context else None
     wanted = _with_kinds(filter, given["profile"])
     with open_memory(target, "recall") as memory:
-        result = memory.recall(read_text(text), filter=filter, context_tokens=context_tokens, **given)
+        result = memory.recall(read_text(query), filter=filter, context_tokens=context_tokens, **given)
     now = given["reference_time"] or datetime.now(UTC)
     if output.as_context:
         _print_context(result, target.as_json)

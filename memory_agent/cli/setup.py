@@ -11,6 +11,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from memory_agent.cli.command import Group
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import emit, plain, print_document, print_figures, size
@@ -28,7 +29,7 @@ _folder_option: Callable[[Any], Any] = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def model() -> None:
     """Check or fetch the embedding model.
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from memory_agent.cli.access import open_client, open_memory
 from memory_agent.cli.blocks import Followed, following_options
-from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.command import Group, SectionedCommand
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
@@ -41,7 +41,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 _item = click.argument("item_id", metavar="ID")
 
 
-@click.group()
+@click.group(cls=Group)
 def shared() -> None:
     """Shared items: publish and manage your own, find and rate those of other users.
 

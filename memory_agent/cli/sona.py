@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from memory_agent.cli.access import note_unknown_user, open_memory
+from memory_agent.cli.command import Group
 from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_done, print_figures, size
@@ -20,10 +21,10 @@ _MODES = {
     "off": "off: not in effect, regardless of the gate (setting learning.mode)",
 }
 _STANDARD_STREAM = Path("-")
-_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+_file = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=Group)
 def sona() -> None:
     """Learning from run outcomes: show, export, import or reset it.
 
@@ -82,7 +83,7 @@ def reset(target: Target, yes: bool) -> None:
 
 
 @sona.command(short_help="Export the runs that were learned from.")
-@_file
+@click.argument("file", type=_file)
 @daemon_options
 def export(target: Target, file: Path) -> None:
     """Write all ended runs with their recalls to FILE, or to standard output with -.
@@ -110,9 +111,9 @@ def export(target: Target, file: Path) -> None:
 
 
 @sona.command("import", short_help="Also learn from a file written by `sona export`.")
-@_file
+@click.argument("data", metavar="FILE", type=_file)
 @daemon_options
-def import_file(target: Target, file: Path) -> None:
+def import_file(target: Target, data: Path) -> None:
     """Also learn from the runs in FILE, written by `sona export`. FILE may be - for standard input.
 
     Runs that are already known stay unchanged, and memories that are not stored here are left out. A damaged file is
@@ -123,9 +124,9 @@ def import_file(target: Target, file: Path) -> None:
       memory-agent sona import learned.sona
       memory-agent sona import - --user alice < alice.sona
     """
-    data = sys.stdin.buffer.read() if file == _STANDARD_STREAM else file.read_bytes()
+    learned = sys.stdin.buffer.read() if data == _STANDARD_STREAM else data.read_bytes()
     with open_memory(target, "sona_import") as memory:
-        added = memory.sona.load(data)
+        added = memory.sona.load(learned)
     print_done(target.as_json, {"added": added}, f"new runs: {added}")
 
 

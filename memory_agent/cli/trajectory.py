@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memory_agent.cli.access import note_unknown_user, open_memory
-from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.command import Group, SectionedCommand
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import counted, one_line, plain, print_document, print_done, print_figures, print_table
@@ -37,7 +37,7 @@ _PAGE = 200  # memories per request
 _run = click.argument("run_id", metavar="RUN")
 
 
-@click.group()
+@click.group(cls=Group)
 def trajectory() -> None:
     """Runs: their objectives, the memories they used, and how they ended. Ranking is learned from them.
 
@@ -139,10 +139,10 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 
 
 @trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
-@click.argument("text")
+@click.argument("query", metavar="TEXT")
 @field_options(RunSimilarParams)
 @daemon_options
-def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
+def similar_runs(target: Target, query: str, top_k: int, min_relevance: float | None) -> None:
     """Find ended runs whose request resembles TEXT, best first, with their steps, how they ended, and why.
 
     TEXT may be - for standard input.
@@ -152,9 +152,8 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
       memory-agent trajectory similar "set up a service with tests"
       memory-agent trajectory similar - --top-k 3 --json < task.txt
     """
-    query = read_text(text)
     with open_memory(target, "run_similar") as memory:
-        runs = memory.runs.similar(query, top_k, min_relevance)
+        runs = memory.runs.similar(read_text(query), top_k, min_relevance)
     if target.as_json:
         print_document(runs)
     elif not runs:

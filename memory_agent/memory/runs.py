@@ -105,8 +105,8 @@ class Runs:
         """
         check_not_blank("objective", objective)
         moment = check_now(now)
-        given = event_id if run_id is None else run_id  # so that a repeated call begins the same run
-        name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
+        field, given = ("event_id", event_id) if run_id is None else ("run_id", run_id)  # a repeat begins the same run
+        name = str(ULID.from_datetime(moment)) if given is None else check_name(field, given)
         session = None if session_id is None else check_name("session_id", session_id)
         recalls = check_names("recall_ids", recall_ids)
         payload = {"objective": objective, "run_id": name, "recall_ids": recalls}

@@ -99,6 +99,9 @@ def test_the_command_line_answers_as_the_former_version_did(name: str, present: 
         now = _with_former_scopes(now)
     if name == "erasure, dry run":
         now = _with_former_words(former, now)
+    if name == "an unknown run":  # an error named the field of the request, and now names the argument
+        assert now["answer"]["error"]["message"] == former["answer"]["error"]["message"].replace("run: ", "RUN: ")
+        now["answer"] = former["answer"]
     assert differences(former, now) == []
 
 

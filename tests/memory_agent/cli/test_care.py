@@ -164,10 +164,10 @@ def test_an_export_of_an_unknown_user_or_to_a_missing_folder_fails_and_creates_n
     run: Run, data_dir: Path, tmp_path: Path
 ) -> None:
     mistyped = run("export", str(tmp_path / "x.jsonl"), "--user", "alcie")
-    assert (mistyped.exit_code, mistyped.stderr) == (1, f"error: user: alcie has no memories in {data_dir}\n")
+    assert (mistyped.exit_code, mistyped.stderr) == (1, f"error: --user: alcie has no memories in {data_dir}\n")
     run("remember", "worth a note", "--user", "alice")
     nowhere = run("export", str(tmp_path / "none" / "x.jsonl"), "--user", "alice")
-    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: file: {tmp_path / 'none'} is not a folder\n")
+    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: FILE: {tmp_path / 'none'} is not a folder\n")
     assert not (tmp_path / "x.jsonl").exists()
 
 

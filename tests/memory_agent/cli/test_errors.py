@@ -51,11 +51,11 @@ FULL_DEVICE = Path("/dev/full")
         (
             ["recall", "x", "--user", "../x"],
             1,
-            "user_id: '../x' is unsafe: ASCII letters, digits and ._:@+- are allowed",
+            "--user: '../x' is unsafe: ASCII letters, digits and ._:@+- are allowed",
         ),
-        (["stats", "--user", ""], 1, "user_id: is missing"),
-        (["remember", "x", "--user", "u" * 300], 1, "user_id: has 300 characters"),
-        (["remember", " "], 1, "text"),
+        (["stats", "--user", ""], 1, "--user: is missing"),
+        (["remember", "x", "--user", "u" * 300], 1, "--user: has 300 characters"),
+        (["remember", " "], 1, "TEXT: "),
         (["recall", "x", "--endpoint", "tcp://127.0.0.1:1"], 1, "no daemon listens at tcp://127.0.0.1:1"),
         (
             ["recall", "x", "--endpoint", "http://127.0.0.1:1"],
@@ -70,14 +70,14 @@ FULL_DEVICE = Path("/dev/full")
         (["quarantine", "drop", "3", "--all"], 2, "--all"),
         (["quarantine", "drop", "three"], 2, "three"),
         (["trajectory", "begin"], 2, "OBJECTIVE"),
-        (["trajectory", "begin", " "], 1, "objective"),
+        (["trajectory", "begin", " "], 1, "OBJECTIVE: "),
         (["trajectory", "end", "r", "--outcome", "won"], 2, "'won' is not one of"),
         (["trajectory", "end", "r", "--quality", "7"], 2, "--quality"),
         (["trajectory", "list", "--limit", "0"], 2, "--limit"),
-        (["trajectory", "show", "r-404"], 1, "run: r-404 is not known"),
+        (["trajectory", "show", "r-404"], 1, "RUN: r-404 is not known"),
         (["feedback", "r-404"], 2, "specify --used, --quality or --comment"),
         (["feedback", "r-404", "--quality", "2"], 2, "--quality"),
-        (["feedback", "r-404", "--quality", "1"], 1, "recall_id"),
+        (["feedback", "r-404", "--quality", "1"], 1, "RECALL_ID: "),
         (["sona", "export", "-", "--json"], 2, "specify a file"),
         (["sona", "import", "absent.sona"], 1, "error: absent.sona: No such file or directory"),
         (["import", "absent.jsonl"], 1, "error: absent.jsonl: No such file or directory"),
@@ -105,7 +105,7 @@ def test_with_json_the_error_is_a_document_with_a_stable_code(run: Run) -> None:
     assert result.stdout == ""
     fault = json.loads(result.stderr)["error"]
     assert (fault["code"], fault["retryable"]) == ("invalid_input", False)
-    assert "user_id" in fault["message"]
+    assert fault["message"].startswith("--user: ")
 
 
 def test_explain_and_json_exclude_each_other(run: Run) -> None:

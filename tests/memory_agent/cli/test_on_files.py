@@ -206,7 +206,7 @@ def test_text_may_come_from_standard_input(run_json: RunJson) -> None:
 def test_standard_input_that_is_not_utf8_is_refused(run: Run) -> None:
     result = run("remember", "-", input=b"\xff\xfe")
     assert result.exit_code == 1
-    assert result.stderr == "error: text: standard input is not UTF-8 at byte 0\n"
+    assert result.stderr == "error: TEXT: standard input is not UTF-8 at byte 0\n"
 
 
 def test_users_do_not_see_each_other(run_json: RunJson) -> None:

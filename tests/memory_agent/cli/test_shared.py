@@ -314,8 +314,8 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     again = ("shared", "preview", *words, "--version", "2", "--body", "--text", "x", "--out", str(out), "--user")
     shown = run(*again, "fay")
     assert f'replaces version 2 of "{TITLE}" ({item["id"]})' in shown.stdout
-    assert "error: item_id: is not an item of this user" in run(*again, "gil").stderr
-    for user, named in (("fay", "version"), ("gil", "preview")):
+    assert "error: --item: is not an item of this user" in run(*again, "gil").stderr
+    for user, named in (("fay", "version"), ("gil", "PREVIEW")):
         refused = run("shared", "confirm", str(out), "--yes", "--user", user)
         assert (refused.exit_code, refused.stderr.split(":")[1]) == (1, f" {named}")
     run("shared", "unpublish", item["id"], "--user", "fay")
@@ -377,23 +377,23 @@ def test_what_cannot_be_previewed_is_refused_and_no_file_is_replaced(
     binary.write_bytes(b"\xff\xfe")
     large.write_bytes(bytes((1 << 20) + 1))
     for words, field in (
-        (("--text", "no heading"), "title"),
-        (("--text", "# heading alone"), "title"),
-        ((str(binary),), "file"),
-        ((str(tmp_path / "none.md"),), "file"),
-        ((str(runbook), "--policy", "acme"), "access_policy"),
-        ((str(runbook), "--version", "a b"), "version"),
-        ((str(runbook), "--attach", str(large)), "attachment"),
-        ((str(runbook), "--attach", "/dev/zero"), "attachment"),
-        ((str(runbook), "--out", str(runbook)), "out"),
+        (("--text", "no heading"), "--title"),
+        (("--text", "# heading alone"), "--title"),
+        ((str(binary),), "FILE"),
+        ((str(tmp_path / "none.md"),), "FILE"),
+        ((str(runbook), "--policy", "acme"), "--policy"),
+        ((str(runbook), "--version", "a b"), "--version"),
+        ((str(runbook), "--attach", str(large)), "--attach"),
+        ((str(runbook), "--attach", "/dev/zero"), "--attach"),
+        ((str(runbook), "--out", str(runbook)), "--out"),
         ((str(runbook), "--out", str(tmp_path)), ""),
-        (("--memory", "unknown"), "memory_id"),
+        (("--memory", "unknown"), "--memory"),
     ):
         refused = offline("shared", "preview", *words, "--json")
         assert refused.exit_code == (1 if field else 2), words
         message = json.loads(refused.stderr.splitlines()[-1])["error"]["message"]
-        assert field in message
-        assert ("is larger than 1048576 bytes" in message) == (field == "attachment")
+        assert message.startswith(field)
+        assert ("is larger than 1048576 bytes" in message) == (field == "--attach")
     assert runbook.read_text() == RUNBOOK
     assert code_of(offline("shared", "preview", str(runbook), "--attach", "none", "--json")) == (1, "io")
     nowhere = tmp_path / "none" / "preview.json"

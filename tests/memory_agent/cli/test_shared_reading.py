@@ -21,6 +21,7 @@ OTHER = "The archive of the {} team is copied to the second site every night, an
 TEAMS = ("design", "sales", "legal", "support", "research", "travel", "hiring", "press", "safety", "music")
 BEGINNING = "\n\n".join(OTHER.format(team) * 6 for team in TEAMS)
 MANUAL = f"# Manual\n\n{SUMMARY}\n\n{BEGINNING}\n\n## Billing\n\n{ANSWER}\n\n{OTHER.format('last') * 20}"
+ANN = ("--user", "ann")
 BOTH = ("--tier", "local", "--tier", "global")
 
 
@@ -38,11 +39,11 @@ def item(on_files: Run, tmp_path: Path) -> dict[str, Any]:
     rules.write_bytes(b"[rules]")
     attached = ("--attach", str(rules))
     shown = on_files(
-        "shared", "preview", str(manual), "--body", "--reference", "https://wiki", *attached, "--out", str(out)
+        "shared", "preview", str(manual), "--body", "--reference", "https://wiki", *attached, "--out", str(out), *ANN
     )
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.count(SUMMARY) == 1
-    done = on_files("shared", "confirm", str(out), *attached, "--yes", "--user", "ann", "--json")
+    done = on_files("shared", "confirm", str(out), *attached, "--yes", *ANN, "--json")
     published: dict[str, Any] = json.loads(done.stdout)
     return published
 
