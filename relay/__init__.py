@@ -113,6 +113,7 @@ _HOMES = {
     "matches_any": "event",
     "open_after_former": "broker",
     "open_key_ring": "crypto",
+    "personal_numbers": "intake.personal_numbers",
     "person_of": "access",
     "publisher_of": "journal",
     "read_event": "event",

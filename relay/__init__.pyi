@@ -10,6 +10,7 @@ from relay.errors import *
 from relay.event import *
 from relay.histogram import *
 from relay.intake.masking import *
+from relay.intake.personal_numbers import *
 from relay.intake.table_tail import *
 from relay.journal import *
 from relay.net import *

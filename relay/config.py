@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -106,16 +106,22 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     spool_max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
 
 
+PersonalKind = Literal["phone", "card", "iban"]
+"""A kind of personal number: of a phone, of a payment card, of a bank account."""
+
+
 class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Masking of secrets before storage.
 
     A match is left unmasked if a pattern in `allow` matches all of it. `patterns` are additional patterns, by name. The
-    running time of a pattern with catastrophic backtracking is not bounded.
+    running time of a pattern with catastrophic backtracking is not bounded. `personal` are kinds of numbers to mask in
+    addition to secrets.
     """
 
     enabled: bool = True
     allow: tuple[str, ...] = ()
     patterns: dict[str, str] = {}
+    personal: tuple[PersonalKind, ...] = ()
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

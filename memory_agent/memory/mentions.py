@@ -1,4 +1,4 @@
-"""Finds words in a text that may identify its author, other people or a machine. Pure.
+"""Finds words and numbers in a text that may identify its author, other people or a machine. Pure.
 
 A preview shows these words before a text is published, but removes none, so a false positive does little harm. Names of
 people are recognised only by their capitals ("Ann Lee", "asked Ann"), so names in lower case, and single names at the
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from memory_agent.records.shared import Mention, MentionKind
 from memory_agent.storage.languages import STOP_WORDS
+from relay import personal_numbers
 
 _MOST = 200
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
@@ -48,6 +49,7 @@ def mentions(fields: Mapping[str, str], own_names: Iterable[str] = ()) -> tuple[
 
 def _found(text: str, own_names: Iterable[re.Pattern[str]]) -> Iterator[tuple[int, MentionKind, str]]:
     """Yield the position, kind and words of each mention."""
+    yield from personal_numbers(text)
     for kind, pattern in _PATTERNS:
         yield from ((match.start(), kind, match[0]) for match in pattern.finditer(text))
     for pattern in own_names:

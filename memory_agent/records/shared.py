@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from relay import JournalEntry
 
 ContentType = Literal["document", "agent", "app", "pattern"]
-MentionKind = Literal["person", "account", "email", "path", "address"]
+MentionKind = Literal["person", "account", "email", "path", "address", "phone", "card", "iban"]
 ChangeKind = Literal["published", "unpublished", "rated"]
 CONTENT_TYPES: tuple[ContentType, ...] = get_args(ContentType)
 _PREFIX = "global."

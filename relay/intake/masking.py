@@ -20,11 +20,12 @@ import msgspec
 from relay.config import MaskingSettings
 from relay.errors import RelaySettingsError
 from relay.event import Event
+from relay.intake.personal_numbers import PERSONAL_FORMATS
 from relay.intake.secret_patterns import FORMATS, SECRET_FIELDS, SecretFormat, fold_case
 
 COUNTED = "masked_"
 OTHER_KIND = "other"
-_KINDS = frozenset(one.kind for one in FORMATS)
+_KINDS = frozenset(one.kind for one in (*FORMATS, *PERSONAL_FORMATS))
 _REPLACEMENT = re.compile(rb"\[masked:([a-z][a-z0-9_]{0,39})\]")
 _EXTRA_KIND = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PLACEHOLDER = re.compile(
@@ -60,7 +61,9 @@ class Masker:
         """Count secrets in `counts` as `masked_` plus the kind. Raises `RelaySettingsError` for an invalid pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
-        self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
+        personal = (one for one in PERSONAL_FORMATS if one.kind in settings.personal)
+        extra = map(_extra_format, settings.patterns.items())
+        self._formats = (*extra, *FORMATS, *personal) if settings.enabled else ()
         self._literals = _Literals(self._formats)
         self._allowed = tuple(_compiled("allow", pattern) for pattern in settings.allow)
 
@@ -174,6 +177,8 @@ class Masker:
         start, end = _secret_span(match)
         secret = match.string[start:end]
         if not secret or self._is_allowed(secret) or not (one.strict or looks_secret(one.kind, match, secret)):
+            return whole
+        if one.check is not None and not one.check(secret):
             return whole
         offset = match.start()
         return f"{whole[: start - offset]}{self._replacement(one.kind)}{whole[end - offset :]}"

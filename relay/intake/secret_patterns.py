@@ -9,7 +9,7 @@ issuers' documentation.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 _IGNORECASE = int(re.IGNORECASE)  # saves 1 us per string compared with the enum
@@ -20,7 +20,7 @@ class SecretFormat(NamedTuple):
 
     With `at_literal`, a match starts at one of the literals; otherwise, it may start anywhere. The literals of a
     pattern that ignores case are in lower case. `masking.looks_secret` checks the matches of rows that are not
-    `strict`, because the same words also occur in code.
+    `strict`, because the same words also occur in code. `check` returns whether a match has valid check digits.
     """
 
     kind: str
@@ -28,6 +28,7 @@ class SecretFormat(NamedTuple):
     pattern: re.Pattern[str]
     strict: bool = True
     at_literal: bool = True
+    check: Callable[[str], bool] | None = None
 
     @property
     def ignores_case(self) -> bool:
