@@ -292,13 +292,14 @@ class Knowledge(Memory):
                     "version", f"{about.version} is already published and cannot change; choose a different version"
                 )
             used = used.with_item(known, -1)
-        if used.items >= self._limits.items_per_author:
-            raise InvalidInputError("item_id", "exceeds the limit of items per user; unpublish an item first")
-        most, size = self._limits.bytes_per_author, used.with_item(record).size_bytes - used.size_bytes
-        if used.size_bytes + size > most:
-            left = max(most - used.size_bytes, 0)
-            reason = f"has {size:,} bytes, but only {left:,} of this user's {most:,} are left; unpublish an item first"
-            raise InvalidInputError("item_id", f"{reason} (shared.bytes_per_author)")
+        most_items, most_bytes = self._limits.items_per_author, self._limits.bytes_per_author
+        if used.items >= most_items:
+            reason = f"this user has {used.items:,} of {most_items:,} items (shared.items_per_author)"
+            raise InvalidInputError("preview", f"{reason}; unpublish an item first")
+        size = used.with_item(record).size_bytes - used.size_bytes
+        if used.size_bytes + size > most_bytes:
+            reason = f"has {size:,} bytes, and this user's other items {used.size_bytes:,} of {most_bytes:,} bytes"
+            raise InvalidInputError("preview", f"{reason} (shared.bytes_per_author); unpublish an item first")
 
     def _offer(self, caller: Caller, content: SharedContent) -> OfferedPattern:
         now, own = check_now(None), self._authors.pseudonym(caller.user_id)

@@ -277,7 +277,7 @@ def test_an_author_has_a_bounded_number_of_items(tmp_path: Path, embedder: Embed
         answers = at_once(*calls)
         items = [answer for answer in answers if isinstance(answer, GlobalRecord)]
         assert len(items) == len(ann.shared.published()) == 3
-        assert {answer.field for answer in answers if isinstance(answer, InvalidInputError)} == {"item_id"}
+        assert {answer.field for answer in answers if isinstance(answer, InvalidInputError)} == {"preview"}
         confirm(ann, item_id=items[0].id, version="2")()  # a new version does not add an item
         world.published("ben", FIX)
         ann.shared.unpublish(items[0].id)
