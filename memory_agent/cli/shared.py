@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -24,19 +25,22 @@ from memory_agent.cli.render import (
     file_facts,
     item_document,
     one_line,
-    plain,
     print_document,
     print_memory,
     print_table,
     size,
 )
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.recall.context import worth
-from memory_agent.records.shared import FoundItem, GlobalRecord
+from memory_agent.records.shared import FoundItem, GlobalRecord, SharedChange
 from memory_agent.verbs.shared_params import RateParams, SearchSharedParams
 from relay.disk import write_private
 
+if TYPE_CHECKING:
+    from memory_agent.client import MemoryClient
+
 _STANDARD_STREAM = Path("-")
+_LOOK_S = 0.2
 _file = click.Path(dir_okay=False, path_type=Path)
 _item = click.argument("item_id", metavar="ID")
 
@@ -213,8 +217,9 @@ def show(target: Target, item_id: str) -> None:
 def follow(target: Target, after: int | None, followed: Followed) -> None:
     """Print changes to shared items that the key may see: published, unpublished, or newly rated.
 
-    An unpublished item is identified only by its fingerprint (`item`). --json prints each change as a JSON object on
-    one line.
+    The events contain no title: it is looked up while the item can be seen, so that an unpublished item is named too. A
+    removed item that could not be seen when the command started has only a fingerprint (`item`). --json prints each
+    change as a JSON object on one line.
 
     \b
     Examples:
@@ -223,14 +228,37 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
     """
     relay = followed.relay(target)
     with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
+        titles = _Titles(client)
+        with client.shared_changes(0, relay=relay) as earlier:
+            while earlier.seq < following.seq and (change := earlier.wait(_LOOK_S)) is not None:
+                titles.of(change)
         if not target.as_json:
             note("following changes to shared items; stop with Ctrl-C")
         for change in followed.each(following):
+            title = titles.of(change)
             if target.as_json:
-                click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
+                titled = {} if title is None else {"title": title}
+                click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change), **titled}))
                 continue
-            named = (change.item_id or change.item, change.version, change.content_type, change.access_policy)
-            click.echo(plain(" · ".join(filter(None, (change.kind, *named)))))
+            named = (title, change.item_id or change.item, change.version, change.content_type, change.access_policy)
+            click.echo(one_line(" · ".join(filter(None, (change.kind, *named)))))
+
+
+class _Titles:
+    """The titles of the items that a follower could see, by fingerprint, to name an item after its removal."""
+
+    def __init__(self, client: MemoryClient) -> None:
+        self._client = client
+        self._titles: dict[str, str] = {}
+
+    def of(self, change: SharedChange) -> str | None:
+        """Return the title of a changed item, or None if the follower could not see the item in time."""
+        if change.item_id is None:
+            return self._titles.pop(change.item, None)
+        if change.kind == "published" or change.item not in self._titles:
+            with suppress(InvalidInputError, UnavailableError):  # it has been removed since
+                self._titles[change.item] = self._client.shared.item(change.item_id).title
+        return self._titles.get(change.item)
 
 
 @shared.command(short_help="Fetch an item's attachment.")

@@ -86,7 +86,9 @@ def write_offer(batch: Batch, author: str, content: SharedContent, now: datetime
             raise InvalidInputError("item_id", "is the id of a different offer by this user; preview a new one")
         return _shown(known, items_offered_by(batch, author))
     if len(own) >= MOST_OFFERS:
-        raise InvalidInputError("item_id", f"exceeds the limit of {MOST_OFFERS} offers per user; withdraw an offer first")
+        raise InvalidInputError(
+            "item_id", f"exceeds the limit of {MOST_OFFERS} offers per user; withdraw an offer first"
+        )
     if item_in(batch, content.item_id) is not None:
         raise InvalidInputError("item_id", "is the id of a published item; preview a new one")
     key = match_key(content)

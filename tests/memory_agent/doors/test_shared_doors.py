@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pytest
@@ -432,6 +435,54 @@ def test_clients_follow_what_their_key_admits_and_continue_where_they_left_off(s
         with outside.shared_changes(seq) as again:
             assert next(again).kind == "unpublished"
             assert again.seq == heard_outside.seq
+
+
+def test_the_command_follow_names_a_removed_item_to_those_who_could_see_it(served: Served) -> None:
+    scopes = frozenset({Scope.RECALL, Scope.SHARE})
+    author, outside = (
+        create_key(served.data_dir, name, name, scopes, orgs=frozenset(orgs))
+        for name, orgs in (("titled", {"acme"}), ("untitled", set[str]()))
+    )
+    with (
+        MemoryClient(author.id, endpoint=served.gateway, data_dir=served.data_dir, token=author.token) as client,
+        client.shared_changes() as heard,
+        ExitStack() as stack,
+    ):
+        known = [published(client, policy) for policy in (ACME, PUBLIC)]
+        while next(heard).item_id != known[1].id:  # the events of earlier tests come first
+            pass
+        shown = [stack.enter_context(followed(served, key.token)) for key in (author, outside)]
+        later = published(client, PUBLIC)
+        for item in (*known, later):
+            assert client.shared.unpublish(item.id).found
+        of_author, of_other = (
+            [next(output) for _ in range(number)] for output, number in zip(shown, (4, 3), strict=True)
+        )
+    announced = f"published · For public · {later.id} · 1 · document · public\n"
+    gone = [f"unpublished · For {item.access_policy} · " for item in (*known, later)]
+    assert [of_author[0], *(line[: len(start)] for line, start in zip(of_author[1:], gone, strict=True))] == [
+        announced,
+        *gone,
+    ]
+    assert [of_other[0], *(line[: len(gone[1])] for line in of_other[1:])] == [announced, *gone[1:]]
+
+
+@contextmanager
+def followed(served: Served, token: str) -> Iterator[IO[str]]:
+    """Run `shared follow` with a key; yield its output once it follows."""
+    at = ("--data-dir", str(served.data_dir), "--endpoint", served.gateway)
+    command = [sys.executable, "-m", "memory_agent", "shared", "follow", *at]
+    environment = os.environ | {TOKEN_VARIABLE: token}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert "following changes" in process.stderr.readline()
+            yield process.stdout
+        finally:
+            process.kill()
 
 
 def test_no_request_can_be_sent_as_the_store(doors: Doors) -> None:

@@ -379,7 +379,7 @@ def test_a_user_has_a_hundred_offers_at_most(world: World) -> None:
     shared = world.user("user-ann").shared
     for number in range(100):
         offer(world, "user-ann", f"Lesson {number}")
-    with pytest.raises(InvalidInputError, match="limit of offers per user"):
+    with pytest.raises(InvalidInputError, match="limit of 100 offers per user"):
         offer(world, "user-ann", "Lesson 100")
     shared.unpublish(shared.offered()[0].content.item_id)
     offer(world, "user-ann", "Lesson 100")
