@@ -29,7 +29,7 @@ def run_hook(options: Options) -> NoReturn:
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Parse a client and options that are each followed by a value; return None for any other arguments.
+    """Parse a client and different options, each followed by a value; return None for any other arguments.
 
     Also returns None if a settings file may name the data folder.
 
@@ -48,5 +48,6 @@ def plain_options(words: Sequence[str]) -> Options | None:
     except (KeyError, ValueError):
         return None
     is_configured = "data_dir" not in named and os.environ.get(CONFIG_VARIABLE)
-    is_plain = not (is_configured or any(value.startswith("-") for value in words[2::2]))
+    is_repeated = len(named) < len(words) // 2
+    is_plain = not (is_configured or is_repeated or any(value.startswith("-") for value in words[2::2]))
     return Options(words[0], **named) if is_plain and 0 < named.get("deadline_ms", 1) <= LONGEST_MS else None

@@ -95,7 +95,7 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("feedback", {"recall_id": "r", "quality": 2.0}, "quality"),
     ("runs.begin", {"objective": " "}, "objective"),
     ("runs.begin", {"objective": "x", "recall_ids": "x"}, "recall_ids"),
-    ("runs.begin", {"objective": "x", "event_id": ""}, "run_id"),
+    ("runs.begin", {"objective": "x", "event_id": ""}, "event_id"),
     ("runs.step", {"run_id": "", "text": "x"}, "run_id"),
     ("runs.step", {"run_id": "r", "text": "x", "memory_ids": "x"}, "memory_ids"),
     ("runs.end", {"run_id": "r", "outcome": "won"}, "outcome"),

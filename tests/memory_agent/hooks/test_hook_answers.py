@@ -460,7 +460,10 @@ def test_events_in_transit_at_the_deadline_are_kept(tmp_path: Path) -> None:
     assert len(waiting_in(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("words", [["emacs"], ["codex", "--channel"], ["codex", "--colour", "red"], []])
+@pytest.mark.parametrize(
+    "words",
+    [["emacs"], ["codex", "--channel"], ["codex", "--colour", "red"], ["codex", "--user", "a", "--user", "b"], []],
+)
 def test_wrong_arguments_do_not_stop_the_client(words: list[str]) -> None:
     command = [sys.executable, "-m", "memory_agent", "hook", *words]
     found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)

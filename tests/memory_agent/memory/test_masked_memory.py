@@ -49,6 +49,24 @@ def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None
         assert memory.stats().masked == {}
 
 
+def test_personal_numbers_are_masked_by_a_setting_and_marked_in_a_preview_without_it(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    card, phone = "4111 1111 1111 1111", "+44 20 7946 0958"
+    personal = MaskingSettings(personal=("card", "phone"))
+    with Memory.open(tmp_path / "a", embedder=embedder, masking_settings=personal) as memory:
+        assert memory.remember(f"card {card}", metadata={"at": phone}).text == "card [masked:card]"
+        event = {"event_type": "user_input", "user_id": "a", "payload": {"text": f"call me at {phone} after six"}}
+        assert memory.ingest([event]).kept == 1
+        preview = memory.shared.preview("Payments", f"card {card}")
+        assert (preview.content.summary, preview.masked, preview.mentions) == ("card [masked:card]", {"card": 1}, ())
+        assert memory.stats().masked == {"card": 1, "phone": 2}
+    assert [one for one in (card, phone) if one.encode() in bytes_below(tmp_path / "a")] == []
+    with Memory.open(tmp_path / "b", embedder=embedder) as memory:
+        preview = memory.shared.preview("Payments", memory.remember(f"card {card}, call {phone}").text)
+    assert [(one.kind, one.text) for one in preview.mentions] == [("card", card), ("phone", phone)]
+
+
 def test_masked_secrets_are_counted_durably_per_user(tmp_path: Path, embedder: Embedder) -> None:
     """Masks in events count too, because the relay masks secrets before a daemon's memory receives the events."""
     folder = tmp_path / "alice"
