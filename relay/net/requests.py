@@ -155,10 +155,10 @@ class RequestSocket:
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
-        self._end = zeromq.connect_once(self._socket) if once else None
+        connect = zeromq.connect_once if once else zeromq.connect
+        self._end = connect(self._socket, endpoint, identity or Identity(), ProtocolError)
         self._sources = [self._socket] if self._end is None else [self._socket, self._end]
         self._error: CodedError | None = None
-        zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
         self._correlations = itertools.count(1)
 
     def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
@@ -215,8 +215,7 @@ class AsyncRequestSocket:
         """Connect; the arguments are those of `RequestSocket`."""
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
-        self._end = zeromq.connect_once(self._socket)
-        zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
+        self._end = zeromq.connect_once(self._socket, endpoint, identity or Identity(), ProtocolError)
         self.is_lost = False
         """Whether this socket was closed, or its connection failed or ended."""
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}

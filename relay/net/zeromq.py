@@ -202,18 +202,6 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
     return _open(context, zmq.DEALER, limits)
 
 
-def connect_once(socket: PlainSocket) -> PlainSocket:
-    """Make a socket connect only once; return a socket for `ended` and for waiting until the connection fails or ends.
-
-    Call it before connecting, and `stop_monitoring` before closing either socket. Close the socket when it has ended:
-    it would connect again after a day. An interval of -1 means never, but discards replies that were not read yet.
-    """
-    socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
-    monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
-    monitor.setsockopt(zmq.LINGER, 0)
-    return monitor
-
-
 def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
     """Return None while the connection of `connect_once` lasts, else `ConnectionLostError`, or `UnavailableError` if it
     could not be established. Does not wait, and returns an error only once.
@@ -300,6 +288,23 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
     except RelaySettingsError:
         socket.close(linger=0)
         raise
+
+
+def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure: type[CodedError]) -> PlainSocket:
+    """As `connect`, but only once; return a socket for `ended` and for waiting until the connection fails or ends.
+
+    Call `stop_monitoring` before closing either socket. Close the socket when it has ended: it would connect again
+    after a day. An interval of -1 means never, but discards replies that were not read yet.
+    """
+    socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
+    monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+    monitor.setsockopt(zmq.LINGER, 0)
+    try:
+        connect(socket, endpoint, identity, failure)
+    except CodedError:
+        monitor.close()
+        raise
+    return monitor
 
 
 def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> None:
