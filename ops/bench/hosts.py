@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -24,8 +23,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from memory_agent import AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.daemon.capacity import capacity_here
@@ -39,6 +36,7 @@ from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import GetParams
 from memory_agent.verbs.protocol import HostRequest, encode
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.processor import processor_s, spent_ms
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import events, passages, queries
 
@@ -134,13 +132,14 @@ def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
         for turn in range(-1, _TURNS):
             for place, (name, ask) in enumerate(ways.items()):
                 questions = queries(_WARM_UP if turn < 0 else _QUESTIONS, seed=5_000 + 10 * turn + place)
-                before = _processor_s(client)
+                before = processor_s(client)
                 block = [_milliseconds(ask, question) for question in questions]
                 if turn < 0:
                     continue
                 taken_ms[name].append(block)
                 if name == "rpc":
-                    spent.append(_spent_ms(before, _processor_s(client), len(questions)))
+                    one = spent_ms(before, processor_s(client), len(questions))
+                    spent.append({name: ms for name, ms in one.items() if name != "relay"})
     return _report_alone(taken_ms, spent)
 
 
@@ -157,20 +156,6 @@ def _report_alone(taken_ms: dict[str, list[Block]], spent: list[dict[str, float]
         "processor_embeddings": spread([sum_ms / one for sum_ms, (one, _, _) in zip(all_ms, turns, strict=True)]),
         "target_all_embeddings": TARGET_ALL_EMBEDDINGS,
     }
-
-
-def _processor_s(client: MemoryClient) -> dict[str, float]:
-    """Return the processor seconds of this process and of each process on a recall's path, summed over hosts."""
-    spent = {"client": sum(psutil.Process(os.getpid()).cpu_times()[:2])}
-    for part in client.status().parts:
-        name = "hosts" if part.name.startswith(("shared-", "user-", "spare-")) else part.name
-        if part.pid is not None and name != "relay":
-            spent[name] = spent.get(name, 0.0) + sum(psutil.Process(part.pid).cpu_times()[:2])
-    return spent
-
-
-def _spent_ms(before: dict[str, float], after: dict[str, float], recalls: int) -> dict[str, float]:
-    return {name: (after[name] - before.get(name, 0.0)) * 1000 / recalls for name in after}
 
 
 def _measure_load(folders: dict[int, Path]) -> dict[str, Any]:
@@ -215,6 +200,7 @@ async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
 def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
     """Publish all users' events at once to each daemon in turn, and time until all are recallable."""
     rates: dict[int, Block] = {hosts: [] for hosts in folders}
+    spent: dict[int, list[dict[str, float]]] = {hosts: [] for hosts in folders}
     with tempfile.TemporaryDirectory() as scratch:
         for turn in range(_LOAD_TURNS):
             for hosts, folder in _in_turn(folders, turn):
@@ -223,12 +209,28 @@ def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
                     events(texts[place :: len(_USERS)], user, f"{user}-{turn}") for place, user in enumerate(_USERS)
                 ]
                 mixed = list(chain.from_iterable(zip(*made, strict=True)))
-                summary = publish_events(mixed, Path(scratch) / "events.jsonl", folder, _TIMEOUT_S)
+                with MemoryClient(data_dir=folder) as client:
+                    before = processor_s(client)
+                    summary = publish_events(mixed, Path(scratch) / "events.jsonl", folder, _TIMEOUT_S)
+                    spent[hosts].append(spent_ms(before, processor_s(client), len(mixed)))
                 assert summary.recallable_s is not None
                 rates[hosts].append(len(mixed) / summary.recallable_s)
     return {
-        "by_hosts": {str(hosts): {"events_per_s": spread(rates[hosts], 0)} for hosts in folders},
+        "by_hosts": {str(hosts): _ingest_figures(rates[hosts], spent[hosts]) for hosts in folders},
         "growth": _growth(rates),
+    }
+
+
+def _ingest_figures(rates: Block, spent: list[dict[str, float]]) -> dict[str, Any]:
+    """`busy` is the share of all cores' time that the ingest took. If it is near 1, the machine limits the rate."""
+    all_ms = [sum(turn.values()) for turn in spent]
+    busy = [rate * ms / 1000 / usable_cores() for rate, ms in zip(rates, all_ms, strict=True)]
+    return {
+        "events_per_s": spread(rates, 0),
+        "processor_ms": spread(all_ms),
+        "embedder_ms": spread([turn["embedder"] for turn in spent]),
+        "hosts_ms": spread([turn["hosts"] for turn in spent]),
+        "busy": spread(busy),
     }
 
 

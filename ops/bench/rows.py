@@ -165,6 +165,9 @@ def load_rows(figures: Figures) -> Iterator[Row]:
                           f"≤ {target:g}", max(late.values()) <= target)  # fmt: skip
 
 
+_INGEST_PARTS = {"processor": "in all", "embedder": "for embedding", "hosts": "in hosts"}
+
+
 def hosts_rows(figures: Figures) -> Iterator[Row]:
     """Yield the costs of a host call and of a recall through RPC, then the rates by number of hosts."""
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
@@ -182,7 +185,9 @@ def hosts_rows(figures: Figures) -> Iterator[Row]:
                   f"p50 {one['p50_ms']:g}, p99 {one['p99_ms']:g} ms", f"p99 ≤ {load['target_p99_over_p50']:g} p50",
                   one["p99_over_p50"] <= load["target_p99_over_p50"])  # fmt: skip
     for hosts, one in ingest["by_hosts"].items():
-        yield Row(f"ingest of 4 users, {hosts} hosts", f"{_spread(one['events_per_s'])} events/s")
+        spent = ", ".join(f"{_spread(one[f'{name}_ms'])} {what}" for name, what in _INGEST_PARTS.items())
+        yield Row(f"ingest of 4 users, {hosts} hosts", f"{_spread(one['events_per_s'])} events/s",
+                  f"ms of processor time per event: {spent}; {_spread(one['busy'])} of all cores busy")  # fmt: skip
     growth = figures["target_growth"]
     for name, part in (("recalls", load), ("ingest", ingest)):
         yield Row(f"hosts, {name} with two versus one", f"{_spread(part['growth'])} times", "1.0",
@@ -355,6 +360,14 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
             these, those = (f"{_spread(one[f'{way}_ms'])} ms, p99 {one[f'{way}_ms']['p99']:g}" for way in (name, over))
             yield _at_most(f"shared, {int(size):,} items, {figure}", times["median"], one[target] if target else None,
                            "times", measured=_spread(times), beside=f"{these}; {those}")  # fmt: skip
+        parts = "; ".join(
+            f"{way}: " + ", ".join(f"{name} {ms:g}" for name, ms in one["processor_ms"][way].items())
+            for way in ("both", "own")
+        )
+        path = one["path_both_over_own"]
+        yield _at_most(f"shared, {int(size):,} items, recall of both tiers relative to own, a core for each process",
+                       path["median"], one["target_local"], "times", measured=_spread(path),
+                       beside=f"processor ms, {parts}")  # fmt: skip
 
 
 def _at_most(

@@ -5,6 +5,10 @@ A daemon's users have copies of a grown store; the shared store contains the sam
 asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
 tiers is the cost for users who request the shared tier.
 
+With as many cores as processes, the two stores are searched at the same time. What a recall of both tiers would take
+then is estimated from the processor time of each process: the sum over the client, the daemon, the embedder, and the
+slower of the two hosts.
+
 The cost for other users is measured in two ways: recalls of a user's own memories alternate with those of a second
 daemon without shared items, and such recalls run while another user, in a separate process, recalls continuously from
 that user's own memories or from both tiers.
@@ -36,6 +40,7 @@ from memory_agent.settings import DaemonSettings, Settings, SharedSettings, Stor
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from ops.bench.grown_stores import Growth
+from ops.bench.processor import is_host, processor_s
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 from relay import SHARED_USER
@@ -46,6 +51,7 @@ TARGET_LOCAL = 1.1
 _USER, _OTHER = "bench", "other"
 _TURNS = 6
 _QUESTIONS = 50
+_PATH_QUESTIONS = 200  # because processor time is counted in hundredths of a second
 _WARM_UP = 40
 _AT_ONCE = 1_000
 _TOP_K = 5
@@ -86,7 +92,8 @@ def _measure_one(folder: Path) -> dict[str, Any]:
         for series, (name, tiers) in enumerate((*_OTHERS_WAYS, *reversed(_OTHERS_WAYS)), 1):
             with _another_user(data_dir, tiers):
                 taken_ms.setdefault(name, []).extend(_take_turns({"own": ways["own"]}, series)["own"])
-        return _figures(taken_ms) | {"target_over_own": TARGET_OVER_OWN, "target_local": TARGET_LOCAL}
+        path = _path({name: ways[name] for name in ("own", "both")}, client)
+        return _figures(taken_ms) | path | {"target_over_own": TARGET_OVER_OWN, "target_local": TARGET_LOCAL}
 
 
 def _await_words(client: MemoryClient) -> None:
@@ -176,6 +183,29 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
                 ways[name](question)
                 taken_ms[name][turn].append((time.perf_counter() - began_s) * 1000)
     return taken_ms
+
+
+def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
+    """Return each way's processor time by process, and the ratio of the times that they would take in sequence."""
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    for turn in range(_TURNS):
+        for place, (name, ask) in enumerate(list(ways.items())[:: -1 if turn % 2 else 1]):
+            before = processor_s(client)
+            for question in queries(_PATH_QUESTIONS, seed=90_000 + 10 * turn + place):
+                ask(question)
+            after = processor_s(client)
+            each = {one: (after[one] - before.get(one, 0.0)) * 1000 / _PATH_QUESTIONS for one in after}
+            own, *others = sorted((ms for one, ms in each.items() if is_host(one)), reverse=True)
+            parts = {one: each[one] for one in ("client", "daemon", "embedder")}
+            turns[name].append(parts | {"slower host": own, "other hosts": sum(others)})
+    path_ms = {name: [sum(one.values()) - one["other hosts"] for one in spent] for name, spent in turns.items()}
+    return {
+        "processor_ms": {
+            name: {part: round(statistics.median(one[part] for one in spent), 2) for part in spent[0]}
+            for name, spent in turns.items()
+        },
+        "path_both_over_own": _ratios(path_ms["both"], path_ms["own"]),
+    }
 
 
 def _figures(taken_ms: dict[str, Blocks]) -> dict[str, Any]:
