@@ -26,6 +26,7 @@ _PARTS = {
     "speaker": "speaker",
     "context": "context",
     "lent": "contiguity",
+    "kind": "kind",
     "outcome": "outcome",
     "learned": "learned",
 }
@@ -57,6 +58,7 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
         return
     shown_only_if = {
         "speaker": _has_speakers(result),
+        "kind": any(memory.explanation.get("kind") for memory in result.memories),
         "outcome": _has_outcomes(result),
         "learned": _is_learned(result),
     }
@@ -97,6 +99,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
     return {
         "dates do": explanation["dates_mode"] if result.dates else "nothing",
         "weight of vectors": explanation["alpha"],
+        **({"kinds asked for": kinds} if (kinds := explanation.get("kinds")) else {}),
         "filters": [*_conditions(explanation["filters"]), *_dates(result, explanation["dates_mode"])] or "none",
         **_matching(explanation),
     }

@@ -1,6 +1,6 @@
 """Converts selected candidates to the memories of an answer, with passages, counts, occurrences and explanations.
 
-    sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + outcome + learned
+    sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + kind + outcome + learned
     learned    = association + shift
 
 The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match.
@@ -248,6 +248,7 @@ class _Presented(NamedTuple):
             "speaker": float(found.speaker[place]),
             "context": float(found.context[place]),
             "contiguity": float(found.lent[place]),
+            "kind": float(found.kind[place]),
             "lent_by": [record.id for record in self._read(_lenders(found, search, place))],
             "learned": float(found.learned[place]),
             "association": association,
@@ -289,6 +290,7 @@ def _of_all_memories(search: Search) -> dict[str, Any]:
         "filters": _conditions(search),
         "dates": [msgspec.to_builtins(date) for date in search.dates],
         "dates_mode": search.query.dates,
+        "kinds": [] if search.asked is None else sorted(search.asked.kinds),
         "matching": search.total if search.is_filtered else None,
     }
 

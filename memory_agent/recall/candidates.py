@@ -1,7 +1,7 @@
 """Collects the memories that may answer a query, with the parts of their scores, which an answer's `explanation`
 reports.
 
-    total = fused + dates + speaker + context + lent + association + outcome
+    total = fused + dates + speaker + context + lent + kind + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
 
 `shortlist` creates the candidates; every later stage takes and returns candidates (`stages`, `selection`).
@@ -29,10 +29,12 @@ import numpy.typing as npt
 
 from memory_agent.embedders import has_prefixes
 from memory_agent.recall.evidence import CALIBRATED_MODEL, REACH, Met, credit, evidence, late_interaction
+from memory_agent.recall.kinds import Asked
 from memory_agent.recall.search import Search
 from memory_agent.records.memories import KINDS, SOURCES, UnderstoodDate, microseconds
 from memory_agent.storage.column import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
+from memory_agent.storage.view import NO_NAME, View
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -49,6 +51,7 @@ _OTHER_LANGUAGE = 3.0
 language as similar (decision 0015)."""
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
+_MOST_RUNS, _MOST_OF_RUNS = 5, 60
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
@@ -62,10 +65,10 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     relevance, ignoring other candidates.
 
     `stages` sets the second group, which is 0 or NaN until then. `lenders` contains the slot that lent the score, or
-    -1. `requests` numbers former requests that repeat the query, from 1 for the best; it is 0 for other memories.
-    `relevance` and `qualities` (of the candidates' runs) are NaN if unknown. `association` and `outcome` are what a
-    candidate gains from past use and from its quality. `vouched` marks candidates that are relevant because runs used
-    them often for similar requests.
+    -1. `kind` is what a memory gains if it is of a kind that the query asks for. `requests` numbers former requests
+    that repeat the query, from 1 for the best; it is 0 for other memories. `relevance` and `qualities` (of the
+    candidates' runs) are NaN if unknown. `association` and `outcome` are what a candidate gains from past use and from
+    its quality. `vouched` marks candidates that are relevant because runs used them often for similar requests.
 
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
     comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it
@@ -91,6 +94,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     context: Scores
     lent: Scores
+    kind: Scores
     lenders: Slots
     requests: Slots
     relevance: Scores
@@ -111,7 +115,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     def total(self) -> Scores:
         """The scores (n,) without `shift`."""
         parts = self.fused + self.dates + self.speaker + self.context + self.lent
-        return parts + self.association + self.outcome
+        return parts + self.kind + self.association + self.outcome
 
     @property
     def scores(self) -> Scores:
@@ -172,14 +176,57 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
 
     In the mode `vector`, they include the exact best `sure`. If copies of a few texts crowd out others, `limit` counts
-    texts.
+    texts. If the query asks for kinds of memories, adds memories of these kinds.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
     is_all = _is_all(search, slots, limit)
     if search.is_hybrid and not search.deadline.expired():
         slots = search.passing(search.view.distinct(search.view.windows(slots, REACH)))
-    return msgspec.structs.replace(scored(search, slots), is_all=is_all)
+    found = scored(search, slots)
+    if search.asked is not None and not search.deadline.expired():
+        found = scored(search, np.union1d(slots, _of_kinds(search, found, search.asked, limit)))
+    return msgspec.structs.replace(found, is_all=is_all)
+
+
+def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Slots:
+    """Return memories of the kinds that the query asks for: of the runs that match best, the nearest to the query, and
+    those of the time that it names or, if asked for, the newest.
+    """
+    slots = asked.members.nonzero()[0]
+    best = found.fused + search.settings.context_words * found.near
+    groups = groups_of(search.view, found.slots[best_first(best, found.rows, found.rows.size)])
+    leading = list(dict.fromkeys(groups[groups != NO_NAME].tolist()))[:_MOST_RUNS]
+    of_runs = slots[np.isin(groups_of(search.view, slots), leading)]
+    parts = [_nearest(search, of_runs, _MOST_OF_RUNS), _nearest(search, slots, limit)]
+    if search.boosting:
+        parts.append(_nearest(search, slots[nearness(search.view.times_us[slots], search.boosting) >= 1.0], limit))
+    if asked.is_latest:
+        parts.append(newest(search, slots)[:limit])
+    return np.concatenate(parts)
+
+
+def _nearest(search: Search, slots: Slots, limit: int) -> Slots:
+    """Return the `slots` nearest to the query, or the last ones without cosines."""
+    if search.cosines is None:
+        return slots[-limit:]
+    if slots.size <= limit:
+        return slots
+    values = np.nan_to_num(search.cosines.values[slots], nan=-1.0)
+    return slots[np.argsort(-values, kind="stable")[:limit]]
+
+
+def groups_of(view: View, slots: Slots) -> Slots:
+    """Return the number of each slot's run or, without a run, of its session; `NO_NAME` without either."""
+    runs = view.runs[slots]
+    return np.where(runs == NO_NAME, view.sessions[slots], runs)
+
+
+def newest(search: Search, slots: Slots) -> Slots:
+    """Return the `slots` from before the reference time, newest first."""
+    times_us = search.view.times_us[slots]
+    past = times_us <= microseconds(search.query.reference_time, "reference_time")
+    return slots[past][np.argsort(-times_us[past], kind="stable")]
 
 
 def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
@@ -212,6 +259,7 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         speaker=_by_speaker(search, slots),
         context=nothing,
         lent=nothing,
+        kind=nothing,
         lenders=none - 1,
         requests=none,
         relevance=unknown,

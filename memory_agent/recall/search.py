@@ -39,6 +39,7 @@ import numpy as np
 from memory_agent.embedders import LazyEmbedder, comparable
 from memory_agent.errors import IndexDamagedError, IndexUnavailableError, IndexUnusableError
 from memory_agent.indexes import COLUMNS, EVERYTHING, Where
+from memory_agent.recall.kinds import Asked, asked_of
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.query_vector import AskedVector, QueryVector, QueryVectors
 from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate, microseconds
@@ -71,7 +72,8 @@ class Search(msgspec.Struct, frozen=True):
     and memories that match `Query.without`; it is None if all pass. A memory that does not pass has no cosine, and its
     entry in `bm25` (n,) is 0, as if it shared no words with the query. `cosines` is None if no passing memory has a
     cosine. `is_filtered`: whether memories other than own words and `Query.without` are excluded. `dates` contains all
-    dates that the query names, and `boosting` those that raise scores.
+    dates that the query names, and `boosting` those that raise scores. `asked` is None if the query asks for no kind of
+    memories.
     """
 
     query: Query
@@ -88,6 +90,7 @@ class Search(msgspec.Struct, frozen=True):
     mask: Mask | None
     bm25: Scores
     cosines: Cosines | None
+    asked: Asked | None = None
 
     @property
     def is_hybrid(self) -> bool:
@@ -178,7 +181,15 @@ class Searcher:
             mask=mask,
             bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
             cosines=cosines,
+            asked=self._asked(query, words, dates, view, mask),
         )
+
+    def _asked(
+        self, query: Query, words: list[str], dates: tuple[UnderstoodDate, ...], view: View, mask: Mask | None
+    ) -> Asked | None:
+        if query.mode != "hybrid" or not self._settings.kind_weight:
+            return None
+        return asked_of(query, words, [date.phrase for date in dates], view, mask)
 
 
 def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: Deadline) -> QueryVector | None:

@@ -1,6 +1,6 @@
 """The stages between the shortlist and the selection. Each takes and returns candidates.
 
-The order is: neighbours, qualities, former requests, relevance, past use, outcomes.
+The order is: neighbours, qualities, former requests, relevance, kinds, past use, outcomes.
 
 **Neighbours.** Context: the words of a question are often spread over a few turns. So a memory gains from how well it
 and its neighbours match them (`evidence`). Answers: an answer often follows an earlier instance of the question. If the
@@ -17,6 +17,16 @@ so no answer is mistaken for a question. Of several requests, the one with the b
 others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision
 0016): lowering the score, which depends on the number of requests; using only the cosine, which mistakes answers for
 questions.
+
+**Kinds**, if the query asks for kinds of memories (`recall/kinds`). A memory of these kinds gains
+
+    kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
+
+because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". For
+the same reason it has at least the relevance of the run's most relevant memory. A request names its topic itself, and
+gains only the weight. If the query asks for the newest, `newness` is 2^-i for the i-th newest memory, from 0, plus 2^-j
+for the j-th newest run. If the query names nothing but kinds and times, every memory of these kinds and times is
+relevant.
 
 **Past use**, if the learner is enabled:
 
@@ -60,7 +70,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from memory_agent.recall.candidates import Candidates, scored
+from memory_agent.recall.candidates import Candidates, groups_of, newest, scored
 from memory_agent.recall.dates import ask_for_nothing_else
 from memory_agent.recall.evidence import credit, places_of, relevance
 from memory_agent.recall.search import IS_REQUEST, Search
@@ -71,7 +81,7 @@ from memory_agent.storage.column import Scores, Slots
 from memory_agent.storage.languages import STOP_WORDS
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import asks, said_words
-from memory_agent.storage.view import View
+from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8
@@ -94,6 +104,8 @@ _WORTH_READING = 0.1
 _SPREAD_OVER, _OUTSTANDING = 50, 10
 _SPREADS, _LEAST = 2.5, 0.1
 
+_SHARED = 0.7
+
 _NEUTRAL = 0.5
 _STEEPNESS = 6
 _RUN_REACH = 2  # a message's run begins within this many memories of the session: a reply may precede it
@@ -103,7 +115,7 @@ _MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
 
 def evaluated(found: Candidates, search: Search) -> Candidates:
     """Apply the stages that do not depend on the learner."""
-    for stage in (with_neighbours, with_qualities, with_former_requests, with_relevance):
+    for stage in (with_neighbours, with_qualities, with_former_requests, with_relevance, with_kinds):
         found = stage(found, search)
     return found
 
@@ -257,6 +269,38 @@ def with_relevance(found: Candidates, search: Search) -> Candidates:
         of_then = search.view.within((date.since, date.until) for date in search.dates)
         likely = np.where(of_then[found.slots], 1.0, likely)
     return replace(found, relevance=likely)
+
+
+def with_kinds(found: Candidates, search: Search) -> Candidates:
+    """Add what candidates gain if they are of the kinds that the query asks for, and their relevance."""
+    asked = search.asked
+    if asked is None:
+        return found
+    is_asked = asked.members[found.slots]
+    weight, likely = search.settings.kind_weight, found.relevance
+    gained = weight * is_asked
+    groups = groups_of(search.view, found.slots)
+    if asked.kinds != {"request"}:
+        gained += _SHARED * is_asked * (_best_of(groups, found.total) - found.total)
+        likely = np.where(is_asked, np.fmax(likely, _best_of(groups, likely)), likely)
+    if asked.is_latest:
+        order = np.searchsorted(found.slots, newest(search, found.slots[is_asked]))
+        runs = list(dict.fromkeys(groups[order].tolist()))
+        gained[order] += weight * np.exp2(-np.arange(order.size))
+        gained[order] += weight * np.exp2([-float(runs.index(run)) for run in groups[order].tolist()])
+    if asked.is_general:
+        spans = [(date.since, date.until) for date in search.dates]
+        of_then = search.view.within(spans)[found.slots] if spans else True
+        likely = np.where(is_asked & of_then, 1.0, likely)
+    return replace(found, kind=gained, relevance=likely)
+
+
+def _best_of(groups: Slots, values: Scores) -> Scores:
+    """Return the best value of each memory's run or session (n,), or its own without either."""
+    numbers, places = np.unique(groups, return_inverse=True)
+    best = np.full(numbers.shape, np.nan)
+    np.fmax.at(best, places, values)
+    return np.where(groups == NO_NAME, values, best[places])
 
 
 def without_irrelevant(found: Candidates, search: Search) -> Candidates:

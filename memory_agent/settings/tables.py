@@ -163,12 +163,13 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `contiguity`: if the query is a question, a memory that is a question passes this share of its surplus to the next
     memory. `context_words`: the weight of the query's words that a memory and its neighbours in the session contain
     together. `speaker_weight`: how much less agents' intermediate messages count, such as an assistant's. `dates`: how
-    a time in the query is used. `date_weight`: the boost for a memory of that time. `echo_minutes`: the time for which
-    answers omit the calling session's own messages, and requests with the query's words. `min_relevance`: memories
-    below this relevance are omitted, even if none remain; 0 is off. At the default, 9 of 10 correct answers are
-    returned, and most questions without an answer in memory return nothing: 9 of 10 on conversations, 8 of 10 for
-    agents of other projects (decision 0014). `outcome`: how far a memory of an approved run is ranked above a similar
-    match from a failed run, as a share of the best score.
+    a time in the query is used. `date_weight`: the boost for a memory of that time. `kind_weight`: the boost for a
+    memory of a kind that the query asks for, such as a command. `echo_minutes`: the time for which answers omit the
+    calling session's own messages, and requests with the query's words. `min_relevance`: memories below this relevance
+    are omitted, even if none remain; 0 is off. At the default, 9 of 10 correct answers are returned, and most questions
+    without an answer in memory return nothing: 9 of 10 on conversations, 8 of 10 for agents of other projects (decision
+    0014). `outcome`: how far a memory of an approved run is ranked above a similar match from a failed run, as a share
+    of the best score.
     """
 
     mode: Mode = "hybrid"
@@ -185,6 +186,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     date_weight: Fraction = 0.3
     echo_minutes: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 10.0
     outcome: Fraction = 0.4
+    kind_weight: Fraction = 0.6
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ n = number of slots, including dead ones; m = number of slots or rows passed.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -91,11 +92,18 @@ class View:
         self._is_part = False
         self._parts: dict[bytes, tuple[Self | None]] = {}
         self._matching: dict[bytes, Slots] = {}
+        self._of_types: dict[re.Pattern[str], Mask] = {}
 
     @property
     def count(self) -> int:
         """n, including dead slots."""
         return len(self.rows)
+
+    @property
+    def is_last(self) -> Mask:
+        """Which slots (n,) are alive and the last of their session, or without a session."""
+        is_last: Mask = (self._arrays["following"] < 0) & self.alive
+        return is_last
 
     def slots(self, rows: Sequence[int] | Rows) -> Slots:
         """Return the slot (m,) of each row, or -1 for a row without a memory."""
@@ -156,6 +164,17 @@ class View:
     def of_run(self, run_id: str) -> Slots:
         """Return the live slots of a run, ascending."""
         return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
+
+    def of_type(self, pattern: re.Pattern[str]) -> Mask:
+        """Return which slots (n,) are alive and have a type that the whole pattern matches. Cached."""
+        kept = self._of_types.get(pattern)
+        if kept is None:
+            types = self._arrays["types"]
+            held = set(np.bincount(types[types != NO_NAME]).nonzero()[0].tolist())
+            names = self._names.items()
+            numbers = [number for name, number in names if number in held and pattern.fullmatch(name)]
+            kept = self._of_types[pattern] = are_any(types, numbers) & self.alive
+        return kept
 
     def of_session(self, session_id: str, since_us: int, until_us: int) -> Slots:
         """Return the live slots of a session in a time range (`until_us` exclusive), ascending."""
@@ -235,7 +254,7 @@ class View:
         if mask is None or np.count_nonzero(mask) == self.live:
             return None
         part = copy.copy(self)
-        part._is_part, part._parts, part._matching = True, {}, {}
+        part._is_part, part._parts, part._matching, part._of_types = True, {}, {}, {}
         part.alive = mask
         part.words, part.live = self.words.among(mask), int(np.count_nonzero(mask))
         return part

@@ -106,8 +106,12 @@ def words_of(phrases: Iterable[str]) -> frozenset[str]:
 def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
     """Whether a query's `words` ask only for the dates with these phrases: "what did we do last week?"."""
     of_dates = words_of(phrases)
-    others = [word for word in words if word not in STOP_WORDS and word not in of_dates]
-    return bool(of_dates) and _ANYTHING.issuperset(stems(others))
+    return bool(of_dates) and are_general(word for word in words if word not in of_dates)
+
+
+def are_general(words: Iterable[str]) -> bool:
+    """Whether `words` ask for nothing specific, as in "what happened"."""
+    return _ANYTHING.issuperset(stems([word for word in words if word not in STOP_WORDS]))
 
 
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:

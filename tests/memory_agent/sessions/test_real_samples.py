@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from tests.memory_agent.sessions.samples import read, said, write_document
 
@@ -93,3 +94,29 @@ def _as_written(run: dict[str, Any]) -> dict[str, Any]:
         )
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": step["output"] or ""})
     return {"info": {"exit_status": run["exit_status"], "resolved": run["resolved"]}, "messages": messages}
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "query", "expected"),
+    [
+        ("claude_code_session.jsonl", "what did the run conclude?", "Done: wrote hello."),
+        ("claude_code_session.jsonl", "which command failed?", "ls /nonexistent"),
+        ("claude_code_session.jsonl", "what error did it give?", "No such file or directory"),
+        ("claude_code_session.jsonl", "which command wrote hello?", "echo hello > out.txt"),
+        ("claude_code_session.jsonl", "what did I ask last?", "Users get signed out at random; fix it"),
+        ("codex_rollout.jsonl", "what did the run conclude?", "Done."),
+        ("codex_rollout.jsonl", "which command did I use?", "echo hello"),
+        ("gemini_session.jsonl", "what did the session conclude?", "Done."),
+        ("gemini_session.jsonl", "which command did I use?", "echo hello"),
+        ("gemini_session.jsonl", "what did I ask?", "Users get signed out"),
+    ],
+)
+def test_questions_about_a_session_find_memories_of_the_kind(
+    name: str, query: str, expected: str, tmp_path: Path, embedder: Embedder
+) -> None:
+    assert TRANSCRIPTS is not None
+    events, _ = read(TRANSCRIPTS / name)
+    with Memory.open(tmp_path / "u", embedder=embedder) as memory:
+        memory.ingest(events)
+        assert expected in memory.recall(query).memories[0].record.text

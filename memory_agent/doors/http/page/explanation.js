@@ -9,6 +9,7 @@ const PARTS = [
   ["context", "context", 3, "Its run or session also matches"],
   ["contiguity", "neighbours", 4, "From matching memories next to it"],
   ["date_boost", "date", 2, "It happened at a time that the query names"],
+  ["kind", "kind", 7, "The query asks for memories of its kind, such as commands"],
   ["speaker", "speaker", 8, "The query asks about who said it"],
   ["learned", "learned", 6, "Runs that used it for similar requests ended well"],
   ["outcome", "outcome", 5, "How its run ended; may be negative"],
