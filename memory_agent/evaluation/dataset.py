@@ -31,7 +31,8 @@ _ANSWER = ("chat.assistant_msg", "text")
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """A text to remember. `session` groups items. Without a timestamp, an item gets the time at which it is ingested.
 
-    `role` is the author, which matters only for episodes.
+    `role` is the author, which matters only for episodes. An item with a `type` is an event of this type with this
+    `payload`, and has neither kind nor role.
     """
 
     id: str
@@ -40,6 +41,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     kind: Kind = "episode"
     role: Role = "user"
+    type: str | None = None
+    payload: dict[str, Any] = {}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +113,12 @@ def event_id(user_id: str, item_id: str) -> str:
 def _event(item: Item, user_id: str) -> dict[str, Any]:
     is_answer = item.kind == "episode" and item.role == "assistant"
     event_type, place = _ANSWER if is_answer else _EVENTS[item.kind]
+    payload = {place: item.text} if item.type is None else item.payload
     return {
         "event_id": event_id(user_id, item.id),
-        "event_type": event_type,
+        "event_type": item.type or event_type,
         "timestamp": item.timestamp.isoformat() if item.timestamp else None,
         "user_id": user_id,
         "session_id": item.session,
-        "payload": {place: item.text},
+        "payload": payload,
     }

@@ -86,7 +86,7 @@ class _Command(msgspec.Struct, frozen=True):
     command: str
 
 
-class _Run(msgspec.Struct, frozen=True):
+class SweRun(msgspec.Struct, frozen=True):
     instance_id: str
     task: str
     steps: list[_Step]
@@ -100,13 +100,18 @@ class _Run(msgspec.Struct, frozen=True):
         return self.task.strip().partition("\n")[2].strip()
 
 
+def decode_runs(file: Path, content: bytes) -> list[SweRun]:
+    """Return the runs in a file's content. Raises `InvalidInputError`."""
+    try:
+        return msgspec.json.decode(content, type=list[SweRun])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(str(file), f"is not a file of runs: {error}") from error
+
+
 def read_swe(file: Path) -> Dataset:
     """Read the runs in a file as one user's history. Raises `InvalidInputError`."""
     content = read_file(file)
-    try:
-        runs = msgspec.json.decode(content, type=list[_Run])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(str(file), f"is not a file of runs: {error}") from error
+    runs = decode_runs(file, content)
     items = _Items()
     repeated = Counter((run.instance_id, _plain(step.ran)) for run in runs for step in run.steps)
     attempts = Counter(run.instance_id for run in runs)
@@ -143,10 +148,10 @@ class _Items:
         self._bodies: dict[str, Item] = {}
         self._endings: defaultdict[str, list[Item]] = defaultdict(list)
 
-    def add_run(self, number: int, run: _Run, repeated: Counter[tuple[str, str]], *, has_others: bool) -> None:
+    def add_run(self, number: int, run: SweRun, repeated: Counter[tuple[str, str]], *, has_others: bool) -> None:
         """Add a run. `repeated` counts each issue's commands. `has_others` is true if the issue has other runs."""
         session = _session(number)
-        asked = _asked(run, repeated, has_others)
+        asked = asked_steps(run, repeated, has_others)
         thoughts: dict[int, Item] = {}
         shown: dict[int, Item] = {}
         if run.body and run.instance_id not in self._bodies:
@@ -169,7 +174,7 @@ class _Items:
         self._thoughts.append(thoughts)
         self._shown.append(shown)
 
-    def questions(self, runs: Sequence[_Run]) -> Iterator[Question]:
+    def questions(self, runs: Sequence[SweRun]) -> Iterator[Question]:
         """Yield the questions. Call this after adding all runs."""
         for number, run in enumerate(runs):
             for place in self._asked[number].lookups:
@@ -184,7 +189,7 @@ class _Items:
                 items = [item for item in self._causes(number, runs) if item.session != session]
                 yield self._question(f"cause:{number}", run.steps[cause].said, run.instance_id, items, session)
 
-    def _causes(self, number: int, runs: Sequence[_Run]) -> Iterator[Item]:
+    def _causes(self, number: int, runs: Sequence[SweRun]) -> Iterator[Item]:
         """Yield the items in which other runs for the same issue mention the cause."""
         for other, run in enumerate(runs):
             if other != number and run.instance_id == runs[number].instance_id:
@@ -215,7 +220,7 @@ class _Items:
         return item
 
 
-def _asked(run: _Run, repeated: Counter[tuple[str, str]], has_others: bool) -> _Asked:
+def asked_steps(run: SweRun, repeated: Counter[tuple[str, str]], has_others: bool) -> _Asked:
     usable = [
         place
         for place, step in enumerate(run.steps[:-1])
