@@ -13,6 +13,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             start.lock: held by a client while it starts a daemon
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
                             and for keys other than those of the data folder
+DATA/copies.jsonl           backups and exports of this folder, which receipts of erasures name (0600)
 DATA/daemon.log             the log of a daemon started by `memory-agent mcp`; daemon.log.1 is the previous log
 
 Coding agents' hooks import this module at startup, so slow imports are deferred to the functions that need them.

@@ -9,7 +9,7 @@ change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -116,6 +116,24 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_ids: frozenset[int] = frozenset()
     quoted: frozenset[str] = frozenset()
     kept_ids: frozenset[str] = frozenset()
+
+    def selects(self, fields: Mapping[str, Any]) -> bool:
+        """Whether this selects an event of its user by id, session or run. `fields` need not be a valid event."""
+        if self.everything or _is_among(fields.get("event_id"), self.event_ids):
+            return True
+        payload = fields.get("payload")
+        run_id = payload.get("run_id") if isinstance(payload, dict) else None
+        return self.is_of(fields.get("session_id"), run_id, fields.get("actor_id"))
+
+    def is_of(self, session_id: object, run_id: object, actor_id: object) -> bool:
+        """Whether an event belongs to one of the sessions or runs. The values come from a publisher, unchecked."""
+        if not isinstance(run_id, str) and isinstance(actor_id, str) and actor_id.startswith("conductor:"):
+            run_id = actor_id.removeprefix("conductor:")
+        return _is_among(session_id, self.session_ids) or _is_among(run_id, self.run_ids)
+
+
+def _is_among(value: object, ids: frozenset[str]) -> bool:
+    return isinstance(value, str) and value in ids
 
 
 class Erase(_Message, frozen=True, tag="erase"):

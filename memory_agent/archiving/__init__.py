@@ -11,17 +11,16 @@ from memory_agent.archiving.placements import Placements, is_away, read_placemen
 from memory_agent.archiving.restoration import restore
 from memory_agent.archiving.user_archive import Copy, Limits, UserArchive
 from memory_agent.archiving.user_files import (
-    ARCHIVE_COPY,
     UserFiles,
     copy_archived,
     copy_records,
     current_files,
     fetch_home,
     forget_archive,
+    remove_copies,
 )
 
 __all__ = [
-    "ARCHIVE_COPY",
     "Copy",
     "Limits",
     "ObjectStore",
@@ -38,6 +37,7 @@ __all__ = [
     "forget_archive",
     "is_away",
     "read_placement",
+    "remove_copies",
     "restore",
     "restore_journal",
 ]

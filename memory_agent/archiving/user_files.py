@@ -30,8 +30,8 @@ from relay.disk import OnCommit, flush, write_private
 
 _MARKER_FILE = "placed.json"
 _SCRATCH_FOLDER = "archiving"
-ARCHIVE_COPY = ".archive-copy-"
-"""Prefix of folders with temporary copies of an archive. A killed command leaves them behind."""
+_COPY = ".archive-copy-"
+"""Prefix of the folders, in a user's folder, with temporary copies of its archive. A killed command leaves them."""
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,10 +236,10 @@ class UserFiles:
             raise StoreError(f"{folder}: {error.strerror}") from error
 
     def _delete(self, folder: Path) -> None:
-        """Delete the files of a user, except for the marker and, at home, the placement."""
+        """Delete the files of a user, except for the marker, copies being read and, at home, the placement."""
         try:
             for path in folder.iterdir() if folder.exists() else ():
-                if path.name in (PLACEMENT_FILE, _MARKER_FILE):
+                if path.name in (PLACEMENT_FILE, _MARKER_FILE) or path.name.startswith(_COPY):
                     continue
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if folder.exists():
@@ -303,9 +303,18 @@ def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[
     if not is_away(folder):
         yield folder, False
         return
-    with tempfile.TemporaryDirectory(prefix=ARCHIVE_COPY, dir=data_dir) as copy:
+    with tempfile.TemporaryDirectory(prefix=_COPY, dir=folder) as copy:
         copy_archived(data_dir, settings, user_id, Path(copy) / RECORDS_FOLDER)
         yield Path(copy), True
+
+
+def remove_copies(folder: Path) -> None:
+    """Remove the temporary copies that killed processes left in the folder of a user at home. Raises `StoreError`."""
+    try:
+        for copy in (*folder.glob(f"{_COPY}*"), *folder.glob(_SCRATCH_FOLDER)):
+            shutil.rmtree(copy)
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
 
 
 def _home_files(data_dir: Path, settings: Settings, user_id: str) -> UserFiles:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ import msgspec
 
 from memory_agent.archiving import copy_archived, is_away
 from memory_agent.care.checkup import PartReport, check_user
+from memory_agent.erasure.copies import note_copy
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, open_user_key, require_plain
@@ -58,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
     """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
 
+    Notes it in `data_dir`, so that receipts of later erasures name it.
+
     Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and, if `settings` name no keys for an
     encrypted folder, `StoreEncryptedError`. A failed backup leaves no files.
     """
@@ -77,6 +81,8 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    with suppress(OSError):  # a read-only or full disk does not make the backup worthless
+        note_copy(data_dir, "backup", target, None, now)
     return manifest
 
 

@@ -17,6 +17,8 @@ import msgspec
 
 from memory_agent.archiving import archived_journal, fetch_home
 from memory_agent.embedders import Embedder
+from memory_agent.erasure.copies import with_copies
+from memory_agent.erasure.hook_events import erase_hook_events
 from memory_agent.erasure.logs import History, fingerprint, read_history
 from memory_agent.erasure.request import (
     ErasureReceipt,
@@ -30,7 +32,12 @@ from memory_agent.erasure.request import (
     with_shared,
 )
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
-from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    StoreDamagedError,
+    StoreError,
+    StoreOwnedElsewhereError,
+)
 from memory_agent.knowledge import Knowledge, KnowledgeOnFiles
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
@@ -39,7 +46,7 @@ from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
-from memory_agent.verbs.protocol import QuarantinedEvent
+from memory_agent.verbs.protocol import DEFAULT_USER, QuarantinedEvent
 from relay import (
     LOCAL,
     SHARED_USER,
@@ -190,7 +197,8 @@ def erase(
             intent = memory.erasure.begin(intent)
         erased = erase_events_of(data_dir, settings, user_id, intent, now, dry_run=dry_run)
         receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
-    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, selected)
+    receipt = with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, selected)
+    return with_copies(receipt, data_dir)
 
 
 def erase_user(
@@ -211,7 +219,9 @@ def erase_user(
     shared, left = SharedPart(), None
     try:
         shared, left = _forget_shared(data_dir, settings, user_id, now, dry_run=dry_run)
-    except (EncryptionKeyMissingError, StoreDamagedError) as error:
+    except StoreOwnedElsewhereError:
+        raise
+    except (EncryptionKeyMissingError, StoreError) as error:
         left = left_shared(error.code)
     ids: tuple[str, ...] = ()
     if folder.exists():
@@ -226,7 +236,7 @@ def erase_user(
         erase_user_files(data_dir, user_id, now, settings.index)
     reason = None if dry_run else left or moved_aside_reason(folder, whole_user=True)
     receipt = ErasureReceipt.of(user_id, ids, now, dry_run=dry_run, reason=reason)
-    return with_journal(with_shared(receipt, shared), erased, is_compact=True)
+    return with_copies(with_journal(with_shared(receipt, shared), erased, is_compact=True), data_dir)
 
 
 def _forget_shared(
@@ -272,7 +282,7 @@ def _erase_absent(
     if not dry_run:
         note_absent_user_erased(data_dir, user_id, intent, erased, now)
     receipt = ErasureReceipt.of(user_id, (), now, dry_run=dry_run)
-    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ())
+    return with_copies(with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ()), data_dir)
 
 
 def erase_events_of(
@@ -299,9 +309,11 @@ def erase_events(
     """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
-    owners. Durable on return; the journal's file is compacted. Does nothing if there is no journal. Raises
-    `JournalError` and `StoreError`.
+    owners. Also erases events of hooks that wait in the data folder. Durable on return; the journal's file is
+    compacted. Raises `JournalError` and `StoreError`.
     """
+    if not dry_run:
+        erase_hook_events(data_dir, wanted, DEFAULT_USER)
     with _open_owners(data_dir, settings) as owners:
         is_owned = partial(is_named if owners is None else owners.has, wanted.user_id, among=among)
         erased = _erase_from_journal(data_dir, settings, wanted, is_owned, now, dry_run=dry_run)

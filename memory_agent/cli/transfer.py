@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -55,6 +56,7 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
       memory-agent export - | jq -r 'select(.record) | .record.text'
     """
     from memory_agent.care import export_user, write_file
+    from memory_agent.erasure.copies import note_copy
 
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - cannot both write to standard output; specify a file")
@@ -64,7 +66,12 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
         raise InvalidInputError("file", f"{file} already exists; choose a different file or use --replace")
     with progress_bars() as report:
         lines = (line + b"\n" for line in export_user(target.data_dir, target.settings, target.user_id, report, filter))
-        count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else write_file(file, lines)
+        if file == _STANDARD_STREAM:
+            count = _write(sys.stdout.buffer, lines)
+        else:
+            count = write_file(file, lines)
+            with suppress(OSError):  # a read-only or full disk does not make the export worthless
+                note_copy(target.data_dir, "export", file, target.user_id, datetime.now(UTC))
     if target.as_json:
         print_document({"file": str(file), "lines": count})
     elif file != _STANDARD_STREAM:

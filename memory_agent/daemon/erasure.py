@@ -1,6 +1,6 @@
-"""Erasure in a running daemon: from journal, lanes and memories, on request and by retention rules.
+"""Erasure in a running daemon: from hooks' files, journal, lanes and memories, on request and by retention rules.
 
-`DaemonEraser` records the intent, then erases from the journal, from the lanes, and finally from the memory. After a
+`DaemonEraser` records the intent, then erases from the files of hooks, the journal, the lanes, and the memory. After a
 crash, `resume` continues from the intent in the user's folder at the next start of the daemon. `RetentionRounds`
 wakes sleeping users with expired memories, one at a time; a small file in each folder records when the next memory
 expires. Hosts erase the expired memories of awake users during upkeep.
@@ -22,6 +22,8 @@ from memory_agent.archiving import read_placement
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
+from memory_agent.erasure.copies import with_copies
+from memory_agent.erasure.hook_events import erase_hook_events
 from memory_agent.erasure.logs import read_intent
 from memory_agent.erasure.request import (
     ErasureReceipt,
@@ -47,6 +49,7 @@ from memory_agent.errors import (
     MemoryAgentError,
     StoreDamagedError,
     StoreError,
+    StoreOwnedElsewhereError,
 )
 from memory_agent.records.placement import HOME
 from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
@@ -56,7 +59,7 @@ from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.verbs.params import EraseParams, NoParams
-from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, decode_reply, encode, encode_fields
+from memory_agent.verbs.protocol import DEFAULT_USER, LONGEST_DEADLINE_MS, decode_reply, encode, encode_fields
 from memory_agent.verbs.shared_params import AskSharedParams
 from relay import SHARED_USER, AsyncSubscriber, Erasable, Erased, RelayError
 from relay.log import log
@@ -96,8 +99,13 @@ class DaemonEraser:
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         """Erase and return the receipt. Idempotent: a repeat continues. Raises the errors of the memory and the relay.
 
-        Also erases published blocks that quote an erased memory. No block is published during the erasure.
+        Also erases events of hooks that wait in the data folder, and published blocks that quote an erased memory. No
+        block is published during the erasure.
         """
+        receipt = await self._erase(user_id, params, deadline_ms)
+        return await asyncio.to_thread(with_copies, receipt, self._data_dir)
+
+    async def _erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         quiet = nullcontext() if params.dry_run else self._reactor.paused(user_id)
         async with self._lock_of(user_id), quiet, self._hosts.kept_home(user_id):
             if params.selection.everything:
@@ -172,7 +180,9 @@ class DaemonEraser:
         async with AsyncExitStack() as stack:
             async with _lane_timeout(user_id):
                 note_erased = await stack.enter_async_context(self._dispatcher.holding(user_id))
-            erased = await self._journal.erase(await self._everything(user_id))
+            wanted = await self._everything(user_id)
+            await self._erase_hook_events(wanted)
+            erased = await self._journal.erase(wanted)
             note_erased(erased.seqs)
             self._dispatcher.forget_owner(user_id)
             await stack.enter_async_context(self._hosts.kept_asleep(user_id))
@@ -191,7 +201,9 @@ class DaemonEraser:
         """
         try:
             shared = await self._forget_shared(user_id, dry_run)
-        except (EncryptionKeyMissingError, StoreDamagedError) as error:
+        except StoreOwnedElsewhereError:
+            raise
+        except (EncryptionKeyMissingError, StoreError) as error:
             log.warning("erasure.without_shared", user_id=user_id, code=error.code)
             return SharedPart(), left_shared(error.code)
         if not dry_run:
@@ -243,14 +255,19 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
-        """Erase from the journal and from the lanes."""
+        """Erase from the files of hooks, from the journal and from the lanes."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
+        if not dry_run:
+            await self._erase_hook_events(wanted)
         erased = await self._journal.erase(wanted, dry_run=dry_run)
         if not dry_run:
             async with _lane_timeout(user_id):
                 await self._dispatcher.forget(user_id, erased.seqs)
         return erased
+
+    async def _erase_hook_events(self, wanted: Erasable) -> None:
+        await asyncio.to_thread(erase_hook_events, self._data_dir, wanted, DEFAULT_USER)
 
     async def _is_compacted(self, wait_s: float) -> bool:
         """Wait until the relay has compacted the journal's file; return whether it has."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from memory_agent.archiving import remove_copies
+from memory_agent.erasure.copies import with_copies
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.logs import (
     History,
@@ -39,6 +41,7 @@ from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.archive import Archive, InUse
+from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import Snapshot
 from relay.disk import Role
 from relay.log import log
@@ -240,13 +243,16 @@ class Erasure:
             return is_done
 
     def _erase(self, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
-        intent = self.plan(selection, now)
+        intent, folder = self.plan(selection, now), self._archive.store.folder
         if dry_run:
-            return self._receipt(intent, now, dry_run=True).of_ids(selection.ids, intent.all_ids)
-        with self._in_use():
-            if has_journal(self._archive.store.folder):
-                self.begin(intent)
-            return self._carry_out(intent, now).of_ids(selection.ids, intent.all_ids)
+            receipt = self._receipt(intent, now, dry_run=True)
+        else:
+            with self._in_use():
+                if has_journal(folder):
+                    self.begin(intent)
+                receipt = self._carry_out(intent, now)
+        receipt, data_dir = receipt.of_ids(selection.ids, intent.all_ids), data_dir_of(folder)
+        return receipt if data_dir is None else with_copies(receipt, data_dir)
 
     def _plan(self, selection: Selection, now: datetime) -> Intent:
         selection.check()
@@ -365,8 +371,9 @@ class Erasure:
         return None
 
     def _purge(self) -> str | None:
-        """Rebuild and compact the files; on failure, return the reason."""
+        """Rebuild and compact the files, and remove copies of them; on failure, return the reason."""
         try:
+            remove_copies(self._archive.store.folder)
             self._archive.purge()
         except (MemoryAgentError, OSError) as error:
             log.warning("erasure.not_complete", user_id=self._user_id, error=type(error).__name__)

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from memory_agent.storage.snapshot import Snapshot  # imports numpy and more
 
 NOT_COVERED = (
-    "earlier backups and exports (a restore here repeats the erasure), and files moved aside (replaced-*)",
-    "unsent events in the spools and windows of publishers",
+    "backups and exports that are not named above (a restore here repeats the erasure), and files moved aside "
+    "(replaced-*)",
+    "unsent events in the spools and windows of publishers, and of hooks on other machines",
     "quarantined bytes that are not an event and name no user",
-    "the ids of the events, which are needed to recognise duplicates",
+    "the ids of events, sessions and runs, which are needed to recognise duplicates and owners",
     "items published from these memories: `shared unpublish` or erasing the user removes them; their bytes leave "
     "the files in the next upkeep",
 )
-_SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep; no answer contains them"
+_OF_USER = "the user's id in logs, and the user's keys, which remain valid until `keys revoke`"
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -294,13 +295,13 @@ def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
         unpublished=part.items,
         offers=part.offers,
         ratings=part.ratings,
-        not_covered=(*NOT_COVERED[:-1], _SHARED_OF_USER),
+        not_covered=(*NOT_COVERED[:-1], _OF_USER),
     )
 
 
 def left_shared(code: str) -> str:
     """Return the reason for an incomplete receipt if the store of shared items failed with this error code."""
-    return f"the user's shared items cannot be read ({code}); once they can, erase the user again"
+    return f"the user's shared items are not erased from every file ({code}); once that is mended, erase the user again"
 
 
 def left_in_journal(code: str) -> str:

@@ -78,7 +78,7 @@ class _Hook:
         self._deadline = deadline
         self._layout = Layout(options.data_dir or default_data_dir())
         self._token = os.environ.get(TOKEN_VARIABLE) or None
-        self._waiting = Waiting(self._layout.hooks, _receiver(options.url, self._token))
+        self._waiting = Waiting(self._layout.hooks, receiver_of(options.url, self._token))
         self._session = Session(client=report.client, id=report.session, folder=_folder(report))
 
     def answer(self, content: Content, out: int) -> None:
@@ -190,15 +190,18 @@ class _Hook:
             os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
 
 
-def _receiver(url: str | None, token: str | None) -> str:
+def receiver_of(url: str | None, token: str | None) -> str:
     """Return an id of the daemon and key that events are stored for, because the key determines their user; return ""
     for the data folder's own.
+
+    The id of a key of this data folder begins its SHA-256, by which an erasure finds its user (`erasure.hook_events`).
     """
     if url is None and token is None:
         return ""
-    from hashlib import blake2b  # imported late: 3 ms, rarely needed
+    from hashlib import sha256  # imported late: 3 ms, rarely needed
 
-    return blake2b(f"{url or ''}\n{token or ''}".encode(errors="replace"), digest_size=12).hexdigest()
+    named = token if url is None else f"{url}\n{token or ''}"
+    return sha256((named or "").encode(errors="replace")).hexdigest()[:24]
 
 
 def _folder(report: Input) -> str:

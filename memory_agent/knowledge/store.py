@@ -23,7 +23,7 @@ import msgspec
 
 from memory_agent.embedders import LazyEmbedder
 from memory_agent.erasure.logs import read_history
-from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
+from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError, StoreError
 from memory_agent.knowledge.figures import Rules, check_report
 from memory_agent.knowledge.items import (
     ABOUT,
@@ -213,13 +213,17 @@ class Knowledge(Memory):
                 self._propose(check_now(now))
             if self._archive.store.blob(DUE) is not None:
                 self._release()
-            marked = self._archive.store.blob(PURGE)
-            if marked is not None:
-                self._archive.purge()
-                with self._archive.batch() as batch:
-                    if batch.blob(PURGE) == marked:  # false if more was removed during the purge
-                        batch.set_blob(PURGE, None)
+            self._purge_removed()
         return super().expire(now)
+
+    def _purge_removed(self) -> None:
+        """Purge removed bytes from the files, if there are any."""
+        marked = self._archive.store.blob(PURGE)
+        if marked is not None:
+            self._archive.purge()
+            with self._archive.batch() as batch:
+                if batch.blob(PURGE) == marked:  # false if more was removed during the purge
+                    batch.set_blob(PURGE, None)
 
     def _answer(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
         match ask:
@@ -447,6 +451,10 @@ class Knowledge(Memory):
             self.removal.note(item_ids, authors, offerers=authors)
         self.removal.carry_out(item_ids, authors)
         self._voters.forget([author.encode() for author in authors])
+        try:
+            self._purge_removed()
+        except OSError as error:
+            raise StoreError(f"{self._archive.store.folder}: {error.strerror}") from error
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:

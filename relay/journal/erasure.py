@@ -128,10 +128,10 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
         return False
     named = _decoder.decode(event.data)
     quotes = named.payload.get("quotes")
-    is_quoting = isinstance(quotes, list) and any(_is_among(one, wanted.quoted) for one in quotes)
+    is_quoting = isinstance(quotes, list) and any(isinstance(one, str) and one in wanted.quoted for one in quotes)
     if is_quoting and event.event_id not in wanted.kept_ids:
         return True
-    return _is_of(named.session_id, named.payload.get("run_id"), named.actor_id, wanted)
+    return wanted.is_of(named.session_id, named.payload.get("run_id"), named.actor_id)
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
@@ -146,20 +146,4 @@ def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
         return False
     if not isinstance(fields, dict):
         return False
-    is_users = is_users or fields.get("user_id") == wanted.user_id
-    if is_users and (wanted.everything or _is_among(fields.get("event_id"), wanted.event_ids)):
-        return True
-    payload = fields.get("payload")
-    run_id = payload.get("run_id") if isinstance(payload, dict) else None
-    return is_users and _is_of(fields.get("session_id"), run_id, fields.get("actor_id"), wanted)
-
-
-def _is_of(session_id: object, run_id: object, actor_id: object, wanted: Erasable) -> bool:
-    if not isinstance(run_id, str) and isinstance(actor_id, str) and actor_id.startswith("conductor:"):
-        run_id = actor_id.removeprefix("conductor:")
-    return _is_among(session_id, wanted.session_ids) or _is_among(run_id, wanted.run_ids)
-
-
-def _is_among(value: object, ids: frozenset[str]) -> bool:
-    """Whether `value`, which comes from a publisher and may have any type, is one of the ids."""
-    return isinstance(value, str) and value in ids
+    return (is_users or fields.get("user_id") == wanted.user_id) and wanted.selects(fields)

@@ -143,7 +143,7 @@ def test_a_receipt_is_readable_and_an_id_is_named_with_its_option(filled: Path, 
     done = run("forget", "--user", "alice", "--session", "s-1", "--yes").stdout.splitlines()
     assert done[0] == "erased, of alice"
     assert "not covered:" in done
-    assert "- unsent events in the spools and windows of publishers" in done
+    assert "- unsent events in the spools and windows of publishers, and of hooks on other machines" in done
     assert not [line for line in done if "dry_run" in line or "False" in line]
 
 

@@ -43,7 +43,7 @@ from memory_agent.verbs.table import VERBS
 from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
-DIGESTS = {1: "0ba8e95189d37539"}
+DIGESTS = {1: "51f113ce6657649a"}
 """The digest of all structures, by `HOST_PROTOCOL`. Only the digest of a number that was never released may change."""
 STORED = (
     codec.StoreState,
