@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from memory_agent.storage.snapshot import Snapshot  # imports numpy and more
 
 NOT_COVERED = (
-    "backups and exports that are not named above (a restore here repeats the erasure), and files moved aside "
-    "(replaced-*)",
+    "backups and exports that are not named above (a restore here repeats the erasure), files moved aside "
+    "(replaced-*), and files on machines of a cluster that are down, until they join again",
     "unsent events in the spools and windows of publishers, and of hooks on other machines",
     "quarantined bytes that are not an event and name no user",
     "the ids of events, sessions and runs, which are needed to recognise duplicates and owners",
