@@ -239,6 +239,22 @@ def answered(folder: Path, chosen: IndexSettings) -> Iterator[Any]:
         assert memory.stats().index == ("exact" if chosen.engine == "builtin" else f"{chosen.engine}, exact")
 
 
+def test_an_erased_memory_leaves_no_byte_in_the_files_of_an_index(tmp_path: Path) -> None:
+    name = b"zanzibarsession"
+
+    def files() -> set[str]:
+        return {file.name for file in tmp_path.rglob("*") if file.is_file() and name in file.read_bytes()}
+
+    settings = Settings(index=IndexSettings(engine="sqlite-vec"), store=SMALL)
+    with Memory.open(tmp_path / "alice", embedder=MadeVectors(), settings=settings, user_id="u") as memory:
+        secret = memory.remember(TEXTS[0], session_id=name.decode())
+        memory.remember(TEXTS[1])
+        wait_until(lambda: "index.sqlite-wal" in files())
+        assert memory.erasure.erase([secret.id]).complete
+        assert files() == set()
+    assert files() == set()
+
+
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     secret = bytes(32)
     with pytest.raises(SettingsError, match=r"index.url: is empty, but the vectors of alice are in pgvector"):
