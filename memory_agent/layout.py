@@ -10,11 +10,12 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             and for each host, host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the HTTP server while it runs; http-port: its last free port;
                             page-sessions: the sessions of browsers (0600);
-                            start.lock: held by a client while it starts a daemon
+                            start.lock: held while a client starts a daemon, start: how it does so (0600);
+                            calls.lock: shared by local calls, so that no daemon ends when idle during one
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
                             and for keys other than those of the data folder
 DATA/copies.jsonl           backups and exports of this folder, which receipts of erasures name (0600)
-DATA/daemon.log             the log of a daemon started by `memory-agent mcp`; daemon.log.1 is the previous log
+DATA/daemon.log             the log of a daemon that a client started; daemon.log.1 to .3 are the former logs
 
 Coding agents' hooks import this module at startup, so slow imports are deferred to the functions that need them.
 """
@@ -69,6 +70,17 @@ class Holder(NamedTuple):
     version: str
 
 
+class LocalCall:
+    """While this object exists, no daemon that a client started ends because it is idle."""
+
+    def __init__(self, lock: int | None) -> None:
+        self._lock = lock
+
+    def __del__(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+
+
 class Layout:
     """The paths and endpoints of one data folder."""
 
@@ -114,6 +126,21 @@ class Layout:
     def page_sessions(self) -> Path:
         """The file with the sessions of browsers."""
         return self.run / "page-sessions"
+
+    @property
+    def start_lock(self) -> Path:
+        """The file that is locked while a client starts a daemon."""
+        return self.run / "start.lock"
+
+    @property
+    def start(self) -> Path:
+        """The file with the options and variables of the daemon that a client started last."""
+        return self.run / "start"
+
+    @property
+    def calls_lock(self) -> Path:
+        """The file that local calls share a lock of (`LocalCall`), and a daemon that ends when idle locks alone."""
+        return self.run / "calls.lock"
 
     @property
     def node_marker(self) -> Path:
@@ -188,18 +215,31 @@ class Layout:
         return Holder(int(pid), version) if pid else None
 
     def claim_start(self) -> TextIO | None:
-        """Return a file to keep open while starting a daemon, or None while another client is starting one.
+        """Return a file that is open while a daemon starts, or None while another client is starting one.
 
         Creates the folders. Raises `SettingsError`.
         """
         self.create()
-        file = open(self.run / "start.lock", "w")  # noqa: SIM115
+        file = open(os.open(self.start_lock, os.O_RDWR | os.O_CREAT, 0o600), "w")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             return None
         return file
+
+    def call(self) -> LocalCall | None:
+        """Return an object that keeps a daemon from ending when idle, or None while one is ending."""
+        try:
+            lock = os.open(self.calls_lock, os.O_RDONLY)
+        except FileNotFoundError:  # no daemon has served this folder yet
+            return LocalCall(None)
+        call = LocalCall(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return call
 
     @property
     def served_for_s(self) -> float:

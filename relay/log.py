@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TextIO, cast
 
@@ -20,11 +22,19 @@ Level = Literal["debug", "info", "warning", "error"]
 LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def configure_logging(level: Level = "info") -> None:
+_MOST_BYTES = 8 << 20
+_FORMER = 3
+"""The number of former log files."""
+
+
+def configure_logging(level: Level = "info", file: Path | None = None) -> None:
     """Log `level` and above, as one JSON document per line.
 
-    On a terminal, lines are formatted for people, and `info` shows only warnings and errors.
+    On a terminal, lines are formatted for people, and `info` shows only warnings and errors. If standard error is
+    `file`, that file is bounded: at 8 MiB it becomes FILE.1, and so on up to FILE.3, with all that this process writes
+    there, also from native code. Child processes that inherited it continue to write to the former file.
     """
+    _stderr.file = file if file is not None and _is_standard_error(file) else None
     terminal = sys.stderr.isatty()
     structlog = _import_structlog(with_rich=terminal)
     level = "warning" if terminal and level == "info" else level
@@ -37,7 +47,7 @@ def configure_logging(level: Level = "info") -> None:
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),  # one write per line, not two
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _stderr)),  # one write per line, not two
         cache_logger_on_first_use=True,
     )
 
@@ -64,12 +74,56 @@ class _StandardError:
     Unbuffered, because flushing a buffer at exit could fail and change the exit code.
     """
 
+    def __init__(self) -> None:
+        self.file: Path | None = None
+        """The file that is replaced when it is full, if standard error is this file."""
+        self._guard = threading.Lock()
+
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):
             os.write(2, text.encode(errors="backslashreplace"))
+            self.rotate()
 
     def flush(self) -> None:
         pass
+
+    def rotate(self) -> None:
+        """Replace the file if it is full. Other threads may write meanwhile, to either file. Raises `OSError`."""
+        if self.file is None or os.fstat(2).st_size < _MOST_BYTES:
+            return
+        with self._guard:
+            if os.fstat(2).st_size >= _MOST_BYTES:
+                self._replace(self.file)
+
+    def _replace(self, file: Path) -> None:
+        """Rename the file and its predecessors, and continue in a new one, which is opened first: that may fail."""
+        started = file.with_name(f"{file.name}.new")
+        new = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        try:
+            names = [file, *(file.with_name(f"{file.name}.{number}") for number in range(1, _FORMER + 1))]
+            for former, name in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
+                with contextlib.suppress(FileNotFoundError):
+                    former.replace(name)
+            started.replace(file)
+            os.dup2(new, 2)
+        finally:
+            os.close(new)
+
+
+_stderr = _StandardError()
+
+
+def _is_standard_error(file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(2), file.stat())
+    except OSError:
+        return False
+
+
+def rotate_log() -> None:
+    """Replace the log file if it is full. Log lines do it, too; other output to standard error does not."""
+    with contextlib.suppress(OSError):
+        _stderr.rotate()
 
 
 class _Log:

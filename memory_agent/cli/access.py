@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import difflib
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+import click
 
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
@@ -31,6 +34,9 @@ Answer = TypeVar("Answer")
 
 _MOST_NAMED = 8
 _CONNECT_TIMEOUT_S = 3.0
+_END_S = 10.0
+_POLL_S = 0.05
+_CALL_KEY = "memory_agent.call"
 
 
 @contextmanager
@@ -79,8 +85,17 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Return whether an endpoint was named or a daemon serves the data folder."""
-    return target.endpoint is not None or target.layout.daemon_runs()
+    """Return whether an endpoint was named or a daemon serves the data folder.
+
+    The daemon does not end because it is idle before this command has ended; if it is just ending, this waits for that.
+    """
+    if target.endpoint is not None:
+        return True
+    until_s = time.monotonic() + _END_S
+    while (call := target.layout.call()) is None and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
+    click.get_current_context().meta[_CALL_KEY] = call
+    return target.layout.daemon_runs()
 
 
 def open_client(target: Target) -> MemoryClient:

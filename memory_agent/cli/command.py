@@ -29,6 +29,9 @@ config_option = functools.partial(
     click.option, "--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE"
 )
 set_option = functools.partial(click.option, "--set", "settings", multiple=True, metavar="NAME=VALUE")
+start_option = functools.partial(
+    click.option, "--start/--no-start", default=True, show_default=True, help="Start a daemon if none is running."
+)
 key_file_option = functools.partial(
     click.option,
     "--key-file",

@@ -169,8 +169,13 @@ def _resident(part: PartStatus) -> str:
     help="Also listen there, besides the socket file; beyond loopback as curve+tcp://HOST:PORT. Repeatable.",
 )
 @click.option("--light", is_flag=True, help="Run as one process without Ray: for one person, in 200 MB.")
+@click.option(
+    "--on-demand",
+    is_flag=True,
+    help="As clients start it: with --light, and until it is idle (daemon.idle_end_min). Standard input is closed.",
+)
 @options_where_user(UNUSED)
-def serve(target: Target, listen: tuple[str, ...], light: bool) -> None:
+def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool) -> None:
     """Run relay, embedder, hosts and gateway until SIGTERM or Ctrl-C.
 
     Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal it prints in
@@ -184,11 +189,17 @@ def serve(target: Target, listen: tuple[str, ...], light: bool) -> None:
       memory-agent serve --data-dir /srv/memory --listen tcp://127.0.0.1:7420
       memory-agent serve --set daemon.idle_sleep_s=60 2> daemon.log
     """
+    import faulthandler
+
+    from memory_agent.daemon.idle_end import forget_client
     from memory_agent.daemon.process import serve as serve_daemon
     from relay.log import configure_logging
 
-    configure_logging(target.settings.log_level)
+    if on_demand:
+        forget_client()
     own = target.settings.daemon
-    daemon = msgspec.structs.replace(own, listen=own.listen + listen, light=own.light or light)
+    daemon = msgspec.structs.replace(own, listen=own.listen + listen, light=own.light or light or on_demand)
+    configure_logging(target.settings.log_level, target.layout.log if daemon.light else None)
+    faulthandler.enable()
     settings = msgspec.structs.replace(target.settings, daemon=daemon, data_dir=str(target.data_dir))
-    raise SystemExit(serve_daemon(settings, target.data_dir))
+    raise SystemExit(serve_daemon(settings, target.data_dir, on_demand=on_demand))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -17,11 +18,13 @@ from memory_agent.cli.command import (
     data_dir_option,
     key_file_option,
     set_option,
+    start_option,
     with_options,
 )
 from memory_agent.cli.failure import note
 from memory_agent.doors.exchange import Door
 from memory_agent.doors.mcp.stdio import LocalDoor
+from memory_agent.doors.starting import Start, has_settings
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import (
     CONFIG_VARIABLE,
@@ -54,10 +57,10 @@ class Daemon(NamedTuple):
                 raise click.UsageError(f"--url must be http(s)://HOST:PORT, not {self.url!r}")
             door = Door(self.url.rstrip("/"), token or "")
             return lambda _: door
-        own = ["--config", str(self.config.absolute())] if self.config else []
-        own += [word for pair in self.settings for word in ("--set", pair)]
         folder = self.data_dir or self._configured_folder() or default_data_dir()
-        local = LocalDoor(Layout(folder), token, note, own if self.start else None)
+        local = LocalDoor(
+            Layout(folder), token, note, partial(how_to_start, self.config, self.settings) if self.start else None
+        )
         if start_early:
             try:
                 local.start()
@@ -80,6 +83,18 @@ class Daemon(NamedTuple):
         return configured_folder(self.config, self.settings)
 
 
+def how_to_start(config: Path | None, settings: Sequence[str]) -> Start:
+    """Return how to start a daemon with these options and the settings in the environment. Raises `SettingsError`."""
+    own = ["--config", str(config.absolute())] if config else []
+    own += [word for pair in settings for word in ("--set", pair)]
+    if not own and not has_settings(os.environ):
+        return Start()
+    from memory_agent.cli.options import read_settings  # late: 6 MB that few clients need
+    from memory_agent.settings import variables_named
+
+    return Start(tuple(own), variables_named(read_settings(config, settings), os.environ))
+
+
 _OPTIONS = (
     data_dir_option(),
     click.option(
@@ -93,7 +108,7 @@ _OPTIONS = (
         help=f"TOML settings file for a daemon that this starts. Default: ${CONFIG_VARIABLE}.",
     ),
     set_option(help="One setting for that daemon. May be repeated."),
-    click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon if none is running."),
+    start_option(),
 )
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.command import as_struct, config_option, data_dir_option, set_option
+from memory_agent.cli.command import as_struct, config_option, data_dir_option, set_option, start_option
 from memory_agent.hooks.answering import Options
 from memory_agent.hooks.deadline import LONGEST_MS, USUAL_MS
 from memory_agent.hooks.inputs import LISTENED
 from memory_agent.hooks.process import run_hook
-from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE
+from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
 
 
 @click.command()
@@ -30,6 +30,7 @@ from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE
 )
 @set_option(help="One setting, such as data_dir=DIR. May be repeated.")
 @click.option("--json", is_flag=True, expose_value=False, help="No effect: all output is JSON.")
+@start_option()
 @as_struct("options", Options)
 def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> None:
     """Answer one hook call of a coding agent, read as JSON from standard input. `memory-agent connect` configures the
@@ -37,7 +38,8 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
 
     Prompts, results of commands and edits, failures and answers become events in the project's channel. A prompt or the
     start of a session is answered within 0.3 s, with relevant project memories (at most 9,000 characters) or nothing.
-    Without a daemon, the events are kept for the next hook call, the answer is empty, and the exit code is 0.
+    Without a daemon, the events are kept for the next hook call, the answer is empty, the exit code is 0, and a daemon
+    is started: with the options of the last one that `mcp` or `open` started, or in an unused folder.
 
     \b
     Examples:
@@ -48,4 +50,10 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
         from memory_agent.cli.options import configured_folder  # imported late: most hooks read no settings
 
         options = options._replace(data_dir=configured_folder(config, settings))
+    layout = Layout(options.data_dir or default_data_dir())
+    if (config is not None or settings) and options.start and options.url is None and not layout.lock.exists():
+        from memory_agent.cli.door import how_to_start  # late, as above
+        from memory_agent.doors.starting import record_start
+
+        record_start(layout, how_to_start(config, settings))
     run_hook(options)

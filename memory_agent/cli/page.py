@@ -32,7 +32,7 @@ def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bo
 
     The page is served by the daemon, on this machine only unless the settings say otherwise. The address signs the
     browser in with the rights of the key; it works once, within a minute. Without a browser, it is printed. If no
-    daemon is running, one is started and keeps running.
+    daemon is running, one is started.
 
     \b
     Examples:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from memory_agent.errors import ConnectionLostError, InvalidInputError, SettingsError, UnavailableError
-from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, LocalCall, default_data_dir
 from memory_agent.verbs.table import Call
 from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
@@ -30,6 +30,7 @@ class Address:
     is_local: bool
     named_token: str | None
     identity: Identity
+    _calls: list[LocalCall] = field(default_factory=list, compare=False)
 
     @property
     def token(self) -> str:
@@ -37,12 +38,22 @@ class Address:
         return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
-        """Raise `UnavailableError` if the address is local and no daemon serves the data folder."""
-        if self.is_local and not self.layout.daemon_runs():
+        """Raise `UnavailableError` if the address is local and no daemon serves the data folder. From then on until
+        `release`, the daemon does not end because it is idle.
+        """
+        if not self.is_local:
+            return
+        if not self._calls and (call := self.layout.call()) is not None:
+            self._calls.append(call)
+        if not self._calls or not self.layout.daemon_runs():
             raise UnavailableError(
                 f"no daemon serves {self.layout.data_dir}; start one with: "
                 f"memory-agent serve --data-dir {self.layout.data_dir}"
             )
+
+    def release(self) -> None:
+        """Permit the daemon to end when it is idle. Idempotent."""
+        self._calls.clear()
 
 
 class Attempts:

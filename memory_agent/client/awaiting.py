@@ -83,6 +83,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._address.release()
 
     async def __aenter__(self) -> Self:
         return self

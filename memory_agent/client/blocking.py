@@ -122,6 +122,7 @@ class MemoryClient(MemoryMethods):
         with self._guard:
             while self._idle:
                 self._idle.pop().close()
+        self._address.release()
 
     def __enter__(self) -> Self:
         return self

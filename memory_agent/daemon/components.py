@@ -91,6 +91,17 @@ class Components:
             relay = relay_endpoints(self.layout.data_dir)
             self._doors += (partial(http.run, reception, relay, self.settings.relay.events, most_bytes),)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request, a stream, an event or a trigger is in progress."""
+        doors = len(self.requests or ()) + (0 if self.http is None else self.http.running)
+        return bool(doors or self.hosts.calls_under_way or self.dispatcher.lag() or self.reactor.status()["waiting"])
+
+    @property
+    def requests_taken(self) -> int:
+        """The number of requests at all doors so far."""
+        return self.service.requests.total() + (0 if self.http is None else self.http.requests)
+
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines of all components, which run until they are cancelled."""
         signals = SignalTable.load(self.settings.ingest.signals)

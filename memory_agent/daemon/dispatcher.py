@@ -72,7 +72,8 @@ class Dispatcher:
         self._parking = Parking(settings.parked_events)
         self._budget = Budget(_BUFFER_BYTES)
         self._erased: set[int] = set()
-        self._read_through = 0
+        self.read_through = 0
+        """The journal number of the last event that was read."""
         self._committed = 0
         self._progress = asyncio.Event()
         self.counts: Counter[str] = Counter()
@@ -156,7 +157,7 @@ class Dispatcher:
 
     def lag(self) -> int:
         """Return the distance from the last number up to which all events are handled to the last number read."""
-        return self._read_through - self._handled_through()
+        return self.read_through - self._handled_through()
 
     def waiting(self) -> int:
         """Return how many events wait to be ingested, at most 200 per user, without lanes that errors delay."""
@@ -266,7 +267,7 @@ class Dispatcher:
     async def _start(self) -> None:
         while True:
             try:
-                self._read_through = self._committed = await self._journal.cursor()
+                self.read_through = self._committed = await self._journal.cursor()
                 return
             except RelayError as error:
                 await self._pause(error)
@@ -274,13 +275,13 @@ class Dispatcher:
     async def _read_on(self) -> None:
         while True:
             try:
-                batch = await self._journal.fetch(self._read_through, _FETCH_EVENTS, max_bytes=_FETCH_BYTES)
+                batch = await self._journal.fetch(self.read_through, _FETCH_EVENTS, max_bytes=_FETCH_BYTES)
                 for entry in batch.entries:
                     self._route(entry)
                 await self._wait_for_parking()
                 await self._wait_for_owners()
                 if not batch.entries:  # the remaining events were erased, or their key was destroyed
-                    self._read_through = max(self._read_through, batch.last_seq)
+                    self.read_through = max(self.read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
             except StoreError:  # raised by `Owners`; a missing key is also a `RelayError`
                 raise
@@ -335,7 +336,7 @@ class Dispatcher:
         # memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
-        self._read_through = entry.seq
+        self.read_through = entry.seq
         self._progress.set()
 
     def _route_to_owner(self, entry: JournalEntry) -> None:
@@ -384,7 +385,7 @@ class Dispatcher:
             self._parking.leave(seq)
 
     def _drop_done_lanes(self) -> None:
-        done = [user_id for user_id, lane in self._lanes.items() if lane.is_done(self._read_through)]
+        done = [user_id for user_id, lane in self._lanes.items() if lane.is_done(self.read_through)]
         for user_id in done:
             del self._lanes[user_id]
 
@@ -395,7 +396,7 @@ class Dispatcher:
         return lane
 
     def _handled(self, user_id: str, seq: int) -> bool:
-        if self._read_through < seq:
+        if self.read_through < seq:
             return False
         if user_id == SYSTEM_USER:
             return self._handled_through() >= seq
@@ -417,7 +418,7 @@ class Dispatcher:
         It never exceeds the last number read, though a lane may have read further.
         """
         below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
-        return min([self._read_through, *below])
+        return min([self.read_through, *below])
 
     async def _pause(self, error: RelayError) -> None:
         log.warning("relay.unavailable", code=error.code)

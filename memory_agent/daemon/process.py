@@ -29,6 +29,7 @@ from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.exposition import exposition
 from memory_agent.daemon.host_pool import Topology
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.idle_end import Activity, IdleEnd, calls_lock, release_start
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.service import Deployment
 from memory_agent.daemon.supervisor import NEEDS_RAY, Endpoints, Supervisor, ray_installed
@@ -56,7 +57,7 @@ from relay import (
     check_endpoint,
 )
 from relay.disk import write_private
-from relay.log import log
+from relay.log import log, rotate_log
 
 if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
@@ -65,8 +66,9 @@ _SCRAPE_S = 2.0
 """How long a scrape waits for the relay."""
 
 
-def serve(settings: Settings, data_dir: Path) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code.
+def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code. `on_demand`: a client has started this process, which ends
+    after `daemon.idle_end_min`.
 
     Raises `DaemonRunningError` if another daemon serves this folder, `StoreEncryptedError` if the data folder is
     encrypted and no key folder is set, and `EncryptionKeyMissingError` if the key folder is missing. Also raises
@@ -92,9 +94,13 @@ def serve(settings: Settings, data_dir: Path) -> int:
         raise SettingsError("data_dir", f"{data_dir} belongs to a machine that joined a daemon (memory-agent join)")
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during startup needs the token
-    with layout.hold():
+    with calls_lock(layout) as calls, layout.hold():
+        if on_demand:
+            release_start()
+        idle_s = settings.daemon.idle_end_min * 60 if on_demand and not settings.daemon.listen else 0.0
+        idle_end = IdleEnd(calls, idle_s) if idle_s else None
         try:
-            return asyncio.run(Daemon(settings, layout, _supervisor(settings, layout)).run())
+            return asyncio.run(Daemon(settings, layout, _supervisor(settings, layout), idle_end).run())
         finally:
             stop_tracing()
 
@@ -127,13 +133,17 @@ def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
 class Daemon:
     """One daemon: its supervisor and its components."""
 
-    def __init__(self, settings: Settings, layout: Layout, supervisor: Supervisor) -> None:
+    def __init__(
+        self, settings: Settings, layout: Layout, supervisor: Supervisor, idle_end: IdleEnd | None = None
+    ) -> None:
         self._settings = settings
+        self._idle_end = idle_end
         self._supervisor = supervisor
         self._layout = layout
         self._started_s = time.monotonic()
         self._starting = Starting(sys.stderr)
         self._stopping = asyncio.Event()
+        self._is_keeping_up = False
         self._failed = False
 
     async def run(self) -> int:
@@ -191,7 +201,8 @@ class Daemon:
         opening = opened_components(self._layout, self._settings, capacity, hosts, deployment, http)
         self._components = await stack.enter_async_context(opening)
         self._endpoints = self._all_endpoints(listens, http)
-        for work in (*self._components.work(), self._keep_up(), self._nodes.run(), self._supervisor.watch()):
+        own = (self._keep_up(), self._nodes.run(), self._supervisor.watch())
+        for work in (*self._components.work(), *own, *([self._end_when_idle()] if self._idle_end else [])):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
@@ -228,11 +239,27 @@ class Daemon:
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
+            self._is_keeping_up = True
             has_model = False
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
                 has_model = True
             await self._components.keep_up(fill_vectors=has_model)
+            self._is_keeping_up = has_model and any(host.waiting for host in self._components.hosts.figures().hosts)
+            rotate_log()
+
+    async def _end_when_idle(self) -> None:
+        assert self._idle_end is not None
+        await self._idle_end.wait(self._activity)
+        log.info("daemon.idle", idle_min=self._settings.daemon.idle_end_min)
+        self._stopping.set()
+
+    def _activity(self) -> Activity:
+        """Return what the daemon does now, for callers, publishers and itself."""
+        own = self._components
+        hooks = self._layout.hooks
+        counts = (own.requests_taken, own.dispatcher.read_through, hooks.stat().st_mtime_ns if hooks.exists() else 0)
+        return Activity(self._is_keeping_up or own.is_busy, counts)
 
     async def _status(self) -> DaemonStatus:
         return self._described(await self._relay_stats(), await self._components.hosts.pids())

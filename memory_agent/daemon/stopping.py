@@ -15,12 +15,13 @@ _POLL_S = 0.1
 
 
 def stop_daemon(layout: Layout, timeout_s: float) -> str:
-    """Send SIGTERM to the daemon of this folder, and return once its process has ended.
+    """Send SIGTERM to the daemon of this folder, and return once its process has ended. No hook starts it again.
 
     Nothing acknowledged is lost. Returns a hint if a service manager may start it again, otherwise an empty string.
     Raises `UnavailableError` if no daemon serves the folder, `DaemonRunningError` if its process cannot be identified,
     and `DeadlineExceededError`.
     """
+    layout.start.unlink(missing_ok=True)  # or the next hook would start it again
     holder = layout.holder
     if holder is None:
         raise UnavailableError(f"no daemon serves {layout.data_dir}")

@@ -12,28 +12,35 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from memory_agent.layout import Layout
+from memory_agent.layout import Layout, LocalCall
 
 _MOST_ANSWER_BYTES = 256 << 20
 _PART_BYTES = 1 << 16
 
 
 class Door(NamedTuple):
-    """The address of a daemon, `http(s)://HOST:PORT`, and the token to send."""
+    """The address of a daemon, `http(s)://HOST:PORT`, and the token to send.
+
+    While `call` exists, a local daemon does not end because it is idle.
+    """
 
     url: str
     token: str
+    call: LocalCall | None = None
 
 
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
-    `token` is the token of the caller's own key; None means the data folder's token. Raises `OSError` if it cannot be
-    read.
+    A daemon that a client started does not end because it is idle while the result exists. `token` is the token of the
+    caller's own key; None means the data folder's token. Raises `OSError` if it cannot be read.
     """
-    if layout.daemon_runs():  # a killed daemon leaves its address file behind, and its port may be reused
+    call = layout.call()
+    if (
+        call is not None and layout.daemon_runs()
+    ):  # a killed daemon leaves its address file behind, and its port may be reused
         with contextlib.suppress(FileNotFoundError):
-            return Door(layout.http.read_text().strip(), layout.token() if token is None else token)
+            return Door(layout.http.read_text().strip(), layout.token() if token is None else token, call)
     return None
 
 

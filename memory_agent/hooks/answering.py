@@ -1,7 +1,7 @@
 """Answers one hook: publishes its input as events and, for a prompt, returns relevant memories.
 
 A hook never stops the client: without a daemon, with invalid input, or after the deadline, the answer is empty and the
-exit code is 0. The events are then stored for the next hook (`waiting`).
+exit code is 0. The events are then stored for the next hook (`waiting`), and a missing daemon is started for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from memory_agent.doors.exchange import Door, Exchange, local_door
+from memory_agent.doors.starting import restart_daemon
 from memory_agent.hooks.deadline import USUAL_MS, Deadline
 from memory_agent.hooks.inputs import NOTHING, Content, Input
 from memory_agent.hooks.waiting import MOST_AT_ONCE, Batch, Waiting
@@ -43,7 +44,7 @@ Json = dict[str, Any]
 
 
 class Options(NamedTuple):
-    """The command-line options. `channel` overrides the project folder's channel."""
+    """The command-line options. `channel` overrides the project folder's channel. `start`: start a missing daemon."""
 
     client: str
     data_dir: Path | None = None
@@ -51,6 +52,7 @@ class Options(NamedTuple):
     user: str | None = None
     url: str | None = None
     deadline_ms: int = USUAL_MS
+    start: bool = True
 
 
 def answer(options: Options, source: IO[bytes], out: int, deadline: Deadline) -> None:
@@ -86,6 +88,8 @@ class _Hook:
         own = self._keep([_encoded(event) for event in events])
         door = self._door()
         if door is None:
+            if self._options.start and self._options.url is None:
+                restart_daemon(self._layout)
             return
         recall = self._recall(door, content, events)
         publishing, batch = self._publish(door, own)

@@ -15,8 +15,9 @@ from memory_agent.hooks.deadline import LONGEST_MS, Deadline
 from memory_agent.hooks.inputs import LISTENED
 from memory_agent.layout import CONFIG_VARIABLE
 
+_NO_START = "--no-start"
 _TYPES: dict[str, Callable[[str], Any]] = {"data_dir": Path, "deadline_ms": int}
-_NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:]} | {"--data": "data_dir"}
+_NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:-1]} | {"--data": "data_dir"}
 
 
 def run_hook(options: Options) -> NoReturn:
@@ -29,15 +30,17 @@ def run_hook(options: Options) -> NoReturn:
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Parse a client and different options, each followed by a value; return None for any other arguments.
+    """Parse a client, `--no-start` and different options, each followed by a value; return None for other arguments.
 
     Also returns None if a settings file may name the data folder.
 
     >>> plain_options(["codex", "--user", "alice"])
-    Options(client='codex', data_dir=None, channel=None, user='alice', url=None, deadline_ms=300)
+    Options(client='codex', data_dir=None, channel=None, user='alice', url=None, deadline_ms=300, start=True)
     >>> plain_options(["codex", "--user=alice"]) is None
     True
     """
+    starts = _NO_START not in words
+    words = [word for word in words if word != _NO_START]
     if not words or words[0] not in LISTENED or len(words) % 2 == 0:
         return None
     named: dict[str, Any] = {}
@@ -50,4 +53,5 @@ def plain_options(words: Sequence[str]) -> Options | None:
     is_configured = "data_dir" not in named and os.environ.get(CONFIG_VARIABLE)
     is_repeated = len(named) < len(words) // 2
     is_plain = not (is_configured or is_repeated or any(value.startswith("-") for value in words[2::2]))
-    return Options(words[0], **named) if is_plain and 0 < named.get("deadline_ms", 1) <= LONGEST_MS else None
+    is_plain = is_plain and 0 < named.get("deadline_ms", 1) <= LONGEST_MS
+    return Options(words[0], start=starts, **named) if is_plain else None

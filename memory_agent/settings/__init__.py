@@ -11,6 +11,7 @@ from memory_agent.settings.loading import (
     load_settings,
     read_value,
     rename_settings,
+    variables_named,
     with_variables,
 )
 from memory_agent.settings.tables import (
@@ -81,6 +82,7 @@ __all__ = [
     "read_value",
     "rename_settings",
     "setting_names",
+    "variables_named",
     "with_keywords",
     "with_variables",
 ]

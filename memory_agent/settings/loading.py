@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
@@ -169,6 +169,23 @@ def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.
         return quote(value, safe="") if "://" in text else value
 
     return _VARIABLE.sub(value_of, text)
+
+
+def variables_named(settings: Settings, present: Iterable[str]) -> tuple[str, ...]:
+    """Return the environment variables that a daemon with these settings reads: those that a value names, and of the
+    variables `present`, those of libraries that the settings choose.
+
+    >>> own = OpenAIEmbedder(api_key="${KEY}")
+    >>> variables_named(Settings(embedder=own, archive=ArchiveSettings(url="s3://own")), ["AWS_PROFILE", "GH_TOKEN"])
+    ('AWS_PROFILE', 'KEY')
+    """
+    values = msgspec.json.encode(settings).decode()
+    prefixes = ["HF_"] if "/" in getattr(settings.embedder, "model", "") else []
+    prefixes += ["AWS_", "AZURE_", "GOOGLE_", "GCS_"] if settings.archive.url else []
+    prefixes += ["PG"] if settings.index.engine == "pgvector" else []
+    prefixes += ["PYTHONPATH"] if ":" in settings.learning.engine + settings.judge.server else []  # MODULE:NAME
+    others = {name for name in present if name.startswith(tuple(prefixes))}
+    return tuple(sorted({*_VARIABLE.findall(values), *others}))
 
 
 def import_named(setting: str, name: str) -> Callable[..., Any]:

@@ -374,7 +374,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `system`, to a user. `vouched` permits only keys for all users; `any` also permits users' own keys, which could
     claim another user's run first. After a change of model, upkeep replaces the vectors of awake users if `reembed`
     permits it: `local` only if neither model is on a server. With `light` the daemon runs as one process without Ray;
-    all users share one host.
+    all users share one host. A daemon that a client such as a coding agent started ends after `idle_end_min` minutes
+    without requests, events or work of its own, unless `listen` has endpoints; 0 is never.
     """
 
     listen: tuple[str, ...] = ()
@@ -396,6 +397,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     requests_bytes: Count = 256 << 20
     upkeep_interval_s: Positive = 15.0
     reembed: Reembed = "local"
+    idle_end_min: Annotated[float, msgspec.Meta(ge=0.0)] = 60.0
     http: HttpSettings = HttpSettings()
 
 

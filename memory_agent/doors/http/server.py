@@ -53,6 +53,7 @@ class HttpDoor:
         self._tls = _tls(settings) if place.is_tls else None
         self._socket = _listen(place, layout.http_port)
         self._streams: RequestQuota | None = None
+        self._state = ServerState()
         port: int = self._socket.getsockname()[1]
         self.url = place.url(port)
         self._sessions = Sessions(layout.page_sessions, port, place.is_tls)
@@ -67,7 +68,7 @@ class HttpDoor:
         routes = Routes(reception, relay, limits, watch, self._sessions, self._settings, bodies_bytes)
         self._streams = routes.streams
         loop = asyncio.get_running_loop()
-        config, state = _config(make_app(routes.routes(), self._place, self._settings.hosts)), ServerState()
+        config, state = _config(make_app(routes.routes(), self._place, self._settings.hosts)), self._state
         timeout_s = self._settings.timeout_s
         server = await loop.create_server(
             lambda: _Connection(config, state, loop, timeout_s),
@@ -91,6 +92,16 @@ class HttpDoor:
     def streams(self) -> int:
         """The number of streams that clients follow."""
         return 0 if self._streams is None else len(self._streams)
+
+    @property
+    def running(self) -> int:
+        """The number of requests in progress, including streams."""
+        return len(self._state.tasks)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests so far."""
+        return self._state.total_requests
 
     def close(self) -> None:
         """Stop listening if `run` was never called."""

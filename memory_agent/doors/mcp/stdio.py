@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import IO, Any, Literal
 from urllib.parse import quote
 
@@ -38,18 +37,17 @@ from memory_agent.doors.mcp.messages import (
     read_message,
     result_line,
 )
+from memory_agent.doors.starting import Start, start_daemon
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError
 from memory_agent.layout import Layout
 
 ANSWER_S = 15.0
 """Each request's deadline. The daemon itself gives up after 10 s."""
 _MOST_AT_ONCE = 32
-_MOST_LOG_BYTES = 16 << 20
-"""A larger log is renamed when a daemon starts, and replaces the previously renamed log."""
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
 _START_S = 30.0
-"""Maximum time for a daemon to start. No other daemon is started during this time."""
+"""Maximum time for a daemon to start. After a failed start, no other daemon is started during this time."""
 _CLOSED = "the daemon's HTTP interface is off; set daemon.http.listen, for example to 127.0.0.1:0"
 _MOST_UNSURE = 8
 _LOST = "the daemon closed the connection before it responded; the request may have been carried out"
@@ -60,19 +58,18 @@ Say = Callable[[str], None]
 class LocalDoor:
     """Finds the address of a data folder's daemon, and starts a daemon if none is running."""
 
-    def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
+    def __init__(self, layout: Layout, token: str | None, say: Say, start: Callable[[], Start] | None = Start) -> None:
         """`token` is the token of the caller's own key; None means the data folder's token. `say` shows a line to the
         user.
 
-        `start_with` are extra arguments of `serve`, which runs in the data folder; None means that no daemon is
-        started.
+        `start` returns how to start a daemon; None means that no daemon is started.
         """
         self._layout = layout
         self._token = token
-        self._start_with = start_with
+        self._start = start
         self._say = say
         self._guard = threading.Lock()
-        self._tried_s: float | None = None
+        self._tried_s = 0.0
         self._process: Any = None
 
     def find(self, until_s: float) -> Door:
@@ -83,11 +80,11 @@ class LocalDoor:
         while True:
             if (door := local_door(self._layout, self._token)) is not None:
                 return door
-            if self._layout.daemon_runs():
-                if self._layout.served_for_s > _START_S:
-                    raise UnavailableError(_CLOSED)
-            else:
+            call = self._layout.call()
+            if not self._layout.daemon_runs():
                 self.start()
+            elif call is not None and self._layout.served_for_s > _START_S:  # it is not ending
+                raise UnavailableError(_CLOSED)
             if time.monotonic() + _POLL_S >= until_s:
                 raise UnavailableError(
                     f"the daemon for {self._layout.data_dir} is starting; try again in a few seconds"
@@ -100,68 +97,20 @@ class LocalDoor:
         Raises `UnavailableError`, or `SettingsError` or `OSError` if the data folder cannot be used.
         """
         folder = self._layout.data_dir
-        with self._guard, contextlib.ExitStack() as stack:
-            if self._layout.daemon_runs():
+        with self._guard:
+            if self._layout.daemon_runs() or (self._process is not None and self._process.poll() is None):
                 return
-            if self._start_with is None:
+            if self._start is None:
                 raise UnavailableError(
                     f"no daemon serves {folder}; start one with: memory-agent serve --data-dir {folder}"
                 )
-            if self._process is not None and self._process.poll() is None:
-                return
-            if self._tried_s is not None and time.monotonic() - self._tried_s < _START_S:
+            if self._process is not None and self._process.returncode and time.monotonic() - self._tried_s < _START_S:
                 raise UnavailableError(f"the daemon did not start; see {self._layout.log}")
-            claim = self._layout.claim_start()
-            if claim is None:  # another session is starting a daemon
-                return
-            stack.enter_context(claim)
-            if self._layout.daemon_runs():  # another session has started it and released the claim
-                return
-            self._say(f"no daemon serves {folder}; starting one, which takes a few seconds (log: {self._layout.log})")
-            self._process = self._spawn()
-            self._tried_s = time.monotonic()
-            threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
-
-    def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
-        """Release the claim when the daemon is running, has failed or takes too long, so that others can start one."""
-        with claim:
-            until_s = time.monotonic() + _START_S
-            while process.poll() is None and time.monotonic() < until_s:
-                if self._layout.daemon_runs():
-                    self._tried_s = None
-                    break
-                time.sleep(_POLL_S)
-        process.wait()  # reap it if it ends before this session
-
-    def _spawn(self) -> Any:
-        import subprocess  # imported late: most sessions find a running daemon
-
-        folder = self._layout.data_dir.absolute()
-        command = [
-            sys.executable,
-            "-m",
-            "memory_agent",
-            "serve",
-            "--light",
-            "--data-dir",
-            str(folder),
-            *(self._start_with or ()),
-        ]
-        with contextlib.suppress(FileNotFoundError):
-            if self._layout.log.stat().st_size > _MOST_LOG_BYTES:
-                self._layout.log.replace(self._layout.log.with_suffix(".log.1"))
-        log = os.open(self._layout.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                cwd=folder,  # the working folder is a project: its modules must not be imported, and it may be removed
-                start_new_session=True,  # the daemon outlives the client
-            )
-        finally:
-            os.close(log)
+            process = start_daemon(self._layout, self._start())
+            if process is not None:
+                self._say(f"no daemon served {folder}; starting one takes a few seconds (log: {self._layout.log})")
+                self._process, self._tried_s = process, time.monotonic()
+                threading.Thread(target=process.wait, daemon=True).start()  # reap it if it ends before this session
 
 
 class Bridge:

@@ -23,6 +23,7 @@ from polling import wait_until
 from served_gateway import Served, found_by_clients, gateway_in_new_folder
 from test_http_guard import certificate
 
+from memory_agent.doors import starting
 from memory_agent.doors.mcp import stdio
 from memory_agent.doors.mcp.messages import CAPABILITIES_KEY, VERSION_KEY
 from memory_agent.doors.mcp.stdio import Bridge, Door, LocalDoor
@@ -217,7 +218,7 @@ def test_the_bridge_waits_for_a_daemon_that_another_session_starts(tmp_path: Pat
     layout = Opening(tmp_path)
     with layout.hold():
         local = LocalDoor(layout, "token", lambda _: None)
-        assert local.find(time.monotonic() + PATIENCE_S) == Door("http://127.0.0.1:1", "token")
+        assert local.find(time.monotonic() + PATIENCE_S)[:2] == ("http://127.0.0.1:1", "token")
         assert layout.looks == 3
         (layout.run / "http").unlink()
         with pytest.raises(UnavailableError, match="is starting"):
@@ -487,81 +488,40 @@ def test_messages_without_handshake_pass_with_their_headers(served: Served) -> N
     assert found[4]["result"]["resultType"] == "complete"
 
 
-def test_one_of_two_sessions_starts_a_daemon(tmp_path: Path) -> None:
+def test_one_of_two_sessions_starts_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    begun: list[subprocess.Popen[bytes]] = []
-
-    class Starting(LocalDoor):
-        def _spawn(self) -> Any:
-            begun.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
-            return begun[-1]
-
-    first, second = (Starting(Layout(tmp_path), None, said.append) for _ in range(2))
+    go = tmp_path / "go"
+    until_go = "import os, sys, time\nwhile not os.path.exists(sys.argv[2] + '/go'): time.sleep(0.01)\nsys.exit(1)"
+    monkeypatch.setattr(starting, "_COMMAND", ("-c", until_go))
+    first, second = (LocalDoor(Layout(tmp_path), None, said.append) for _ in range(2))
     for local in (first, second, first, second):
         local.start()
-    assert (len(begun), len(said)) == (1, 1)
-    begun[0].communicate()
-    wait_until(lambda: claimable(Layout(tmp_path)))  # even though the first session, whose daemon failed, is idle
-    second.start()
-    assert len(begun) == 2
-    with pytest.raises(UnavailableError, match="did not start"):
-        first.start()
-    begun[1].communicate()
-    with pytest.raises(UnavailableError, match="did not start"):
-        second.start()
-
-
-def test_a_session_whose_daemon_ended_does_not_block_other_sessions(tmp_path: Path) -> None:
-    begun: list[subprocess.Popen[bytes]] = []
-    hold = "import sys; from pathlib import Path; from memory_agent.layout import Layout\n"
-    hold += "with Layout(Path(sys.argv[1])).hold(): print(flush=True); input()"
-
-    class Starting(LocalDoor):
-        def _spawn(self) -> Any:
-            command = [sys.executable, "-c", hold, str(tmp_path)]
-            begun.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-            return begun[-1]
-
-    layout = Layout(tmp_path)
-    first, second = (Starting(layout, None, lambda _: None) for _ in range(2))
-    for count, local in enumerate((first, second, first), 1):
-        local.start()
-        assert len(begun) == count
-        wait_until(layout.daemon_runs)
-        wait_until(lambda: claimable(layout))
-        begun[-1].communicate(b"\n")
-
-
-def claimable(layout: Layout) -> bool:
-    claim = layout.claim_start()
-    if claim is not None:
-        claim.close()
-    return claim is not None
-
-
-def test_a_long_log_is_set_aside_when_a_daemon_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "_MOST_LOG_BYTES", 10)
-    (tmp_path / "daemon.log").write_text("of an earlier daemon")
-    local = LocalDoor(Layout(tmp_path), None, lambda _: None, ["--nonsense"])
-    local.start()
-    local._process.wait(PATIENCE_S)
-    assert (tmp_path / "daemon.log.1").read_text() == "of an earlier daemon"
-    assert "--nonsense" in (tmp_path / "daemon.log").read_text()
-
-
-def test_a_daemon_that_cannot_start_is_reported_once(tmp_path: Path) -> None:
-    said: list[str] = []
-
-    class Failing(LocalDoor):
-        def _spawn(self) -> Any:
-            return subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
-
-    local = Failing(Layout(tmp_path), None, said.append)
-    local.start()
-    local._process.wait(PATIENCE_S)
-    with pytest.raises(UnavailableError, match=r"did not start; see .*daemon\.log"):
-        local.start()
     assert len(said) == 1
+    go.touch()
+    first._process.wait(PATIENCE_S)
+    second.start()  # the session whose daemon failed is idle, and does not block the other one
+    assert len(said) == 2
+    second._process.wait(PATIENCE_S)
+    for local in (first, second):
+        with pytest.raises(UnavailableError, match=r"did not start; see .*daemon\.log"):
+            local.start()
+    assert len(said) == 2
+
+
+def test_a_session_whose_daemon_ended_does_not_block_other_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path)
+    hold = "import os, sys; from pathlib import Path; from memory_agent.layout import Layout\n"
+    hold += "with Layout(Path(sys.argv[2])).hold():\n  while not os.path.exists(sys.argv[2] + '/end'): pass"
+    monkeypatch.setattr(starting, "_COMMAND", ("-c", hold))
+    first, second = (LocalDoor(layout, None, lambda _: None) for _ in range(2))
+    for local in (first, second, first):
+        (tmp_path / "end").unlink(missing_ok=True)
+        local.start()
+        wait_until(layout.daemon_runs)
+        (tmp_path / "end").touch()
+        assert local._process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def answered(
     data = said if isinstance(said, bytes) else json.dumps(said).encode()
     with TemporaryFile() as out:
         deadline = Deadline(deadline_ms)
-        answer(Options(client, data_dir, **options), BytesIO(data), out.fileno(), deadline)
+        answer(Options(client, data_dir, **{"start": False, **options}), BytesIO(data), out.fileno(), deadline)
         assert deadline.left_s > 0, "the hook did not end within its deadline"
         out.seek(0)
         written = out.read()

@@ -90,7 +90,17 @@ def finished_session(served: Served) -> None:
 
 @contextmanager
 def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "memory_agent", "hook", client, "--data-dir", str(data_dir), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "memory_agent",
+        "hook",
+        client,
+        "--data-dir",
+        str(data_dir),
+        "--no-start",
+        *options,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes) as hook:
         try:
             yield hook
@@ -483,7 +493,7 @@ def test_the_settings_may_name_the_data_folder(tmp_path: Path, monkeypatch: pyte
 
 def test_a_hook_imports_few_modules(tmp_path: Path) -> None:
     script = (
-        "import sys; sys.argv[1:] = ['hook', 'codex', '--data-dir', sys.argv[1]]; import os; "
+        "import sys; sys.argv[1:] = ['hook', 'codex', '--data-dir', sys.argv[1], '--no-start']; import os; "
         "os._exit = lambda code: (print(*sys.modules), sys.exit(code)); from memory_agent.__main__ import main; main()"
     )
     said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()

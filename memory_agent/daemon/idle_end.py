@@ -1,0 +1,98 @@
+"""Ends a daemon that a client started, once it has been idle for a while. Nothing is lost: the next call starts it.
+
+Local clients share a lock during each call, and look for the daemon only then. The daemon ends only while it holds this
+lock alone, and keeps it until its process has ended: a call that comes too late waits, finds no daemon, and starts one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from memory_agent.layout import Layout
+
+_LOOKS = 20
+"""How often an idle time is divided: a daemon ends at most this part later than it could."""
+_LONGEST_LOOK_S = 15.0
+_SETTLE_S = 0.2
+"""How long requests of clients without the lock, such as those that name an endpoint, may take to be noticed."""
+_LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NPROC)
+
+
+class Activity(NamedTuple):
+    """What a daemon does: `is_busy` during any work, and `mark` changes with each request and event."""
+
+    is_busy: bool
+    mark: Hashable
+
+
+class IdleEnd:
+    """Waits until a daemon is idle. `observe` describes what it does now; `now` is a monotonic clock, in seconds."""
+
+    def __init__(self, calls: int, idle_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        """`calls` is a descriptor of `Layout.calls_lock`, which the caller closes after the daemon has ended."""
+        self._calls = calls
+        self._idle_s = idle_s
+        self._now = now
+
+    async def wait(self, observe: Callable[[], Activity]) -> None:
+        """Return once the daemon has been idle for long enough, with the lock held: no local client may call it."""
+        since_s, mark = self._now(), observe().mark
+        while True:
+            await asyncio.sleep(min(self._idle_s / _LOOKS, _LONGEST_LOOK_S))
+            seen = observe()
+            if seen.is_busy or seen.mark != mark:
+                since_s, mark = self._now(), seen.mark
+            elif self._now() - since_s >= self._idle_s:
+                if await self._claim(observe, mark):
+                    return
+                since_s = self._now()
+
+    async def _claim(self, observe: Callable[[], Activity], mark: Hashable) -> bool:
+        """Lock out local clients; return False if one is calling, or another client has called meanwhile."""
+        try:
+            fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        await asyncio.sleep(min(self._idle_s, _SETTLE_S))
+        if observe() == Activity(False, mark):
+            return True
+        fcntl.flock(self._calls, fcntl.LOCK_UN)
+        return False
+
+
+@contextmanager
+def calls_lock(layout: Layout) -> Iterator[int]:
+    """Open the lock of local calls. On exit it is released."""
+    lock = os.open(layout.calls_lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def forget_client() -> None:
+    """Undo what this process inherited from the client that started it: blocked signals, the mask of new files, soft
+    limits on resources, and core files, which would contain memories.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o077)
+    for limit in _LIMITS:
+        hard = resource.getrlimit(limit)[1]
+        with suppress(ValueError, OSError):
+            resource.setrlimit(limit, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def release_start() -> None:
+    """Close the lock file that this process was started with as its standard input: others may start a daemon now."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
