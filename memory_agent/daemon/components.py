@@ -20,6 +20,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
 from memory_agent.daemon.host import shared_socket
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.open_runs import OpenRuns
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.service import Deployment, Service
 from memory_agent.doors.reception import Reception
@@ -43,6 +44,7 @@ from relay import (
     CurveAuthenticator,
     Endpoints,
     EventLimits,
+    JournalEntry,
     Publisher,
     RelayError,
     curve_pair,
@@ -93,9 +95,10 @@ class Components:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request, a stream, an event or a trigger is in progress."""
+        """Whether a request, a stream, an event, a trigger or a run is in progress."""
         doors = len(self.requests or ()) + (0 if self.http is None else self.http.running)
-        return bool(doors or self.hosts.calls_under_way or self.dispatcher.lag() or self.reactor.status()["waiting"])
+        events = self.dispatcher.lag() or self.reactor.status()["waiting"]
+        return bool(doors or self.hosts.calls_under_way or events or len(self.service.open_runs or ()))
 
     @property
     def requests_taken(self) -> int:
@@ -149,7 +152,8 @@ async def opened_components(
     """
     data_dir = layout.data_dir
     async with AsyncExitStack() as stack:
-        journal, dispatcher, reactor = await _open_event_path(stack, layout, settings, capacity, hosts)
+        runs = OpenRuns(SignalTable.load(settings.ingest.signals))
+        journal, dispatcher, reactor = await _open_event_path(stack, layout, settings, capacity, hosts, runs)
         shared_endpoint = ipc_endpoint(shared_socket(layout.run))
         shared = stack.enter_context(closing(RemoteKnowledge(shared_endpoint, user_folder(data_dir, SHARED_USER))))
         announcer = Announcer(shared, journal, relay_endpoints(data_dir).ingest, settings.relay.events)
@@ -157,6 +161,7 @@ async def opened_components(
         absent = AbsentUsers(data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         stack.enter_context(closing(absent))
         service = Service(hosts, dispatcher, journal, eraser, absent, announcer.wake, deployment)
+        service.open_runs = runs
         components = Components(layout, settings, hosts, journal, dispatcher, reactor, announcer, eraser, service)
         await eraser.resume()
         await components.keep_shared_awake()
@@ -166,9 +171,9 @@ async def opened_components(
 
 
 async def _open_event_path(
-    stack: AsyncExitStack, layout: Layout, settings: Settings, capacity: Capacity, hosts: Hosts
+    stack: AsyncExitStack, layout: Layout, settings: Settings, capacity: Capacity, hosts: Hosts, runs: OpenRuns
 ) -> tuple[AsyncSubscriber, Dispatcher, Reactor]:
-    """Open the journal, the dispatcher that passes its events to the hosts, and the reactor to these events."""
+    """Open the journal, the dispatcher that passes its events to the hosts and `runs`, and the reactor to them."""
     relay = relay_endpoints(layout.data_dir)
     journal = await stack.enter_async_context(AsyncSubscriber(*relay, CONSUMER))
     key = open_user_key(settings.encryption, layout.data_dir, SYSTEM_USER)
@@ -177,8 +182,13 @@ async def _open_event_path(
     table = TriggerTable.load(settings.triggers.table)
     calls_at_once = capacity.answer_threads
     reactor = Reactor(hosts, publisher, settings.triggers, table, calls_at_once, lambda: dispatcher.waiting())
+
+    def notice(user_id: str, entry: JournalEntry) -> None:
+        reactor.notice(user_id, entry)
+        runs.notice(user_id, entry)
+
     dispatcher = Dispatcher(
-        journal, hosts, owners, settings.daemon, reactor.notice, archive_interval_s=settings.archive.interval_s
+        journal, hosts, owners, settings.daemon, notice, archive_interval_s=settings.archive.interval_s
     )
     return journal, dispatcher, reactor
 

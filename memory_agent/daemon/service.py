@@ -22,6 +22,7 @@ from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.daemon.nodes import Nodes
+from memory_agent.daemon.open_runs import OpenRuns
 from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -47,6 +48,7 @@ from memory_agent.verbs.params import (
     QuarantineIdsParams,
     QuarantineParams,
     RememberParams,
+    RunEndParams,
     WaitParams,
 )
 from memory_agent.verbs.protocol import (
@@ -126,6 +128,8 @@ class Service:
         self._on_shared = on_shared
         self._eraser = eraser
         self._deployment = deployment
+        self.open_runs: OpenRuns | None = None
+        """Takes note of the runs that requests begin and end."""
         self.recall_latency = LatencyWindow()
         self.requests: Counter[tuple[str, bool]] = Counter()
         """The answered requests, by verb and by whether the answer is a fault."""
@@ -182,6 +186,10 @@ class Service:
         if verb.name == "run_begin":
             run = decode_reply(reply, Trajectory)
             self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
+            if self.open_runs is not None:
+                self.open_runs.begin(user_id, run.id, run.session_id)
+        if verb.name == "run_end" and self.open_runs is not None:
+            self.open_runs.end(user_id, decode(request.params, RunEndParams).run_id)
         return reply
 
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:

@@ -131,3 +131,16 @@ def test_a_client_of_the_library_keeps_the_daemon_until_it_is_closed() -> None:
             began_s = client.status().uptime_s
             wait_until(lambda: client.status().uptime_s > began_s + 1)
         wait_until(lambda: not layout.daemon_runs())
+
+
+def test_a_run_in_progress_keeps_the_daemon_until_it_ends() -> None:
+    with folder() as layout:
+        local = LocalDoor(layout, None, lambda _: None, lambda: SHORT)
+        run = call(local, "run_begin", objective="Deploy to staging", event_id="e-1")["id"]
+        assert layout.holder is not None
+        process = psutil.Process(layout.holder.pid)
+        time.sleep(2.0)  # much longer than the idle time; a daemon that is slow to end makes this test pass, not fail
+        assert process.is_running()
+        assert layout.daemon_runs()
+        call(local, "run_end", run_id=run, event_id="e-2")
+        wait_until(lambda: not layout.daemon_runs())

@@ -1,0 +1,53 @@
+"""The runs that began while this daemon runs, and have not ended: it does not end as idle during one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from memory_agent.signals import SignalTable, read_run_sign
+from relay import JournalEntry, read_event
+
+_LONGEST_S = 12 * 3600.0
+"""An older run has been interrupted without an event."""
+
+
+class OpenRuns:
+    """The runs in progress, by what events and requests report. `now` is a monotonic clock, in seconds.
+
+    A session has one run at a time: its next one begins when the former was interrupted without an event.
+    """
+
+    def __init__(self, table: SignalTable, now: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._now = now
+        self._began_s: dict[tuple[str, str], tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        """The number of runs in progress."""
+        oldest_s = self._now() - _LONGEST_S
+        self._began_s = {key: one for key, one in self._began_s.items() if one[1] > oldest_s}
+        return len(self._began_s)
+
+    def notice(self, user_id: str, entry: JournalEntry) -> None:
+        """Take note of an event of this user. Returns immediately."""
+        row = self._table.match(entry.event_type)
+        if row is None or row.run not in ("begin", "end", "cancel"):
+            return
+        sign = read_run_sign(read_event(entry.data), self._table)
+        if sign is None or sign.run_id is None:
+            return
+        if sign.role == "begin":
+            self.begin(user_id, sign.run_id, sign.session_id)
+        else:
+            self.end(user_id, sign.run_id)
+
+    def begin(self, user_id: str, run_id: str, session_id: str | None) -> None:
+        """Take note that a run began."""
+        self._began_s[user_id, session_id or run_id] = (run_id, self._now())
+
+    def end(self, user_id: str, run_id: str) -> None:
+        """Take note that a run ended. Idempotent."""
+        ended = [key for key, (own, _) in self._began_s.items() if key[0] == user_id and own == run_id]
+        for key in ended:
+            del self._began_s[key]
