@@ -6,11 +6,10 @@ import os
 import sys
 from typing import NoReturn
 
+from memory_agent.cli.exit_codes import ExitCode
 from relay import run_program
 
-INTERRUPTED = 130
 _HOOK = "hook"
-_MISUSED = 2
 
 
 def run() -> NoReturn:
@@ -27,7 +26,7 @@ def main() -> None:
 
         cli(prog_name="memory-agent")
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     finally:
         _discard_unwritable()
 
@@ -54,7 +53,7 @@ def _hook() -> None:
         cli(prog_name="memory-agent")
     except SystemExit as exit:
         # A hook's exit code 2 tells the client to stop, so invalid arguments must not cause it.
-        sys.exit(1 if exit.code == _MISUSED else exit.code)
+        sys.exit(ExitCode.FAILED if exit.code == ExitCode.MISUSED else exit.code)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from memory_agent.cli.failure import note
+from memory_agent.cli.failure import USED_KEY, note
 from memory_agent.cli.options import Target
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, UnavailableError
@@ -43,12 +44,17 @@ _CALL_KEY = "memory_agent.call"
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
     """Open the user's memory for requests of `verb`, which the key, if provided, must permit.
 
-    Without a daemon, a store is created only for a verb that stores something. Raises the same errors as `Memory.open`
-    and `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
+    Without a daemon, a store is created only for a verb that stores something. A successful command prints a note at
+    its end: that it used the files or, on a terminal, which daemon. Raises the same errors as `Memory.open` and
+    `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
     """
     if uses_daemon(target):
+        holder = None if target.endpoint is not None else target.layout.holder
         with open_client(target) as client:
             yield client
+        if sys.stderr.isatty():
+            process = "" if holder is None else f" {holder.version}, process {holder.pid},"
+            _note_used(target, f"used the daemon{process} at {target.endpoint or target.layout.gateway}")
         return
     from memory_agent.care import offline  # imports the engines
     from memory_agent.records.shared_requests import Rights, rights_of
@@ -62,6 +68,13 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
         lend(target.data_dir, target.settings, target.user_id, shared=shared) as memory,
     ):
         yield memory.with_rights(rights)
+    _note_used(target, f"no daemon serves {target.data_dir}; used its files")
+
+
+def _note_used(target: Target, used: str) -> None:
+    """Let the command print a note at its end what it used, unless it fails; none with --json."""
+    if not target.as_json:
+        click.get_current_context().meta[USED_KEY] = used
 
 
 def _creates_user(name: str) -> bool:

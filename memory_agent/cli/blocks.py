@@ -11,6 +11,7 @@ import msgspec
 
 from memory_agent.cli.access import open_client
 from memory_agent.cli.command import SectionedCommand, Verb, as_struct, with_options
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import one_line, plain
@@ -49,7 +50,7 @@ class Followed:
                 shown += 1
                 yield found
             elif self.timeout_s is not None:
-                raise SystemExit(1)
+                raise SystemExit(ExitCode.FAILED)
 
 
 _FOLLOWING = (

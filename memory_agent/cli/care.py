@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 
-_FOUND = 2
-_INCOMPLETE = 2
 _LOOK_S, _STALLED_S = 0.25, 60.0
 
 
@@ -39,7 +38,7 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
 
     Without --user, checks all users, the run owners, and the journal; a user whose encryption key is missing is
     reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
-    key class. The exit code is 2 if there are findings or if something could not be checked. Findings in columns.arrays
+    key class. The exit code is 3 if there are findings or if something could not be checked. Findings in columns.arrays
     and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at once by
     `memory-agent rebuild`, which also fills an index in another engine again. Missing files are only noted. The state
     in sona.state is relearned when the memory is opened. Restore anything else from a backup with
@@ -79,7 +78,7 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
         if part.unbuilt:
             note(f"{part.part}: missing {', '.join(part.unbuilt)}, to be built at the next start")
     if found or unchecked:
-        context.exit(_FOUND)
+        context.exit(ExitCode.FOUND)
 
 
 def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, int]]) -> None:
@@ -183,7 +182,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
     The daemon may keep running. The copy is consistent and verified, and DIRECTORY appears only once it is durable.
     Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Unencrypted data
     stays unencrypted: keep the backup as private as the data folder. Caches and tokens are left out. A user whose
-    records are damaged, or whose encryption key is missing, is left out and reported; the exit code is then 2.
+    records are damaged, or whose encryption key is missing, is left out and reported; the exit code is then 3.
 
     \b
     Examples:
@@ -201,7 +200,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
         click.echo(f"{directory}: {counted(len(made.parts), 'part')}, {size(total)}")
     if made.left_out:
         note(f"left out, damaged or without an encryption key: {', '.join(made.left_out)}; run memory-agent verify")
-        context.exit(_INCOMPLETE)
+        context.exit(ExitCode.FOUND)
 
 
 @click.command()

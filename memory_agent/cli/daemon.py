@@ -200,6 +200,6 @@ def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool)
     own = target.settings.daemon
     daemon = msgspec.structs.replace(own, listen=own.listen + listen, light=own.light or light or on_demand)
     configure_logging(target.settings.log_level, target.layout.log if daemon.light else None)
-    faulthandler.enable()
+    faulthandler.enable(2)
     settings = msgspec.structs.replace(target.settings, daemon=daemon, data_dir=str(target.data_dir))
     raise SystemExit(serve_daemon(settings, target.data_dir, on_demand=on_demand))

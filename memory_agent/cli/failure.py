@@ -12,14 +12,18 @@ from typing import IO, Any
 
 import click
 
+from memory_agent.cli.exit_codes import ExitCode
+
 JSON_KEY = "memory_agent.json"
 """Key in a click context's `meta` that stores whether --json was given."""
+USED_KEY = "memory_agent.used"
+"""The same for the note, at the end of a command, on what it used."""
 
 
 class Failure(click.ClickException):
     """A command's failure, with the underlying error's `code` and `retryable`."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
     def __init__(self, code: str, message: str, retryable: bool = False) -> None:
         super().__init__(" ".join(message.split()))
@@ -36,7 +40,7 @@ class Failure(click.ClickException):
 class Misuse(Failure):
     """A usage error, printed as one line or as JSON without the command's usage."""
 
-    exit_code = 2
+    exit_code = ExitCode.MISUSED
 
 
 def note(message: str) -> None:

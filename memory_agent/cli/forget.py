@@ -10,6 +10,7 @@ import msgspec
 
 from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
 from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.fields import FURTHER_FILTERS, selection_options
 from memory_agent.cli.options import Target, daemon_options
@@ -90,7 +91,7 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     else:
         _print(receipt)
     if not dry_run and not receipt.complete:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _print(receipt: ErasureReceipt) -> None:

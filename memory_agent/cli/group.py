@@ -17,7 +17,8 @@ from typing import NamedTuple
 import click
 
 from memory_agent.cli.command import COMMAND_KEY, Group, option_for
-from memory_agent.cli.failure import JSON_KEY, Failure, Misuse
+from memory_agent.cli.exit_codes import ExitCode
+from memory_agent.cli.failure import JSON_KEY, USED_KEY, Failure, Misuse, note
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.layout import ANOTHER_FOLDER, default_data_dir
 from relay import RelayError
@@ -95,7 +96,6 @@ SECTIONS = {
 """The commands under the headings of the help, in its order."""
 VERBS = {name: verb for verbs in SECTIONS.values() for name, verb in verbs.items()}
 
-_INTERRUPTED = 130
 _QUOTES = "Put quotes around the text"
 _TEXTS = ("text", "query", "objective")
 _UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -116,7 +116,10 @@ class FailureGroup(Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if (used := ctx.meta.pop(USED_KEY, None)) is not None:
+                note(used)
+            return result
         except (MemoryAgentError, RelayError) as error:
             raise Failure(error.code, _message(error, ctx), error.retryable) from error
         except click.UsageError as error:
@@ -124,7 +127,7 @@ class FailureGroup(Group):
         except OSError as error:
             raise _failure(error) from error
         except (KeyboardInterrupt, click.Abort):
-            return ctx.exit(_INTERRUPTED)
+            return ctx.exit(ExitCode.INTERRUPTED)
 
 
 def _message(error: Exception, ctx: click.Context) -> str:

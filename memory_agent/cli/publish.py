@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from memory_agent.cli.access import listens, open_client
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
@@ -143,7 +144,7 @@ def publish(
     if interrupts.heard:
         raise click.Abort
     if summary.rejected or summary.unacknowledged or summary.failure:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:

@@ -8,6 +8,7 @@ import click
 
 from memory_agent.cli.access import authorize, open_client, uses_daemon
 from memory_agent.cli.command import Group
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_done, print_table, size
@@ -69,7 +70,7 @@ def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
     counts = {"handled": report.handled, "still_failing": report.still_failing}
     print_done(target.as_json, counts, f"handled {report.handled}, still failing {report.still_failing}")
     if report.still_failing:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 @quarantine.command()

@@ -15,6 +15,7 @@ import msgspec
 
 from memory_agent.cli.access import listens, open_client, open_memory, uses_daemon
 from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
@@ -147,7 +148,7 @@ def import_sessions(
     if interrupts.heard and not watch:
         raise click.Abort
     if _has_failed(result):
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _follow(

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_agent.cli.command import Group
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import emit, plain, print_document, print_figures, size
@@ -55,7 +56,7 @@ def status(target: Target, folder: Path | None) -> None:
     found = model_status(settings)
     _print_model(found, settings, target.as_json)
     if found.state not in _USABLE:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 @model.command(short_help="Find or download the weights, check them, and build the graph.")
@@ -132,7 +133,7 @@ def doctor(target: Target) -> None:
         warnings = f", with {warned} warnings (see above)" if warned else ""
         emit(Text(f"no check failed{warnings}", style="bold"))
     if failed:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _print_check(name: str, state: str, detail: str, advice: str) -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 from memory_agent.cli.access import open_client, open_memory
 from memory_agent.cli.blocks import Followed, following_options
 from memory_agent.cli.command import Group, SectionedCommand
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
@@ -112,7 +113,7 @@ def unpublish(target: Target, item_id: str) -> None:
     else:
         note(f"nothing was withdrawn: this user has no item {one_line(item_id)}")
     if not receipt.found:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 @shared.command(short_help="Rate another user's item, or withdraw a rating.")

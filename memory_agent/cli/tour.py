@@ -21,6 +21,7 @@ import msgspec
 from rich.text import Text
 
 from memory_agent.cli.access import open_memory
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import Misuse, note
 from memory_agent.cli.options import Target, common_options, typed
 from memory_agent.cli.progress import progress_bars
@@ -34,7 +35,6 @@ from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from relay import Masker
 
-_INTERRUPTED = 130
 _MOST_EVENTS = 5_000
 """Newer events are imported first; without a daemon, so many take 20 to 50 s on two cores (measured)."""
 _QUESTION_CHARS = range(25, 120)
@@ -273,7 +273,7 @@ def _run(words: Sequence[str], *, may_decline: bool = False) -> int:
         error.show()
         code = error.exit_code
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    if code == _INTERRUPTED and not may_decline:
+        code = error.code if isinstance(error.code, int) else ExitCode.FAILED
+    if code == ExitCode.INTERRUPTED and not may_decline:
         raise click.Abort
     return code

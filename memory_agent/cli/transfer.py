@@ -18,6 +18,7 @@ import click
 
 from memory_agent.cli.access import open_memory
 from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import FURTHER_FILTERS, filter_options
 from memory_agent.cli.options import Target, common_options, daemon_options
@@ -224,7 +225,7 @@ def _present(target: Target, stored: StoredNotes) -> None:
     """Print the counts of stored notes; exit with code 1 if some were invalid."""
     _show(target, stored)
     if stored.bad:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _show(target: Target, stored: StoredNotes) -> None:

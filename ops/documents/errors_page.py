@@ -1,4 +1,4 @@
-"""Generates `ops/ERRORS.md`: every error code, its meaning, whether it is retryable, and what to do."""
+"""Generates `ops/ERRORS.md`: every error code with its meaning and what to do, and the exit codes of commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import memory_agent.errors
 import relay.errors
 import sona.errors
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.recall.query import REASONS
 
 
@@ -42,6 +43,13 @@ def errors_page(meanings: Mapping[str, Any]) -> str:
             what = (inspect.getdoc(error) or "").splitlines()[0]
             again = "yes" if error.retryable else "no"
             lines.append(f"| `{error.code}` | {what} | {again} | {meanings['errors'][package][error.code]} |")
+    lines += ["", "## Exit codes of commands", "", "| code | meaning |", "|---|---|"]
+    lines += [f"| {code.value} | {code.meaning} |" for code in ExitCode]
+    lines += [
+        "",
+        "A command that a signal ends has the code 128 + its number in a shell. With `--json`, a failed command prints",
+    ]
+    lines += ['its error code on standard error: `{"error": {"code": "unavailable", ...}}`.']
     lines += _words("Codes of quarantined events", "code", meanings["quarantine"], list(meanings["quarantine"]))
     lines += ["", "Any code above may also occur, most often `malformed_event` and `unhandled_event`."]
     lines += _words("Reasons in `degraded`", "reason", meanings["degraded"], list(REASONS))

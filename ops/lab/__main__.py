@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 
-from memory_agent.__main__ import INTERRUPTED
 from memory_agent.cli.command import as_struct
+from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.group import FailureGroup
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
@@ -189,4 +189,4 @@ if __name__ == "__main__":
     try:
         lab(prog_name="python -m ops.lab")
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)

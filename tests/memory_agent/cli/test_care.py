@@ -49,13 +49,13 @@ def test_verify_of_a_damaged_folder_names_the_place_and_exits_with_2(two_users: 
     columns = user_folder(two_users, "bob") / "columns.arrays"
     columns.write_bytes(columns.read_bytes()[:-2_000])
     result = run("verify", "--json")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     parts = {part["part"]: part["findings"] for part in json.loads(result.stdout)["parts"]}
     assert [finding["place"] for finding in parts["user bob"]] == ["columns.arrays"]
     assert parts["user alice"] == []
     assert run("verify", "--user", "alice").exit_code == 0
     words = run("verify", "--user", "bob")
-    assert words.exit_code == 2
+    assert words.exit_code == 3
     assert "columns.arrays" in words.stdout
     assert "VPN" not in words.stdout
 
@@ -109,7 +109,7 @@ def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     content[-100] ^= 1
     records.write_bytes(content)
     damaged = run("verify", str(monday))
-    assert (damaged.exit_code, "has changed since the backup" in " ".join(damaged.stdout.split())) == (2, True)
+    assert (damaged.exit_code, "has changed since the backup" in " ".join(damaged.stdout.split())) == (3, True)
     assert "manifest: 0 entries, 1 finding\n" in damaged.stdout
 
 

@@ -210,7 +210,7 @@ def test_a_backup_leaves_out_users_without_a_key_and_restores_the_others(
     assert locked("backup", str(tmp_path / "first")).exit_code == 0
     KeyRing(keys).destroy("alice")
     result = locked("backup", str(tmp_path / "second"), "--json")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert json.loads(result.stdout)["left_out"] == ["alice"]
     assert locked("restore", str(tmp_path / "first"), "--replace").exit_code == 0
     assert document(locked("stats", "--user", "bob", "--json"))["memories"] == ALICE  # backups omit unfinished erasures
@@ -245,7 +245,7 @@ def test_verify_finds_a_flipped_bit_in_encrypted_data(encrypted: Path, keys: Pat
     file = folder / "records" / "data.mdb"
     file.write_bytes(file.read_bytes().replace(sealed, sealed[:-1] + bytes([sealed[-1] ^ 1])))
     result = locked("verify", "--json")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     parts = {part["part"]: part["findings"] for part in json.loads(result.stdout)["parts"]}
     assert [finding["place"] for finding in parts["user alice"]] == ["records/data.mdb"]
     assert parts["user bob"] == []
@@ -258,7 +258,7 @@ def test_a_user_whose_key_was_destroyed_is_skipped_and_named(
     assert locked("stats", "--user", "bob").exit_code == 0
     KeyRing(keys).destroy("alice")
     result = locked(verb, "--json")
-    assert result.exit_code == (2 if verb == "verify" else 0), result.output
+    assert result.exit_code == (3 if verb == "verify" else 0), result.output
     assert "skipping user alice" in result.stderr
     told = json.loads(result.stdout)
     if verb == "verify":

@@ -255,3 +255,15 @@ def test_a_data_folder_that_became_read_only_is_refused_with_what_to_set(
     monkeypatch.setattr("memory_agent.cli.recall.open_memory", lambda *_, **__: (_ for _ in ()).throw(failed))
     result = run("remember", "x")
     assert (result.exit_code, "--data-dir or MEMORY_AGENT_DATA_DIR" in result.stderr) == (1, True)
+
+
+def test_a_command_says_that_it_used_the_files(data_dir: Path) -> None:
+    def stderr_of(*words: str) -> str:
+        return CliRunner().invoke(cli, [*words, "--data-dir", str(data_dir)]).stderr
+
+    used = f"note: no daemon serves {data_dir}; used its files\n"
+    assert stderr_of("remember", "Staging needs the VPN") == used
+    for words in (("recall", "staging needs the VPN"), ("list",), ("sona", "status")):
+        assert stderr_of(*words) == used, words
+        assert stderr_of(*words, "--json") == "", words
+    assert used not in stderr_of("trajectory", "show", "r-404"), "a failure is one line"

@@ -110,7 +110,8 @@ def test_index_watches_a_folder_until_it_is_interrupted(tmp_path: Path) -> None:
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, said) == (0, "note: no longer watching\n")
+    assert process.returncode == 0
+    assert said.startswith("note: no longer watching\n")
 
 
 def test_a_watch_waits_for_the_memory_and_for_the_folder(
