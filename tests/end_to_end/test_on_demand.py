@@ -144,3 +144,42 @@ def test_a_run_in_progress_keeps_the_daemon_until_it_ends() -> None:
         assert layout.daemon_runs()
         call(local, "run_end", run_id=run, event_id="e-2")
         wait_until(lambda: not layout.daemon_runs())
+
+
+def hook(layout: Layout, text: str, turn: str) -> str:
+    """Answer a prompt as the hook process does, with more time than a client gives it; return the block."""
+    said = {
+        "hook_event_name": "UserPromptSubmit",
+        "session_id": "s-1",
+        "prompt_id": turn,
+        "prompt": text,
+        "cwd": "/shop",
+    }
+    done = run(
+        "hook", "claude-code", "--data-dir", str(layout.data_dir), "--deadline-ms", "50000", input=json.dumps(said)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return str(json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"]) if done.stdout else ""
+
+
+def test_hooks_start_the_daemon_and_no_event_is_lost_while_it_starts() -> None:
+    """Regression: without `mcp` or `serve`, hooks stored their events and were silent for ever."""
+    with folder() as layout:
+        assert hook(layout, "The staging deploy needs the VPN", "p-1") == ""
+        wait_until(layout.http.exists)
+        call(LocalDoor(layout, None, lambda _: None, None), "remember", text="The VPN needs a token")
+        assert "VPN" in hook(layout, "which VPN does the deploy need?", "p-2")
+        assert not list(layout.hooks.rglob("*.jsonl"))
+        with MemoryClient(data_dir=layout.data_dir) as client:
+            wait_until(lambda: "The staging deploy needs the VPN" in {one.text for one in client.list().records})
+
+
+def test_a_hook_starts_the_daemon_again_after_its_idle_end_with_its_settings() -> None:
+    with folder() as layout:
+        local = LocalDoor(layout, None, lambda _: None, lambda: SHORT)
+        call(local, "remember", text="The staging deploy needs the VPN")
+        wait_until(lambda: not layout.daemon_runs())
+        os.utime(layout.start_lock, (0, 0))  # hooks wait for half a minute between two attempts
+        assert hook(layout, "what does the deploy need?", "p-1") == ""
+        wait_until(lambda: layout.log.read_text().count('"daemon.idle"') == 2)
+        assert json.loads(layout.start.read_text())["options"] == list(SHORT.options)
