@@ -443,7 +443,7 @@ def test_a_folder_that_was_removed_does_not_disturb_the_client(tmp_path: Path) -
     folder = tmp_path / "gone"
     folder.mkdir()
     said = {"hook_event_name": "UserPromptSubmit", "prompt": REQUEST, "session_id": "s-1"}
-    command = f'rmdir "$PWD"; exec {sys.executable} -m memory_agent hook codex --data-dir {tmp_path}/data'
+    command = f'rmdir "$PWD"; exec {sys.executable} -m memory_agent hook codex --no-start --data-dir {tmp_path}/data'
     done = subprocess.run(
         ["sh", "-c", command], cwd=folder, input=json.dumps(said).encode(), capture_output=True, check=True
     )
