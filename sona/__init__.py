@@ -12,7 +12,7 @@ from __future__ import annotations
 from sona import checkpoint
 from sona.centering import WARM_UP, QueryCentering
 from sona.clusters import average_linkage
-from sona.comparison import compare, mean_of
+from sona.comparison import MOST_BOOST, WHOLE_BOOST, compare, mean_of
 from sona.errors import DamagedStateError, ShapeError, SonaError
 from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS, Evidence, Gain, Gate, Route
 from sona.interleaving import Arm, Pick, contest, share, team_draft
@@ -22,9 +22,11 @@ from sona.lesson import Array, Comparison, Contest, Lesson, Vector
 __all__ = [
     "CAPACITY",
     "HARM_THRESHOLD",
+    "MOST_BOOST",
     "REACH",
     "SHADOW_LESSONS",
     "WARM_UP",
+    "WHOLE_BOOST",
     "Adaptation",
     "Arm",
     "Array",

@@ -23,8 +23,8 @@ from sona.lesson import Comparison, Contest, Vector
 from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
-VERSION = 2
-_FORMER = 1  # its gate counted differently, so the learner must be rebuilt
+VERSION = 3
+_FORMER = (1, 2)  # their gates counted differently, so the learner must be rebuilt
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -40,16 +40,13 @@ class _Exemplar(msgspec.Struct, array_like=True):
     others: tuple[int, ...]
 
 
-_Factors = tuple[float, float, float]
-
-
 class _Fact(msgspec.Struct, array_like=True):
     kind: str
     quality: float
     used: tuple[int, ...]
     credits: tuple[float, ...]
     contest: tuple[int, int] | None
-    comparison: tuple[_Factors, _Factors] | None
+    comparison: tuple[float, float] | None
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -98,12 +95,12 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers, even if the former version wrote them.
+    """Return the bytes that the checksum covers, even if a former version wrote them.
 
     Raises `DamagedStateError` for a mismatch or an unknown version.
     """
     head = len(_MAGIC) + 2
-    if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, _FORMER):
+    if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, *_FORMER):
         raise DamagedStateError("checkpoint: unknown version, or not a checkpoint")
     body = data[head + _DIGEST_BYTES :]
     if _digest(body) != data[head : head + _DIGEST_BYTES]:
@@ -112,8 +109,8 @@ def whole_body(data: bytes) -> bytes:
 
 
 def is_former(data: bytes) -> bool:
-    """Return whether the former version wrote these bytes, which `from_bytes` rejects even if they are intact."""
-    return data.startswith(_MAGIC + _FORMER.to_bytes(2, "big"))
+    """Return whether a former version wrote these bytes, which `from_bytes` rejects even if they are intact."""
+    return data.startswith(tuple(_MAGIC + version.to_bytes(2, "big") for version in _FORMER))
 
 
 def _restored(state: _State) -> Learner:
@@ -134,7 +131,7 @@ def _restored(state: _State) -> Learner:
 
 def _saved_contest(
     contest: Contest | Comparison | None,
-) -> tuple[tuple[int, int] | None, tuple[_Factors, _Factors] | None]:
+) -> tuple[tuple[int, int] | None, tuple[float, float] | None]:
     return (None, contest) if isinstance(contest, Comparison) else (contest, None)
 
 

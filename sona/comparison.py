@@ -1,96 +1,100 @@
 """Compares a shown ranking with one that is never shown, by which of the shown memories were used.
 
 Each memory of the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
-the other ranking's prediction and the nearest prediction that does not rise along the answer:
+a prediction of the use and the nearest prediction that does not rise along the answer:
 
-    p_i = l_i^-s / sum_j l_j^-s         l_i: the rank of memory i in the other ranking
+    p_i = sqrt(i / l_i) exp(4.5 b_i) / sum_j ...    l_i: the rank of memory i in the learned ranking, b_i: its boost,
+                                                    what past use adds to its score, as a share of the scores' spread
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-The null hypothesis is that use depends only on position: a memory is used no more often than the memories above it.
-Under this hypothesis the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so
-their product is a test martingale. If p is right, no other bet that is safe under this hypothesis grows faster (reverse
-information projection: Grünwald, de Heide, Koolen 2024). Rejected: stakes based on differences of ranks or of
-reciprocal ranks, because the gate then opens for only half as many users within 50 runs (measured, decision 0020).
+The null hypothesis is that use depends only on position: to use a memory instead of an unused one above it is never
+more likely than the reverse. So, if the used memories are revealed in random order, each is drawn with probabilities
+that do not rise along the memories that remain, and its expected odds among them are at most 1, because the mean of the
+first m odds is at most 1 for every m. The product of the odds of the first two, averaged over all orders, is therefore
+a test martingale's factor. If p is right, no other bet that is safe under this hypothesis grows faster (reverse
+information projection: Grünwald, de Heide, Koolen 2024). A twentieth of each stake is held back, because no prediction
+is certain.
 
-The share of used memories at rank r of the learned ranking is about r^-2 (measured), so s is 2, or 1 or 3 with lower
-weight. A twentieth of each stake is held back, because no prediction is certain.
+Rejected by measurement (decision 0020): predictions by learned rank alone, mixtures of several predictions, a mean
+instead of a product for several uses (the gate then opens after a third more runs), and stakes based on differences of
+ranks or of reciprocal ranks.
 
 Shapes: k = memories of the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from sona.lesson import Array, Comparison
 
-STEEPNESSES = (1.0, 2.0, 3.0)
-PRIOR = (0.25, 0.5, 0.25)
-"""Initial shares of the wealth, by steepness."""
+WHOLE_BOOST = 100
+"""The boost of a memory to which past use adds the whole spread of the scores."""
+MOST_BOOST = 1_000
+_TRUST = 4.5
 _KEPT = 0.05
 
 
-def odds_of(ranks: Sequence[int]) -> list[Comparison]:
-    """Return, for each memory of the baseline's answer, (k,), the comparison that results if it is used.
-
-    `ranks` are the memories' ranks in the learned ranking, from 1. Ranks beyond k count as k + 1.
-
-    >>> [round(odds.learned[1], 2) for odds in odds_of([2, 1, 3])]
-    [0.43, 1.57, 1.0]
-    """
-    learned = np.minimum(np.asarray(ranks, dtype=np.float64), len(ranks) + 1)
-    own = np.arange(1.0, len(ranks) + 1)
-    order = np.argsort(learned, kind="stable")
-    back = np.argsort(order)
-    on = [_kept(_quotient(learned**-steepness)) for steepness in STEEPNESSES]
-    against = [_kept(_quotient(own[order] ** -steepness))[back] for steepness in STEEPNESSES]
-    return [Comparison(*both) for both in zip(_by_memory(on), _by_memory(against), strict=True)]
-
-
-def compare(ranks: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Return the result, given each memory's rank in the learned ranking, (k,), and the positions of the `used`
+def compare(ranks: Sequence[int], boosts: Sequence[int], used: Collection[int]) -> Comparison | None:
+    """Return the result, given each memory's rank in the learned ranking, (k,), from 1, and the positions of the `used`
     memories.
 
-    Returns None if no memory was used, or if all of several were used, which shows no preference.
+    Ranks beyond k count as k + 1. `boosts`, (k,), are in hundredths of the spread, from 0 to `MOST_BOOST`; they are
+    empty for recalls of earlier versions. Returns None if no memory was used, or if all of several were used, which
+    shows no preference.
 
-    >>> result = compare([3, 1, 2], used=[1])
-    >>> result is not None and result.learned[1] > 1 > result.baseline[1]
+    >>> result = compare([3, 1, 2], [0, 40, 0], used=[1])
+    >>> result is not None and result.learned > 1 > result.baseline
     True
     """
     if not used or len(used) == len(ranks) > 1:
         return None
-    odds = odds_of(ranks)
-    return mean_of([odds[place] for place in used])
+    learned = np.minimum(np.asarray(ranks, dtype=np.float64), len(ranks) + 1)
+    own = np.arange(1.0, len(ranks) + 1)
+    order = np.argsort(learned, kind="stable")
+    back = np.argsort(order)
+    return Comparison(
+        learned=_factor(_shares(own, learned, boosts), sorted(used)),
+        baseline=_factor(own[order] ** -2, sorted(back[list(used)].tolist())),
+    )
 
 
 def mean_of(comparisons: Sequence[Comparison]) -> Comparison:
     """Return the mean factors, which result from dividing a stake among the comparisons."""
     learned, baseline = zip(*comparisons, strict=True)
-    return Comparison(_mean(learned), _mean(baseline))
+    return Comparison(sum(learned) / len(learned), sum(baseline) / len(baseline))
 
 
 def sign_of(comparison: Comparison) -> int:
     """Return 1 if the learned ranking predicted the uses better than the baseline, -1 if worse, 0 if equally well."""
-    learned, baseline = comparison.learned[1], comparison.baseline[1]
-    return (learned > baseline) - (learned < baseline)
+    return (comparison.learned > comparison.baseline) - (comparison.learned < comparison.baseline)
 
 
-def _by_memory(odds: Sequence[Array]) -> Iterator[tuple[float, float, float]]:
-    """Return the odds of each memory by steepness, given the odds of all memories, (k,), for each steepness."""
-    one, two, three = [column.tolist() for column in odds]
-    return zip(one, two, three, strict=True)
+def _shares(own: Array, learned: Array, boosts: Sequence[int]) -> Array:
+    """Return the predicted shares of use, (k,), without their common factor."""
+    if not boosts:
+        rising: Array = learned**-2
+        return rising
+    shares: Array = np.sqrt(own / learned) * np.exp(_TRUST / WHOLE_BOOST * np.asarray(boosts, dtype=np.float64))
+    return shares
 
 
-def _mean(factors: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
-    one, two, three = [sum(column) / len(column) for column in zip(*factors, strict=True)]
-    return one, two, three
+def _factor(shares: Array, used: Sequence[int]) -> float:
+    """Return the factor of a bet by predicted `shares`, (k,), if the memories at the positions `used` are used."""
+    odds = _quotient(shares)
+    first = odds[list(used)]
+    if len(used) > 1:
+        first = first * [_mean_of_others(shares, place, used) for place in used]
+    return _KEPT + (1.0 - _KEPT) * float(first.mean())
 
 
-def _kept(odds: Array) -> Array:
-    return _KEPT + (1.0 - _KEPT) * odds
+def _mean_of_others(shares: Array, first: int, used: Sequence[int]) -> float:
+    """Return the mean odds of the other `used` memories among all memories but the `first`."""
+    odds = _quotient(np.delete(shares, first))
+    return float(np.mean(odds[[place - (place > first) for place in used if place != first]]))
 
 
 def _quotient(shares: Array) -> Array:

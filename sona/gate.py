@@ -6,12 +6,12 @@ not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
 multiplies a wealth that starts at 1. For a learner no better than the baseline, the expected wealth never rises, so by
 Ville's inequality the probability of ever reaching t is at most 1/t, however often it is tested. All comparisons of a
-TRIAL therefore count, from the first. The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with
-probability at most 1/28 = .036 in the first TRIAL, and 1/28 + 1/56 + ... = .072 over all TRIALs. The test does not
-change any answer.
+TRIAL therefore count, from the first. The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so such a learner is
+turned ON with probability at most 1/28 + 1/140 + 1/280 + ... = .05 over all TRIALs. The test does not change any
+answer.
 
-Wealth is divided among several bets: for comparisons, one bet per steepness, by prior shares; for contests, stakes of
-.1, .2, .4 and .8 in equal shares. Contests count in TRIAL too, because earlier versions interleaved there.
+For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
+versions interleaved there.
 
 The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON, where it counts only contests
 and restarts on entry. After a long run of wins its wealth is so low that it detects later harm late (195 contests at a
@@ -32,7 +32,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
 
-from sona.comparison import PRIOR, sign_of
+from sona.comparison import sign_of
 from sona.errors import DamagedStateError
 from sona.interleaving import share
 from sona.lesson import Comparison, Contest
@@ -43,6 +43,7 @@ Route = Literal["baseline", "learned", "interleave", "compare"]
 SHADOW_LESSONS = 2
 COOL_DOWN_LESSONS = 100
 THRESHOLD = 28.0
+LATER_THRESHOLD = 140.0
 HARM_THRESHOLD = 20.0
 DRIFT_THRESHOLD = 400.0
 LONGEST_TRIAL = 500  # decided contests: 96 % are ON by then at a win rate of .6, 37 % at .55 (measured)
@@ -50,11 +51,9 @@ HOLDOUT = 0.1
 INTERLEAVED = 0.1
 _LOGS = [(math.log1p(bet), math.log1p(-bet)) for bet in (0.1, 0.2, 0.4, 0.8)]
 _Z95 = 1.959964
-_VERSION = 2
+_VERSION = 3
 _LARGEST_EXPONENT = 350.0  # the product of two such factors stays finite
 _MOST = 1e300
-
-_NOTHING_BET = (0.0, 0.0, 0.0)
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -108,8 +107,8 @@ class _State(msgspec.Struct, array_like=True):
     better: _Count = 0
     worse: _Count = 0
     alike: _Count = 0
-    logs: tuple[float, float, float] = _NOTHING_BET
-    logs_of_harm: tuple[float, float, float] = _NOTHING_BET
+    log: float = 0.0
+    log_of_harm: float = 0.0
 
 
 class Gate:
@@ -212,7 +211,8 @@ class Gate:
         return SHADOW_LESSONS if self.state == "shadow" else COOL_DOWN_LESSONS
 
     def _threshold(self) -> float:
-        return math.ldexp(THRESHOLD, min(max(self._state.trial - 1, 0), 64))
+        trial = self._state.trial
+        return THRESHOLD if trial < 2 else math.ldexp(LATER_THRESHOLD, min(trial - 2, 64))
 
     def _enter(self, state: GateState) -> None:
         self._state.state = state
@@ -221,7 +221,7 @@ class Gate:
             self._state.won = self._state.lost = self._state.tied = 0
             self._state.drift_won = self._state.drift_lost = 0
             self._state.better = self._state.worse = self._state.alike = 0
-            self._state.logs = self._state.logs_of_harm = _NOTHING_BET
+            self._state.log = self._state.log_of_harm = 0.0
 
     def _bet_on(self, comparison: Comparison) -> None:
         state, sign = self._state, sign_of(comparison)
@@ -230,16 +230,16 @@ class Gate:
             state.worse + (sign < 0),
             state.alike + (not sign),
         )
-        state.logs = _grown(state.logs, comparison.learned)
-        state.logs_of_harm = _grown(state.logs_of_harm, comparison.baseline)
+        state.log += math.log(comparison.learned)
+        state.log_of_harm += math.log(comparison.baseline)
 
     def _evidence(self) -> float:
         state = self._state
-        return min(_wealth(state.won, state.lost) * _mixed(state.logs), _MOST)
+        return min(_wealth(state.won, state.lost) * _exp(state.log), _MOST)
 
     def _harm(self) -> float:
         state = self._state
-        return min(_wealth(state.lost, state.won) * _mixed(state.logs_of_harm), _MOST)
+        return min(_wealth(state.lost, state.won) * _exp(state.log_of_harm), _MOST)
 
     def _bet(self, won: bool, lost: bool) -> None:
         state = self._state
@@ -263,17 +263,11 @@ class Gate:
 def _wealth(right: int, wrong: int) -> float:
     """Return the mean over the bets of (1 + bet)^right (1 - bet)^wrong, capped to stay finite."""
     exponents = [right * grown + wrong * shrunk for grown, shrunk in _LOGS]
-    return sum([math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents]) / len(_LOGS)
+    return sum(map(_exp, exponents)) / len(_LOGS)
 
 
-def _mixed(logs: tuple[float, ...]) -> float:
-    """Return the wealth of bets on comparisons, given the logarithms of their growth, capped to stay finite."""
-    return sum([share * math.exp(min(log, _LARGEST_EXPONENT)) for share, log in zip(PRIOR, logs, strict=True)])
-
-
-def _grown(logs: tuple[float, ...], factors: tuple[float, ...]) -> tuple[float, float, float]:
-    one, two, three = [log + math.log(factor) for log, factor in zip(logs, factors, strict=True)]
-    return one, two, three
+def _exp(exponent: float) -> float:
+    return math.exp(min(exponent, _LARGEST_EXPONENT))
 
 
 def _wilson(won: int, decided: int) -> Gain:

@@ -28,8 +28,8 @@ class Contest(NamedTuple):
 class Comparison(NamedTuple):
     """The result of a comparison (`comparison`): the factors of bets on and against the learned ranking."""
 
-    learned: tuple[float, float, float]
-    baseline: tuple[float, float, float]
+    learned: float
+    baseline: float
 
 
 @dataclass(frozen=True)

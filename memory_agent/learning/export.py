@@ -16,6 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
+from sona import MOST_BOOST
 
 _MAGIC = b"memory-agent runs 1\n"
 _DIGEST_BYTES = 16
@@ -70,7 +71,8 @@ def _is_sound_run(run: StoredTrajectory) -> bool:
 
 def _is_sound_note(note: RecallNote) -> bool:
     are_ranks = all(rank > 0 for rank in note.ranks) and all(0 <= one.place < len(note.ranks) for one in note.shown)
-    return abs(note.at_us) < _FAR_US and len(note.vector) % 2 == 0 and (not note.ranks or are_ranks)
+    are_boosts = len(note.boosts) in (0, len(note.ranks)) and all(0 <= boost <= MOST_BOOST for boost in note.boosts)
+    return abs(note.at_us) < _FAR_US and len(note.vector) % 2 == 0 and (not note.ranks or are_ranks) and are_boosts
 
 
 def import_runs(batch: Batch, data: bytes) -> int:

@@ -160,7 +160,8 @@ def _contest(
         if note.is_contested and rows:
             contests.append(contest([Pick(shown.row, _ARMS.get(shown.arm)) for shown in note.shown], rows))
         elif note.ranks:
-            comparisons.append(compare(note.ranks, [shown.place for shown in note.shown if shown.row in rows]))
+            used = [shown.place for shown in note.shown if shown.row in rows]
+            comparisons.append(compare(note.ranks, note.boosts, used))
     decided = [one for one in contests if one is not None]
     if decided:
         return Contest(sum(one.learned for one in decided), sum(one.baseline for one in decided))

@@ -334,9 +334,11 @@ def number(value: float) -> float | None:
 
 def note_of(result: RecallResult, query: Query, now: datetime, answer: Answer | None) -> RecallNote:
     """Return the log entry of a recall. `answer` is None if only shared items were searched."""
-    route, shown, ranks = USUAL.route, list[Shown](), list[int]()
+    route, shown, ranks, boosts = USUAL.route, list[Shown](), list[int](), list[int]()
     if answer is not None:
-        route, shown, ranks = answer.advice.route, _shown(answer), answer.found.ranks.tolist()
+        route, shown = answer.advice.route, _shown(answer)
+        ranks, boosts = answer.found.ranks.tolist(), answer.found.boosts.tolist()
+    is_compared = ranks != sorted(ranks)
     vector = None if answer is None else answer.search.vector
     items = [memory for memory in result.memories if memory.tier == "global"]
     filter = query.filter
@@ -353,7 +355,8 @@ def note_of(result: RecallResult, query: Query, now: datetime, answer: Answer | 
         request=request_digest(query.text),
         size=len(shown),
         by_trigger=query.by_trigger,
-        ranks=() if ranks == sorted(ranks) else tuple(ranks),
+        ranks=tuple(ranks) if is_compared else (),
+        boosts=tuple(boosts) if is_compared else (),
         items=tuple((item.record.id, item.shared.version) for item in items if item.shared is not None),
     )
 

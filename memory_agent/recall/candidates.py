@@ -71,10 +71,10 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     its quality. `vouched` marks candidates that are relevant because runs used them often for similar requests.
 
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
-    comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it
-    (`storage/stored_runs`). `copies` contains the slots of the duplicates folded into each candidate, and `folded` the
-    slots of the folded former requests and their copies. `by_score` is the candidate's place by score, from 1, if a
-    judge selected it.
+    comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it,
+    and `boosts` what past use adds to its score there (`storage/stored_runs`). `copies` contains the slots of the
+    duplicates folded into each candidate, and `folded` the slots of the folded former requests and their copies.
+    `by_score` is the candidate's place by score, from 1, if a judge selected it.
 
     `is_all`: whether no memory outside the candidates can answer.
     """
@@ -106,6 +106,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     shift: Scores
     arms: Slots
     ranks: Slots
+    boosts: Slots
     by_score: Slots
     copies: tuple[Slots, ...] = ()
     folded: tuple[Slots, ...] = ()
@@ -270,6 +271,7 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         shift=nothing,
         arms=none,
         ranks=none,
+        boosts=none,
         by_score=none,
     )
 

@@ -156,7 +156,11 @@ def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Can
     baseline = _by_baseline(found, search)
     if advice.route == "interleave":
         return interleaved(baseline, _by_past_use(found, search, past_use), search.query.ranked, advice.key)
-    return baseline if search.deadline.expired() else compared(baseline, _by_past_use(found, search, past_use))
+    return (
+        baseline
+        if search.deadline.expired()
+        else compared(baseline, _by_past_use(found, search, past_use), past_use.scale)
+    )
 
 
 def _evaluated(search: Search) -> Candidates:

@@ -25,7 +25,7 @@ from memory_agent.recall.search import Search
 from memory_agent.recall.stages import PastUse, shifts
 from memory_agent.storage.column import Slots
 from memory_agent.storage.stored_runs import BASELINE, LEARNED, NO_ARM
-from sona import Arm, team_draft
+from sona import MOST_BOOST, WHOLE_BOOST, Arm, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}
 """The name of each ranking. None means that only the baseline answered, or that both rankings contributed a memory."""
@@ -112,9 +112,17 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
     return replace(baseline.joined(learned).take(np.array(places, dtype=np.intp)), arms=arms)
 
 
-def compared(baseline: Candidates, learned: Candidates) -> Candidates:
-    """Return the baseline with each memory's rank in the learned ranking; memories beyond its end share one rank."""
+def compared(baseline: Candidates, learned: Candidates, scale: float) -> Candidates:
+    """Return the baseline with each memory's rank and boost in the learned ranking; memories beyond its end share one
+    rank. `scale` is the spread of the scores.
+    """
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1
     found = [ranks.get(fingerprint, beyond) for fingerprint in baseline.fingerprints.tolist()]
-    return replace(baseline, ranks=np.array(found, dtype=np.int64))
+    boosts = np.rint(learned.association * (WHOLE_BOOST / scale)).clip(0, MOST_BOOST).astype(np.int64)
+    raised = dict(zip(learned.fingerprints.tolist(), boosts.tolist(), strict=True))
+    return replace(
+        baseline,
+        ranks=np.array(found, dtype=np.int64),
+        boosts=np.array([raised.get(fingerprint, 0) for fingerprint in baseline.fingerprints.tolist()], dtype=np.int64),
+    )

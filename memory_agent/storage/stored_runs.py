@@ -310,7 +310,8 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     length. `by_run` is the run that made the recall; `run_id` is the run it was linked to, with `is_guess` if the link
     is based only on similarity. An agent may never have read a recall `by_trigger`, so it belongs to a run only if an
     event names it. `ranks` are the positions of the original answer in the learned ranking, from 1, if the rankings
-    were compared and differed. `items` are the shared items in the answer, each with its version.
+    were compared and differed; `boosts` are then what past use adds to the scores (`sona/comparison`). `items` are the
+    shared items in the answer, each with its version.
     """
 
     recall_id: str
@@ -329,6 +330,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     by_trigger: bool = False
     ranks: tuple[int, ...] = ()
     items: tuple[tuple[str, str], ...] = ()
+    boosts: tuple[int, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from sona.lesson import Comparison, Contest
 
 def taught(count: int = 70) -> Learner:
     topics = Topics()
-    contests = [Contest(1, 0), Comparison((1.5, 2.5, 3.0), (0.5, 0.25, 0.125)), None]
+    contests = [Contest(1, 0), Comparison(2.5, 0.25), None]
     return Learner.from_lessons(
         NDIM,
         [topics.lesson(number, number % 6, (number % 3) / 2, contest=contests[number % 3]) for number in range(count)],
@@ -57,10 +57,11 @@ def test_a_torn_checkpoint_is_detected(length: int) -> None:
         checkpoint.from_bytes(checkpoint.to_bytes(taught(5))[:length])
 
 
-def test_a_checkpoint_of_the_former_version_is_sound_but_has_to_be_learned_again() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_checkpoint_of_a_former_version_is_sound_but_has_to_be_learned_again(version: int) -> None:
     data = bytearray(checkpoint.to_bytes(taught(5)))
     assert not checkpoint.is_former(bytes(data))
-    data[5] -= 1
+    data[5] = version
     assert checkpoint.is_former(bytes(data))
     assert checkpoint.whole_body(bytes(data))
     with pytest.raises(DamagedStateError, match="older version"):

@@ -17,6 +17,8 @@ NOTES = {
     "vector": RecallNote(RECALL, 0, vector=b"odd"),
     "rank": RecallNote(RECALL, 0, ranks=(2, 0)),
     "place": RecallNote(RECALL, 0, shown=(Shown(1, place=2),), ranks=(2, 1)),
+    "boost": RecallNote(RECALL, 0, ranks=(2, 1), boosts=(0, 100_000)),
+    "boosts": RecallNote(RECALL, 0, ranks=(2, 1), boosts=(1,)),
 }
 
 

@@ -72,7 +72,7 @@ def test_the_memories_with_most_credit_name_their_latest_runs(memory: Memory) ->
 
 
 def test_a_long_history_keeps_every_change_of_state() -> None:
-    against = Comparison((0.5, 0.5, 0.5), (1.5, 1.5, 1.5))
+    against = Comparison(0.5, 1.5)
     facts = {64 * number: Fact("run", 1.0, (1,), (1.0,), against) for number in range(1, 1_001)}
     whole = _replayed(facts)
     chosen = _chosen(whole)
