@@ -36,6 +36,7 @@ def lab() -> None:
     Examples:
       python -m ops.lab sona locomo10.json --runs airline.json
       python -m ops.lab instant locomo10.json
+      python -m ops.lab gate --airline airline.json --lives lives.jsonl
       python -m ops.lab sona --help
     """
 
@@ -176,6 +177,51 @@ def instant(target: Target, file: Path, seeds: int, processes: int | None) -> No
     with progress_bars() as progress:
         report = measure_instant_layer(protocol, progress)
     print_document(report) if target.as_json else print_instant(report)
+
+
+class _Users(NamedTuple):
+    """The parsed options of `gate`."""
+
+    airline: Path | None
+    swe: Path | None
+    worlds: int
+    users: int
+    runs: int
+    lives: Path
+
+
+@lab.command(short_help="Measure how soon the gate opens.")
+@click.option("--airline", type=click.Path(path_type=Path), metavar="FILE", help="JSON file of airline agent runs.")
+@click.option("--swe", type=click.Path(path_type=Path), metavar="FILE", help="JSON file of runs on GitHub issues.")
+@click.option("--worlds", type=click.IntRange(1, 100), default=5, show_default=True, help="Memories of each file.")
+@click.option("--users", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Users of each memory.")
+@click.option("--runs", type=click.IntRange(1, 1_000), default=60, show_default=True, help="Runs of each user.")
+@click.option("--lives", type=click.Path(path_type=Path), required=True, metavar="FILE",
+              help="File of the simulated users, which is continued if it exists.")  # fmt: skip
+@common_options
+@as_struct("options", _Users)
+def gate(target: Target, options: _Users) -> None:
+    """Measure after how many runs the gate opens for a new user, and for how many users without a gain.
+
+    Without --airline and --swe, only summarises the users in the file. The default takes about 20 minutes on one slow
+    core.
+
+    \b
+    Examples:
+      python -m ops.lab gate --airline airline.json --swe swe.json --lives lives.jsonl
+      python -m ops.lab gate --lives lives.jsonl
+    """
+    from ops.lab.first_week import read_lives, simulate, summarise, worlds_of
+    from ops.lab.swe_runs import read_swe_runs
+    from ops.lab.tables import print_first_week
+
+    files = {} if options.airline is None else {"airline": read_airline(options.airline).runs}
+    files |= {} if options.swe is None else {"swe": read_swe_runs(options.swe)}
+    with progress_bars() as progress:
+        for world in worlds_of(files, options.worlds, target.settings):
+            simulate(world, options.users, options.runs, options.lives, progress)
+    report = summarise(read_lives(options.lives))
+    print_document(report) if target.as_json else print_first_week(report)
 
 
 def _with_controls(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:

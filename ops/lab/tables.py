@@ -8,6 +8,7 @@ import click
 
 from memory_agent.cli.render import print_figures, print_table
 from ops.lab.arms import OFF
+from ops.lab.first_week import FirstWeek
 from ops.lab.forgetting import Forgetting
 from ops.lab.gains import HEADLINE, Difference, Standing
 from ops.lab.gate_streams import GateSummary
@@ -37,6 +38,8 @@ _RECURRING = ("signal", "users", "credited in each", "open by run 20", "by run 5
               "again, at 5", "new, at 1", "new, at 5")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
              "succeeded at 1, minus similarity alone")  # fmt: skip
+_FIRST_WEEK = ("uses", "source", "users", "runs", "credited in each", "median run", "ninth of ten", "opened",
+               "needed at 5", "learned")  # fmt: skip
 _INSTANT = ("bank", "signal", "learner", "evidence", "answers", "changed", "at 1", "at 5", "at 10")
 _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
 
@@ -167,6 +170,18 @@ def _recurring_row(part: RecurringSummary) -> Row:
     median = part.opened_at[len(part.opened_at) // 2] if part.opened_at else "-"
     gains = (spread(group[name]) for group in (part.again, part.new) for name in ("recall_at_1", "recall_at_5"))
     return part.signal, part.users, round(part.credited), *shares, median, *gains
+
+
+def print_first_week(report: Sequence[FirstWeek]) -> None:
+    """Print how soon the gate opens."""
+    print_table("the gate of new users", _FIRST_WEEK, [_first_week_row(part) for part in report])
+
+
+def _first_week_row(part: FirstWeek) -> Row:
+    quantiles = ("-" if runs is None else runs for runs in (part.median, part.ninth))
+    opened = f"{100 * part.opened:.1f} % ({100 * part.low:.1f} to {100 * part.high:.1f})"
+    found = (f"{100 * share:.1f}" for share in (part.base, part.learned))
+    return part.uses, part.source, part.users, part.runs, round(part.credited), *quantiles, opened, *found
 
 
 def _planning(part: Planning) -> Row:
