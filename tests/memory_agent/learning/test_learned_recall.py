@@ -117,7 +117,7 @@ def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers
         number += 1
     status = company.memory.sona.status()
     assert list(dict.fromkeys(states)) == ["shadow", "trial"]
-    assert status.gate.state == "on"  # measured: after 16 runs
+    assert status.gate.state == "on"  # measured: after 15 runs
     assert status.served == {"baseline": number, "learned": 0, "interleaved": 0}
     assert status.gain is None
     answers = [company.ask(asked) for asked in range(number, number + 60)]
@@ -164,6 +164,22 @@ def test_a_comparison_counts_uses_that_were_stated_of_memories_that_were_shown(
         other = next(note for note in company.notes.values() if note.id not in company.places(result))
         company.memory.feedback(result.recall_id, [other.id], 1.0)
     assert _decided(company) == decided
+    company.memory.close()
+
+
+def test_a_compared_recall_notes_what_past_use_adds_to_each_memory(
+    tmp_path: Path, untaught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(untaught, tmp_path / "auto"), embedder, AUTO)
+    company.learn(range(9))
+    thing, result = company.ask(0)
+    place = company.places(result).index(company.notes[thing].id)
+    note = company.memory._archive.store.recall_note(result.recall_id)
+    assert note is not None
+    assert sorted(note.ranks) != list(note.ranks)
+    assert len(note.boosts) == len(note.ranks)
+    assert note.boosts[place] == max(note.boosts) > 0
+    assert note.ranks[place] < place + 1
     company.memory.close()
 
 
