@@ -15,7 +15,16 @@ from memory_agent.cli.command import Verb, as_struct, config_option, data_dir_op
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import UNUSED, configured_folder
 from memory_agent.cli.render import plain, print_document
-from memory_agent.integrations import CLIENTS, Change, ChangedMeanwhileError, Command, Connection, Scope, this_program
+from memory_agent.integrations import (
+    CLIENTS,
+    Change,
+    ChangedMeanwhileError,
+    Command,
+    Connection,
+    Scope,
+    hook_launcher,
+    this_program,
+)
 from memory_agent.layout import connections_dir, default_data_dir
 from relay import Masker
 
@@ -118,7 +127,7 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
         *(("--config", str(config.expanduser().absolute())) if config else ()),
         *(word for pair in settings for word in ("--set", pair)),
     ]
-    command = Command(this_program(), (*shared, *own), tuple(shared), how.folder)
+    command = Command(this_program(), (*shared, *own), tuple(shared), how.folder, hook_launcher())
     _edit(how, lambda connection: connection.connecting(command), is_connecting=True)
 
 

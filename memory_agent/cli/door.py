@@ -22,10 +22,9 @@ from memory_agent.cli.command import (
     with_options,
 )
 from memory_agent.cli.failure import note
-from memory_agent.doors.exchange import Door
 from memory_agent.doors.mcp.stdio import LocalDoor
-from memory_agent.doors.starting import Start, has_settings
 from memory_agent.errors import UnavailableError
+from memory_agent.exchange import Door
 from memory_agent.layout import (
     CONFIG_VARIABLE,
     KEY_FILE_VARIABLE,
@@ -33,6 +32,7 @@ from memory_agent.layout import (
     Layout,
     default_data_dir,
 )
+from memory_agent.starting import Start, has_settings
 
 
 class Daemon(NamedTuple):

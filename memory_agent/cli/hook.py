@@ -53,7 +53,7 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
     layout = Layout(options.data_dir or default_data_dir())
     if (config is not None or settings) and options.start and options.url is None and not layout.lock.exists():
         from memory_agent.cli.door import how_to_start  # late, as above
-        from memory_agent.doors.starting import record_start
+        from memory_agent.starting import record_start
 
         record_start(layout, how_to_start(config, settings))
     run_hook(options)

@@ -13,8 +13,8 @@ import click
 from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.door import Daemon, door_options
 from memory_agent.cli.failure import Failure, note
-from memory_agent.doors.exchange import Door, Exchange
 from memory_agent.errors import UnavailableError
+from memory_agent.exchange import Door, Exchange
 from relay import validate_user_id
 
 _PATIENCE_S = 30.0

@@ -33,6 +33,7 @@ from memory_agent.daemon.idle_end import Activity, IdleEnd, calls_lock, release_
 from memory_agent.daemon.nodes import Nodes
 from memory_agent.daemon.service import Deployment
 from memory_agent.daemon.supervisor import NEEDS_RAY, Endpoints, Supervisor, ray_installed
+from memory_agent.daemon.time_slice import request_short_slices
 from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -62,6 +63,10 @@ from relay.log import log, rotate_log
 if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
 
+_SWITCH_S = 0.001
+"""How long a thread waits for another that computes in Python: a fifth of the default. Requests pass between threads,
+and with 20 processes waiting for two cores, a hook's block comes 10 ms earlier (measured).
+"""
 _SCRAPE_S = 2.0
 """How long a scrape waits for the relay."""
 
@@ -94,6 +99,8 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
         raise SettingsError("data_dir", f"{data_dir} belongs to a machine that joined a daemon (memory-agent join)")
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during startup needs the token
+    request_short_slices()
+    sys.setswitchinterval(_SWITCH_S)
     with calls_lock(layout) as calls, layout.hold():
         if on_demand:
             release_start()

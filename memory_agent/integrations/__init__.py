@@ -6,7 +6,7 @@ and `toml_text` edit a file without changing any other byte; `plugin` generates 
 `units` defines and installs the daemon as a service of systemd or launchd.
 """
 
-from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, this_program
+from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, hook_launcher, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
 from memory_agent.integrations.installed_files import MARK, completion_path, install_file, remove_file
 from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
@@ -31,6 +31,7 @@ __all__ = [
     "TomlText",
     "UneditableError",
     "completion_path",
+    "hook_launcher",
     "install_file",
     "plugin_files",
     "remove_file",

@@ -15,24 +15,30 @@ from typing import Any, NamedTuple
 
 from memory_agent.errors import UnavailableError
 from memory_agent.hooks.inputs import LISTENED
+from memory_agent.hooks.report import SHORT_PATH
 from memory_agent.integrations.json_text import JsonText, KeyPath, Syntax
 from memory_agent.integrations.toml_text import TomlText
 from memory_agent.sessions.events import channel_of
 
 PROGRAM = "memory-agent"
 """The name of our command, and of our MCP server in every client."""
+_PERL, _LAUNCHER_WORDS = "/usr/bin/perl", 4
 _TIMEOUT_S = 3  # hooks finish much earlier; Codex allows no more at the end of a session
 
 Text = JsonText | TomlText
 
 
 class Command(NamedTuple):
-    """How a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project` (None: all)."""
+    """How a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project` (None: all).
+
+    `launcher` are the words before the program in a hook's command.
+    """
 
     program: str
     server_options: tuple[str, ...] = ()
     hook_options: tuple[str, ...] = ()
     project: Path | None = None
+    launcher: tuple[str, ...] = ()
 
     def server(self, *, starts_in_project: bool) -> list[str]:
         """Return the MCP server's arguments. With a project, its memories belong to the project's channel."""
@@ -41,7 +47,7 @@ class Command(NamedTuple):
 
     def hook(self, client: str) -> str:
         """Return the shell command that answers a hook."""
-        return shlex.join([self.program, "hook", client, *self.hook_options])
+        return shlex.join([*self.launcher, self.program, "hook", client, *self.hook_options])
 
 
 def this_program() -> str:
@@ -54,6 +60,15 @@ def this_program() -> str:
         if path.name == PROGRAM and path.is_file():
             return str(path.absolute())
     raise UnavailableError(f"program {PROGRAM} not found beside {sys.executable}; install the package")
+
+
+def hook_launcher() -> tuple[str, ...]:
+    """Return the words that run a hook by its short path (`hook.pl`), or none if this system has no Perl.
+
+    If the script is missing, for example after an upgrade of Python, the command after it answers the hook.
+    """
+    is_usable = sys.platform == "linux" and os.access(_PERL, os.X_OK)
+    return (_PERL, "-e", "do shift; exec @ARGV", str(SHORT_PATH)) if is_usable else ()
 
 
 class Found(NamedTuple):
@@ -163,6 +178,8 @@ def _words(hook: Any) -> tuple[str, ...]:
 
 
 def _runs(words: tuple[str, ...], *verb: str) -> bool:
+    if words[:1] == (_PERL,):
+        words = words[_LAUNCHER_WORDS:]
     return bool(words) and PurePath(words[0]).name == PROGRAM and words[1 : 1 + len(verb)] == verb
 
 

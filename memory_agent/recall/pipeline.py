@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from msgspec.structs import replace
 from ulid import ULID
 
 from memory_agent.embedders import Embedder, LazyEmbedder, failing_as_model_error
+from memory_agent.embedders.weights import DEFAULT_SHAPE
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.learning import USUAL, Advice, UserLearner
 from memory_agent.recall.answer import Answer, answer_of, note_of
@@ -141,8 +143,13 @@ class RecallPipeline:
 
     def _context(self, result: RecallResult, query: Query, max_tokens: int, deadline: Deadline) -> str:
         count_tokens = TokenCounter(self._embedder, deadline)
-        heading, now = query.context_heading, query.reference_time
-        return context_block(result, max_tokens, heading=heading, now=now, count_tokens=count_tokens)
+        render = partial(context_block, result, max_tokens, heading=query.context_heading, now=query.reference_time)
+        if count_tokens.is_bounded:
+            estimate = _Estimate()
+            block = render(count_tokens=estimate)
+            if estimate.tokens <= (max_tokens // 2 if result.runs else max_tokens):
+                return block  # everything fits, as it would by the model's counts
+        return render(count_tokens=count_tokens)
 
 
 def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Candidates:
@@ -199,6 +206,18 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
     return tuple(UnderstoodDate(phrase=span.phrase, since=span.since, until=span.until) for span in spans)
 
 
+class _Estimate:
+    """Estimates the tokens of texts, and adds the estimates up."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+    def __call__(self, text: str) -> int:
+        tokens = estimate_tokens(text)
+        self.tokens += tokens
+        return tokens
+
+
 class TokenCounter:
     """Counts the tokens of texts in one recall: with the model until it is late, then with the estimate.
 
@@ -209,6 +228,11 @@ class TokenCounter:
         self._deadline = deadline
         self._rest_s = min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         self._embedder = self._ready(embedder)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the estimate is never lower than the model's count, which takes a request for each text."""
+        return self._embedder is not None and self._embedder.info.model == DEFAULT_SHAPE.name
 
     def __call__(self, text: str) -> int:
         """Return the number of tokens of `text`, or an upper bound."""

@@ -28,7 +28,7 @@ _USER = "bench"
 _TURNS = 5
 _PROMPTS = 40
 _WARM_UP = 20
-_BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
+BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
 
 
 class Timed(NamedTuple):
@@ -46,7 +46,7 @@ def measure(store: Path) -> dict[str, Any]:
         hook = [str(Path(sys.executable).with_name("memory-agent")), "hook", "claude-code", "--data-dir", str(data_dir)]
         programs = {
             "hook": [*hook, "--user", _USER, "--channel", CHANNEL],
-            "bare": [sys.executable, "-c", _BARE],
+            "bare": [sys.executable, "-c", BARE],
         }
         with MemoryClient(_USER, data_dir=data_dir) as client:
             for text in queries(_WARM_UP, seed=1):
@@ -55,7 +55,7 @@ def measure(store: Path) -> dict[str, Any]:
         for turn in range(_TURNS):
             for place, text in enumerate(queries(_PROMPTS, 3_000 + turn)):
                 for name, program in programs.items():
-                    took[name][turn].append(_timed(program, text, f"{turn}-{place}"))
+                    took[name][turn].append(time_hook(program, text, f"{turn}-{place}"))
     figures: dict[str, Any] = {}
     for name, turns in took.items():
         everything = [one for turn in turns for one in turn]
@@ -71,14 +71,16 @@ def measure(store: Path) -> dict[str, Any]:
     return figures
 
 
-def _timed(program: list[str], prompt: str, number: str) -> Timed:
+def time_hook(program: list[str], prompt: str, number: str) -> Timed:
+    """Run a hook for a prompt; `number` identifies its session and turn."""
     said = {"hook_event_name": "UserPromptSubmit", "session_id": f"s-{number}", "prompt_id": number, "prompt": prompt}
+    reading, writing = os.pipe()  # filled beforehand, so that the hook never waits for this process
+    os.write(writing, json.dumps(said).encode())
+    os.close(writing)
     started_s = time.perf_counter()
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()) as process:
-        assert process.stdin is not None
+    with subprocess.Popen(program, stdin=reading, stdout=subprocess.PIPE, env=child_environment()) as process:
+        os.close(reading)
         assert process.stdout is not None
-        process.stdin.write(json.dumps(said).encode())
-        process.stdin.close()
         line = process.stdout.readline()
         line_ms = (time.perf_counter() - started_s) * 1000
         _, status, used = os.wait4(process.pid, 0)

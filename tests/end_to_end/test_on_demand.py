@@ -14,15 +14,15 @@ from typing import Any
 
 import psutil
 import pytest
+from memory_agent.doors.exchange import Exchange
 from polling import wait_until
 
 from memory_agent import MemoryClient
 from memory_agent.daemon.stopping import stop_daemon
-from memory_agent.doors.exchange import Exchange
 from memory_agent.doors.mcp.stdio import LocalDoor
-from memory_agent.doors.starting import Start
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import Layout
+from memory_agent.starting import Start
 
 from .conftest import short_folder
 from .test_command_line import run

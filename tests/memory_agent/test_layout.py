@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.doors.exchange import local_door
 from memory_agent.errors import DaemonRunningError, SettingsError, UnavailableError
+from memory_agent.exchange import local_door
 from memory_agent.layout import Layout, default_data_dir, platform_data_dir
 
 

@@ -24,11 +24,12 @@ from starlette.routing import BaseRoute, Route
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
 from memory_agent.doors.http.asgi import Asgi, Exchange, Receive, Send
 from memory_agent.doors.http.guard import Place, is_own_site, refuse_names
+from memory_agent.doors.http.hooks import HookCall, HookDoor
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.page.files import answer_file
 from memory_agent.doors.http.page.sessions import PAGE_KEY, Secrets, Sessions, SignedIn, SignIn, Ticket
 from memory_agent.doors.http.problems import answered
-from memory_agent.doors.http.publishing import EventsRequest, publish_events
+from memory_agent.doors.http.publishing import EventsRequest, Intake, publish_events
 from memory_agent.doors.http.streams import (
     EVENT_STREAM,
     JournalWatch,
@@ -60,7 +61,7 @@ from memory_agent.verbs import protocol
 from memory_agent.verbs.params import OwnerParams, RebuildParams
 from memory_agent.verbs.table import BY_NAME, Verb
 from memory_agent.version import VERSION
-from relay import SYSTEM_USER, Endpoints, EventLimits, MalformedEventError, Principal, RelayError, validate_user_id
+from relay import SYSTEM_USER, Endpoints, MalformedEventError, Principal, RelayError, validate_user_id
 from relay.log import log
 
 PAGES = {
@@ -72,7 +73,7 @@ PAGES = {
 """The documentation page: for each path, a file in `docs` and its media type."""
 ALL_USERS = "*"
 """The user id with which a key for all users follows every user's events."""
-MCP = "/mcp"
+HOOK, MCP = "/hook", "/mcp"
 METRICS = "/metrics"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "/v1/events"
@@ -105,7 +106,7 @@ class Routes:
         self,
         reception: Reception,
         relay: Endpoints,
-        limits: EventLimits,
+        intake: Intake,
         watch: JournalWatch,
         sessions: Sessions,
         settings: HttpSettings,
@@ -113,13 +114,12 @@ class Routes:
     ) -> None:
         """Buffer at most `bodies_bytes` of request bodies, and as many bytes of responses. A single body may have any
         size.
-
-        `limits` apply to published events.
         """
         self._reception = reception
         self._mcp = McpDoor(reception)
+        self._hooks = HookDoor(reception, intake)
         self._relay = relay
-        self._limits = limits
+        self._intake = intake
         self._watch = watch
         self._sessions = sessions
         self._settings = settings
@@ -136,6 +136,7 @@ class Routes:
             _stream_route("events", self.follow_events),
             Route(EVENTS, self.publish, methods=["POST"]),
             Route(MCP, self.answer_mcp, methods=["POST"]),
+            Route(HOOK, self.answer_hook, methods=["POST"]),
             Route(METRICS, self.measure, methods=["GET"]),
             Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
@@ -179,7 +180,7 @@ class Routes:
         with self._publishing.slot(principal):
             async with self._body(request, principal) as body:
                 asked = await _off_loop(partial(decode_body, body, EventsRequest), len(body))
-                published = await publish_events(asked, principal, credential.token, self._relay.ingest, self._limits)
+                published = await publish_events(asked, principal, credential.token, self._intake)
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
@@ -192,6 +193,16 @@ class Routes:
         if len(reply.body) > _PIECE_BYTES:
             return _Held(reply.body, self._answers, principal)
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
+
+    async def answer_hook(self, request: Request) -> Response:
+        """Answer a hook's input with the line that the hook prints."""
+        credential = self._credential(request)
+        principal = self._reception.principal(credential)
+        call = HookCall.of(_query(request, set(HookCall.__struct_fields__)))
+        with self._publishing.slot(principal):
+            async with self._body(request, principal) as body:
+                answered = await self._hooks.answer(body, call, principal, credential)
+        return StreamingResponse(_only(answered.line), answered.status, media_type=_JSON)
 
     async def give_ticket(self, request: Request) -> Response:
         """Return a ticket for the bearer token of a request, with which a browser signs in once."""
@@ -386,6 +397,10 @@ class _Followed(StreamingResponse):
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         async with self._resources:
             await super().__call__(scope, receive, send)
+
+
+async def _only(content: Awaitable[bytes]) -> AsyncIterator[bytes]:
+    yield await content
 
 
 async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -56,9 +57,17 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     receipts: tuple[EventReceipt, ...]
 
 
-async def publish_events(
-    request: EventsRequest, principal: Principal, token: str, ingest: str, limits: EventLimits
-) -> Published:
+class Intake(NamedTuple):
+    """Where the events of requests go: the relay's endpoint, its limits, and the folder of events that wait for it
+    (None: events may not be stored there, because the data folder is encrypted).
+    """
+
+    endpoint: str
+    limits: EventLimits
+    waiting: Path | None = None
+
+
+async def publish_events(request: EventsRequest, principal: Principal, token: str, intake: Intake) -> Published:
     """Publish events and wait for their acknowledgements.
 
     Raises `UnavailableError` if some are missing at the deadline (the request can be repeated, because the relay
@@ -70,8 +79,8 @@ async def publish_events(
     patience_ms = _PATIENCE_MS if request.deadline_ms is None else request.deadline_ms
     try:
         submitted = await submit(
-            ingest,
-            check_events(events, limits, datetime.now(UTC)),
+            intake.endpoint,
+            check_events(events, intake.limits, datetime.now(UTC)),
             identity=Identity(token=token),
             timeout_s=patience_ms / 1000,
         )

@@ -21,6 +21,7 @@ from memory_agent.doors.http.app import Routes, make_app
 from memory_agent.doors.http.asgi import Asgi
 from memory_agent.doors.http.guard import MOST_PORT, Place
 from memory_agent.doors.http.page.sessions import Sessions
+from memory_agent.doors.http.publishing import Intake
 from memory_agent.doors.http.streams import JournalWatch
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.request_quota import RequestQuota
@@ -50,6 +51,7 @@ class HttpDoor:
         """
         self._settings = settings
         self._place = place
+        self._waiting = None if layout.is_encrypted else layout.hooks
         self._tls = _tls(settings) if place.is_tls else None
         self._socket = _listen(place, layout.http_port)
         self._streams: RequestQuota | None = None
@@ -65,7 +67,8 @@ class HttpDoor:
         have any size.
         """
         watch = JournalWatch(relay)
-        routes = Routes(reception, relay, limits, watch, self._sessions, self._settings, bodies_bytes)
+        intake = Intake(relay.ingest, limits, self._waiting)
+        routes = Routes(reception, relay, intake, watch, self._sessions, self._settings, bodies_bytes)
         self._streams = routes.streams
         loop = asyncio.get_running_loop()
         config, state = _config(make_app(routes.routes(), self._place, self._settings.hosts)), self._state

@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from memory_agent.doors.exchange import Answer, Door, Exchange, UnusableDoorError, local_door
 from memory_agent.doors.mcp.introduction import ToolSet, introduce
 from memory_agent.doors.mcp.messages import (
     IDEMPOTENCY_HEADER,
@@ -37,9 +36,10 @@ from memory_agent.doors.mcp.messages import (
     read_message,
     result_line,
 )
-from memory_agent.doors.starting import Start, start_daemon
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError
+from memory_agent.exchange import Answer, Door, Exchange, UnusableDoorError, local_door
 from memory_agent.layout import Layout
+from memory_agent.starting import Start, start_daemon
 
 ANSWER_S = 15.0
 """Each request's deadline. The daemon itself gives up after 10 s."""

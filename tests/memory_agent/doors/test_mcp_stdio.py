@@ -23,7 +23,7 @@ from polling import wait_until
 from served_gateway import Served, found_by_clients, gateway_in_new_folder
 from test_http_guard import certificate
 
-from memory_agent.doors import starting
+from memory_agent import starting
 from memory_agent.doors.mcp import stdio
 from memory_agent.doors.mcp.messages import CAPABILITIES_KEY, VERSION_KEY
 from memory_agent.doors.mcp.stdio import Bridge, Door, LocalDoor

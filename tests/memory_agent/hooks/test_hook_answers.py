@@ -21,7 +21,7 @@ from served_gateway import found_by_clients
 
 from memory_agent import MemoryClient
 from memory_agent.embedders import Embedder
-from memory_agent.hooks.answering import MOST_CHARS
+from memory_agent.hooks.report import MOST_CHARS
 from memory_agent.hooks.waiting import MOST_FILES, Waiting
 from memory_agent.layout import Layout
 from memory_agent.records.prompt_block import CLOSE, OPEN

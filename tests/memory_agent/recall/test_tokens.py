@@ -96,6 +96,11 @@ def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
         assert embedder.count_tokens(block) <= budget
 
 
+def remember_releases(memory: Memory, count: int) -> None:
+    for number in range(count):
+        memory.remember(f"The release, part {number}: tag, build, announce", now=NOW)
+
+
 class Failing(Embedder):
     """The real embedder, with a tokenizer that counts `answers` texts and then times out."""
 
@@ -155,11 +160,23 @@ def test_an_embedder_that_was_late_is_not_called_for_tokens(embedder: Embedder) 
 
 def test_an_answer_with_estimated_tokens_is_degraded(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=Failing(embedder, answers=0)) as memory:  # type: ignore[arg-type]
-        memory.remember("The release: tag, build, announce", now=NOW)
+        remember_releases(memory, 8)
         assert memory.recall("release", deadline_ms=60_000).degraded == ()
-        result = memory.recall("release", context_tokens=100, deadline_ms=60_000)
+        result = memory.recall("release", context_tokens=150, deadline_ms=60_000)
     assert result.degraded == ("embedder_timeout",)
     assert "tag, build" in (result.context or "")
+
+
+@pytest.mark.parametrize("budget", [1_000, 120])
+def test_the_model_counts_tokens_only_if_a_block_may_be_too_long(
+    tmp_path: Path, embedder: Embedder, budget: int
+) -> None:
+    counting = Failing(embedder, answers=10_000)
+    with Memory.open(tmp_path / "alice", embedder=counting) as memory:  # type: ignore[arg-type]
+        remember_releases(memory, 3)
+        result = memory.recall("release", context_tokens=budget, deadline_ms=60_000, reference_time=NOW)
+    assert (counting.asked == 0) == (budget == 1_000)
+    assert result.context == context_block(result, budget, now=NOW, count_tokens=embedder.count_tokens)
 
 
 class Dawdling(Failing):
@@ -176,8 +193,8 @@ class Dawdling(Failing):
 def test_the_time_of_the_block_counts_and_a_late_answer_is_marked(tmp_path: Path, embedder: Embedder) -> None:
     dawdling = Dawdling(embedder, answers=10**9)
     with Memory.open(tmp_path / "alice", embedder=dawdling) as memory:  # type: ignore[arg-type]
-        memory.remember("The release: tag, build, announce", now=NOW)
-        result = memory.recall("release", context_tokens=1000, deadline_ms=400)
+        remember_releases(memory, 8)
+        result = memory.recall("release", context_tokens=150, deadline_ms=400)
     assert "deadline" in result.degraded
     assert result.took_ms > 400
     assert "tag, build" in (result.context or "")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.doors import starting
-from memory_agent.doors.starting import Start, daemon_environment, record_start, restart_daemon, start_daemon
+from memory_agent import starting
 from memory_agent.layout import Layout
+from memory_agent.starting import Start, daemon_environment, record_start, restart_daemon, start_daemon
 
 REPORT = """
 import json, os, sys

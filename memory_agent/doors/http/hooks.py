@@ -1,0 +1,190 @@
+"""Answers hooks of coding agents that pass their input on unread: publishes its events, and recalls for it.
+
+A hook's process is started for each prompt, and everything that it imports or computes takes longer there than in the
+daemon, which has it in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from memory_agent.doors.bodies import request_of
+from memory_agent.doors.http.publishing import EventsRequest, Intake, publish_events
+from memory_agent.doors.reception import Credential, Reception
+from memory_agent.errors import InvalidInputError, MemoryAgentError
+from memory_agent.hooks.inputs import LISTENED
+from memory_agent.hooks.report import Json, Origin, Report, encoded, read_report
+from memory_agent.hooks.waiting import Batch, Waiting
+from memory_agent.records.memories import RecallResult
+from memory_agent.verbs import protocol
+from memory_agent.verbs.table import BY_NAME
+from relay import Principal, RelayError
+from relay.access import LOCAL
+from relay.log import log
+
+STORED, UNSURE = 200, 202
+"""The status if the journal has the events, and if the hook has to send them again."""
+LONGEST_MS = 60_000.0
+_LATE_MS = 5_000.0
+"""How long a recall may take: a block that is late is given to the session's next hook. A recall within the hook's
+time leaves out stages when it is slow, and then comes in time less often (55 of 100 blocks instead of 80, measured).
+"""
+_MOST_LATE = 256
+_ON_THE_WAY_S = 0.02
+
+T = TypeVar("T")
+Session = tuple[str, str, str, str]
+"""The token, the user, the client and the session of a hook."""
+
+
+class HookCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The query parameters of a hook: see `Origin`; the answer is due in `left_ms`."""
+
+    client: str
+    left_ms: float
+    project: str = ""
+    working: str = ""
+    channel: str | None = None
+    user: str | None = None
+
+    @classmethod
+    def of(cls, named: Mapping[str, str]) -> HookCall:
+        """Parse query parameters. Raises `InvalidInputError`."""
+        try:
+            call = msgspec.convert(named, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidInputError("query", str(error)) from error
+        if call.client not in LISTENED:
+            raise InvalidInputError("client", f"must be one of {', '.join(LISTENED)}")
+        if not 0 <= call.left_ms <= LONGEST_MS:
+            raise InvalidInputError("left_ms", f"must be from 0 to {LONGEST_MS:g}")
+        return call
+
+
+class Answered(NamedTuple):
+    """The status, and the hook's output when it is known: a line, or nothing."""
+
+    status: int
+    line: Awaitable[bytes]
+
+
+class HookDoor:
+    """Answers hooks. Must be used from its reception's event loop."""
+
+    def __init__(self, reception: Reception, intake: Intake) -> None:
+        self._reception = reception
+        self._intake = intake
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._late: dict[Session, str] = {}
+
+    async def answer(self, data: bytes, call: HookCall, principal: Principal, credential: Credential) -> Answered:
+        """Answer one input within its time. An input that is not valid has no events and no answer.
+
+        The recall comes first: publishing and ingesting take three times its processor time. Until then, the events
+        are in a file, as if the hook had stored them. A block that is late is given to the session's next hook.
+        """
+        until_s = asyncio.get_running_loop().time() + call.left_ms / 1000
+        report = read_report(data, Origin(call.client, call.project, call.working, call.channel, call.user))
+        events = [] if report is None else report.events()
+        own = self._keep(events, principal)
+        line = self._begin(self._line(report, events, call, credential, until_s))
+        publishing = self._begin(self._publish(line, own, principal, credential))
+        is_stored = bool(own.files) or not events or (await _is_done(publishing, until_s) and publishing.result())
+        return Answered(STORED if is_stored else UNSURE, asyncio.shield(line))
+
+    async def _line(
+        self, report: Report | None, events: list[Json], call: HookCall, credential: Credential, until_s: float
+    ) -> bytes:
+        """Return the hook's output, by `until_s` (the event loop's clock)."""
+        if report is None:
+            return b""
+        asked = report.recall(events, max(call.left_ms, _LATE_MS))
+        session = (credential.token, call.user or "", call.client, report.session)
+        if asked is None:
+            return report.answer(self._late.pop(session, "") if report.takes_context else "")
+        recall = self._begin(self._recall(asked, call, credential))
+        if await _is_done(recall, until_s - _ON_THE_WAY_S):
+            return report.answer(recall.result())
+        recall.add_done_callback(partial(self._keep_late, session))
+        return b""
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # a task that nothing refers to may be collected
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _keep_late(self, session: Session, recall: asyncio.Task[str]) -> None:
+        if not recall.cancelled() and recall.exception() is None and (block := recall.result()):
+            self._late.pop(session, None)
+            self._late[session] = block
+            if len(self._late) > _MOST_LATE:
+                del self._late[next(iter(self._late))]
+
+    def _keep(self, events: list[Json], principal: Principal) -> Batch:
+        """Store events until they are published. Those of other keys than the folder's own are not: they would be
+        published with that key.
+        """
+        batch = tuple(map(encoded, events))
+        if not batch or self._intake.waiting is None or principal.key_id != LOCAL:
+            return Batch(batch)
+        try:
+            return Waiting(self._intake.waiting).keep(batch)
+        except OSError:
+            return Batch(batch)
+
+    async def _recall(self, asked: Json, call: HookCall, credential: Credential) -> str:
+        fields: dict[str, Any] = dict(asked)
+        deadline_ms = fields.pop("deadline_ms")
+        try:
+            request = request_of(BY_NAME["recall"], fields, credential.token, call.user, deadline_ms)
+            found = protocol.decode_reply(await self._reception.answer(credential, request), RecallResult)
+        except MemoryAgentError as error:
+            log.info("hook.unanswered", code=error.code)
+            return ""
+        return found.context or ""
+
+    async def _publish(
+        self, line: asyncio.Task[bytes], own: Batch, principal: Principal, credential: Credential
+    ) -> bool:
+        """Publish events after the answer, and after those that are waiting; return whether all are durable or were
+        refused for good.
+        """
+        await asyncio.wait({line})
+        waiting = None if self._intake.waiting is None or principal.key_id != LOCAL else Waiting(self._intake.waiting)
+        batch = own if waiting is None else waiting.batch(own)
+        try:
+            while batch.events:
+                asked = EventsRequest(events=tuple(_decoded(batch.events)))
+                await publish_events(asked, principal, credential.token, self._intake)
+                batch.forget()
+                if batch.is_last or waiting is None:
+                    break
+                batch = waiting.batch(own)
+        except (MemoryAgentError, RelayError) as error:
+            log.info("hook.unpublished", code=error.code)
+            return False
+        finally:
+            if waiting is not None:
+                waiting.close()
+        return True
+
+
+async def _is_done(task: asyncio.Task[Any], until_s: float) -> bool:
+    """Wait for a task until a time of the event loop's clock, without cancelling it."""
+    left_s = until_s - asyncio.get_running_loop().time()
+    await asyncio.wait({task}, timeout=max(left_s, 0))
+    return task.done()
+
+
+def _decoded(events: Iterable[bytes]) -> Iterator[Json]:
+    """Yield events, without the lines that a killed hook left unfinished."""
+    for event in events:
+        with suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(event, type=dict[str, Any])
