@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -25,6 +27,24 @@ MOST_NAMED = 1_000
 _BATCH = 100
 _PAGE = 1_000
 _LARGEST_BYTES = 8 << 20
+_HEAD_BYTES = 64
+_FORMATS = {
+    b"%PDF-": "a PDF document",
+    b"{\\rtf": "an RTF document",
+    b"%!PS": "a PostScript document",
+    b"PK\x03\x04": "an archive or an office document",
+    b"\xd0\xcf\x11\xe0": "an office document",
+    b"\x1f\x8b": "a compressed file",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image",
+    b"RIFF": "an image or a recording",
+    b"\x7fELF": "a program",
+    b"SQLite format 3": "a database",
+}
+"""The first bytes of usual formats. Some of them are also valid UTF-8."""
+_CONTROL = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
+"""Characters that no text has. Backspaces and escapes are in manual pages and logs of terminals."""
 _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", "dist", "build", "venv"})
 
 
@@ -139,12 +159,29 @@ def read_document(path: Path) -> str | BadPlace:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             return BadPlace(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        return BadPlace(file=str(path), place="", reason=f"is not valid UTF-8 at byte {error.start}")
+        data = path.read_bytes()
     except OSError as error:
         return BadPlace(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
-    return BadPlace(file=str(path), place="", reason="is binary") if "\0" in text else text
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        reason = _not_text(data) or f"is not valid UTF-8 at byte {error.start}; convert it to UTF-8"
+        return BadPlace(file=str(path), place="", reason=reason)
+    reason = _not_text(data) or ("is binary" if _CONTROL.search(text) else "")
+    return BadPlace(file=str(path), place="", reason=reason) if reason else text
+
+
+def _not_text(data: bytes) -> str:
+    """Return the reason why data is no text in UTF-8, if its first bytes show it, or ""."""
+    for begin, kind in _FORMATS.items():
+        if data.startswith(begin):
+            return f"is {kind}, not text; convert it to Markdown or plain text"
+    head = data[:_HEAD_BYTES]
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or any(
+        len(head) > 1 and not any(head[place::2]) for place in (0, 1)
+    ):
+        return "is UTF-16 or UTF-32; convert it to UTF-8"
+    return ""
 
 
 def _read(path: Path, now: datetime) -> list[Note] | BadPlace:

@@ -134,6 +134,38 @@ def test_sections_of_an_unreadable_document_are_kept(memory: Memory, tmp_path: P
     assert (stored.removed, stored.bad_places[0].reason) == (0, "is binary")
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\nendobj\n", "is a PDF document, not text; convert it to Markdown"),
+        (b"{\\rtf1\\ansi Staging needs the VPN.}", "is an RTF document"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "is an image"),
+        (b"PK\x03\x04\x14\x00\x06\x00", "is an archive or an office document"),
+        ("# A\nStaging needs the VPN.".encode("utf-16"), "is UTF-16 or UTF-32; convert it to UTF-8"),
+        ("# A\nStaging needs the VPN.".encode("utf-16-le"), "is UTF-16 or UTF-32; convert it to UTF-8"),
+        ("# A\nStaging needs the VPN.".encode("utf-16-be"), "is UTF-16 or UTF-32; convert it to UTF-8"),
+        ("# A\nStaging needs the VPN.".encode("utf-32-be"), "is UTF-16 or UTF-32; convert it to UTF-8"),
+        ("# Caf\u00e9\nOpen until nine.".encode("latin-1"), "is not valid UTF-8 at byte 5; convert it to UTF-8"),
+        (b"# A\nstate \x01\x02\x05 of a machine", "is binary"),
+        (b"text " * 100 + b"\x00", "is binary"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_whole(memory: Memory, tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "a.md"
+    path.write_bytes(data)
+    stored = index_documents(memory, path, NOW, lambda *_: None)
+    assert (stored.added, stored.bad, memory.stats().memories) == (0, 1, 0)
+    assert stored.bad_places[0].reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "text", ["# A\n\x1b[1mbold\x1b[0m of a terminal\f", "\ufeff# A\nbegins with a mark", "# \u4e2d\u6587\n\u6d4b\u8bd5"]
+)
+def test_unusual_texts_are_indexed(memory: Memory, tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.md").write_text(text, encoding="utf-8")
+    assert index(memory, tmp_path / "a.md") == (1, 0, 0, 0)
+
+
 def test_indexing_a_folder_keeps_sections_of_skipped_folders(memory: Memory, tmp_path: Path) -> None:
     (tmp_path / ".claude").mkdir()
     hidden = tmp_path / ".claude" / "CLAUDE.md"
