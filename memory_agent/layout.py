@@ -10,6 +10,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             and for each host, host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the HTTP server while it runs; http-port: its last free port;
                             page-sessions: the sessions of browsers (0600);
+                            agents/: the current session of each coding agent's process (0700);
                             start.lock: held while a client starts a daemon, start: how it does so (0600);
                             calls.lock: shared by local calls, so that no daemon ends when idle during one
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
@@ -151,6 +152,11 @@ class Layout:
     def hooks(self) -> Path:
         """The folder with the hook events that no daemon has acknowledged yet."""
         return self.data_dir / "hooks"
+
+    @property
+    def agents(self) -> Path:
+        """The folder with the current sessions of coding agents."""
+        return self.run / "agents"
 
     @property
     def is_encrypted(self) -> bool:

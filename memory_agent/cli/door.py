@@ -57,16 +57,19 @@ class Daemon(NamedTuple):
                 raise click.UsageError(f"--url must be http(s)://HOST:PORT, not {self.url!r}")
             door = Door(self.url.rstrip("/"), token or "")
             return lambda _: door
-        folder = self.data_dir or self._configured_folder() or default_data_dir()
-        local = LocalDoor(
-            Layout(folder), token, note, partial(how_to_start, self.config, self.settings) if self.start else None
-        )
+        start = partial(how_to_start, self.config, self.settings) if self.start else None
+        local = LocalDoor(self.layout, token, note, start)
         if start_early:
             try:
                 local.start()
             except UnavailableError as error:
                 note(str(error))
         return local.find
+
+    @property
+    def layout(self) -> Layout:
+        """The data folder of the daemon on this machine."""
+        return Layout(self.data_dir or self._configured_folder() or default_data_dir())
 
     def _token(self) -> str | None:
         if self.key_file is None:

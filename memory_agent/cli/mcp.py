@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 import click
 
@@ -11,6 +12,7 @@ from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.door import Daemon, door_options
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.doors.mcp.stdio import Bridge
+from memory_agent.hooks.current_sessions import CurrentSessions
 from memory_agent.sessions.events import channel_of
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
@@ -51,6 +53,9 @@ def mcp(tools: ToolSet, project: bool, daemon: Daemon, **context: str | None) ->
         if context["channel_id"] is not None:
             raise click.UsageError("--project cannot be combined with --channel")
         context["channel_id"] = channel_of(os.getcwd())
+    is_given = context["session_id"] is not None
     context["session_id"] = context["session_id"] or os.environ.get(SESSION_VARIABLE) or None
     named = {"tools": tools, **{name: value for name, value in context.items() if value is not None}}
-    Bridge(daemon.finder(start_early=True), named, tools, sys.stdout.buffer).run(sys.stdin.buffer)
+    sessions, agent = CurrentSessions(daemon.layout.agents), os.getppid()
+    current = (lambda: None) if is_given else partial(sessions.get, agent)
+    Bridge(daemon.finder(start_early=True), named, tools, sys.stdout.buffer, current).run(sys.stdin.buffer)

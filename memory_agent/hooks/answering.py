@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from memory_agent.exchange import Door, Exchange, local_door
+from memory_agent.hooks.current_sessions import CurrentSessions
 from memory_agent.hooks.deadline import USUAL_MS, Deadline
 from memory_agent.hooks.report import MOST_INPUT_BYTES, Json, Origin, Report, encoded, read_report
 from memory_agent.hooks.waiting import MOST_AT_ONCE, Batch, Waiting
@@ -60,6 +61,7 @@ class _Hook:
         self._waiting = Waiting(self._layout.hooks, receiver_of(options.url, self._token))
 
     def answer(self, report: Report, out: int) -> None:
+        CurrentSessions(self._layout.agents).set(os.getppid(), report.session)
         events = report.events()
         own = self._keep([encoded(event) for event in events])
         door = self._door()

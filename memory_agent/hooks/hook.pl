@@ -59,7 +59,7 @@ sub encoded { my ($text) = @_; $text =~ s/([^A-Za-z0-9])/sprintf "%%%02X", ord $
 my %project = ("claude-code" => "CLAUDE_PROJECT_DIR", gemini => "GEMINI_PROJECT_DIR");
 my %asked = (
     client => $client, user => $known{"--user"}, channel => $known{"--channel"},
-    project => $ENV{$project{$client} // ""}, working => $ENV{PWD}, left_ms => int(left() * 1000),
+    project => $ENV{$project{$client} // ""}, working => $ENV{PWD}, parent => getppid, left_ms => int(left() * 1000),
 );
 my $query = join "&", map { "$_=" . encoded($asked{$_}) } grep { length($asked{$_} // "") } keys %asked;
 my $request = "POST /hook?$query HTTP/1.0\r\nHost: 127.0.0.1:$port\r\nAuthorization: Bearer $token\r\n"

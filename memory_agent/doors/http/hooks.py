@@ -18,6 +18,7 @@ from memory_agent.doors.bodies import request_of
 from memory_agent.doors.http.publishing import EventsRequest, Intake, publish_events
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.errors import InvalidInputError, MemoryAgentError
+from memory_agent.hooks.current_sessions import CurrentSessions
 from memory_agent.hooks.inputs import LISTENED
 from memory_agent.hooks.report import Json, Origin, Report, encoded, read_report
 from memory_agent.hooks.waiting import Batch, Waiting
@@ -44,7 +45,9 @@ Session = tuple[str, str, str, str]
 
 
 class HookCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The query parameters of a hook: see `Origin`; the answer is due in `left_ms`."""
+    """The query parameters of a hook: see `Origin`. The answer is due in `left_ms`. `parent` is the id of the process
+    that started the hook.
+    """
 
     client: str
     left_ms: float
@@ -52,6 +55,7 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     working: str = ""
     channel: str | None = None
     user: str | None = None
+    parent: int | None = None
 
     @classmethod
     def of(cls, named: Mapping[str, str]) -> HookCall:
@@ -80,6 +84,7 @@ class HookDoor:
     def __init__(self, reception: Reception, intake: Intake) -> None:
         self._reception = reception
         self._intake = intake
+        self._sessions = CurrentSessions(intake.layout.agents)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._late: dict[Session, str] = {}
 
@@ -92,6 +97,8 @@ class HookDoor:
         until_s = asyncio.get_running_loop().time() + call.left_ms / 1000
         report = read_report(data, Origin(call.client, call.project, call.working, call.channel, call.user))
         events = [] if report is None else report.events()
+        if report is not None and call.parent is not None and principal.key_id == LOCAL:
+            self._sessions.set(call.parent, report.session)
         own = self._keep(events, principal)
         line = self._begin(self._line(report, events, call, credential, until_s))
         publishing = self._begin(self._publish(line, own, principal, credential))
@@ -128,16 +135,20 @@ class HookDoor:
                 del self._late[next(iter(self._late))]
 
     def _keep(self, events: list[Json], principal: Principal) -> Batch:
-        """Store events until they are published. Those of other keys than the folder's own are not: they would be
-        published with that key.
-        """
+        """Store events until they are published."""
         batch = tuple(map(encoded, events))
-        if not batch or self._intake.waiting is None or principal.key_id != LOCAL:
+        waiting = self._waiting(principal)
+        if not batch or waiting is None:
             return Batch(batch)
         try:
-            return Waiting(self._intake.waiting).keep(batch)
+            return waiting.keep(batch)
         except OSError:
             return Batch(batch)
+
+    def _waiting(self, principal: Principal) -> Waiting | None:
+        """Return the folder for events, or None if it is encrypted, or would be published with a different key."""
+        layout = self._intake.layout
+        return None if layout.is_encrypted or principal.key_id != LOCAL else Waiting(layout.hooks)
 
     async def _recall(self, asked: Json, call: HookCall, credential: Credential) -> str:
         fields: dict[str, Any] = dict(asked)
@@ -157,7 +168,7 @@ class HookDoor:
         refused for good.
         """
         await asyncio.wait({line})
-        waiting = None if self._intake.waiting is None or principal.key_id != LOCAL else Waiting(self._intake.waiting)
+        waiting = self._waiting(principal)
         batch = own if waiting is None else waiting.batch(own)
         try:
             while batch.events:

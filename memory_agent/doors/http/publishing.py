@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from memory_agent.doors.bodies import DeadlineMs, UserId
 from memory_agent.errors import UnavailableError
+from memory_agent.layout import Layout
 from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import EventLimits, Identity, Principal, RelayUnavailableError, Submitted, check_events, submit
 
@@ -58,13 +58,11 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Intake(NamedTuple):
-    """Where the events of requests go: the relay's endpoint, its limits, and the folder of events that wait for it
-    (None: events may not be stored there, because the data folder is encrypted).
-    """
+    """Where the events of requests go: the relay's endpoint with its limits, and the data folder."""
 
     endpoint: str
     limits: EventLimits
-    waiting: Path | None = None
+    layout: Layout
 
 
 async def publish_events(request: EventsRequest, principal: Principal, token: str, intake: Intake) -> Published:

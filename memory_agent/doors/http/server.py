@@ -51,7 +51,7 @@ class HttpDoor:
         """
         self._settings = settings
         self._place = place
-        self._waiting = None if layout.is_encrypted else layout.hooks
+        self._layout = layout
         self._tls = _tls(settings) if place.is_tls else None
         self._socket = _listen(place, layout.http_port)
         self._streams: RequestQuota | None = None
@@ -67,7 +67,7 @@ class HttpDoor:
         have any size.
         """
         watch = JournalWatch(relay)
-        intake = Intake(relay.ingest, limits, self._waiting)
+        intake = Intake(relay.ingest, limits, self._layout)
         routes = Routes(reception, relay, intake, watch, self._sessions, self._settings, bodies_bytes)
         self._streams = routes.streams
         loop = asyncio.get_running_loop()

@@ -116,9 +116,18 @@ class LocalDoor:
 class Bridge:
     """Answers one client's messages."""
 
-    def __init__(self, find: Callable[[float], Door], context: dict[str, str], tools: ToolSet, out: IO[bytes]) -> None:
+    def __init__(
+        self,
+        find: Callable[[float], Door],
+        context: dict[str, str],
+        tools: ToolSet,
+        out: IO[bytes],
+        current_session: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`current_session` returns the session of the next request, or None for that of `context`."""
         self._find = find
-        self._path = "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
+        self._context = context
+        self._current_session = current_session
         self._tools = tools
         self._out = out
         self._guard = threading.Lock()
@@ -179,7 +188,7 @@ class Bridge:
             until_s = time.monotonic() + ANSWER_S
             door = self._find(until_s)
             daemon = f"the daemon at {door.url}"
-            answer = request.run(door, self._path, until_s)
+            answer = request.run(door, self._path(), until_s)
         except MemoryAgentError as error:
             answer = _failure(request.message, error)
         except UnusableDoorError as error:
@@ -195,6 +204,11 @@ class Bridge:
             if self._open.get(id) is request:
                 del self._open[id]
             self._slots.release()
+
+    def _path(self) -> str:
+        session = self._current_session()
+        context = self._context if session is None else {**self._context, "session_id": session}
+        return "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
 
     def _key(self, message: Message) -> str | None:
         """Return the key of an identical earlier call of unknown outcome, or a new key; return None for other
