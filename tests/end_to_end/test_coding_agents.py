@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from memory_agent import MemoryClient
 from memory_agent.integrations import CLIENTS, Scope
 from memory_agent.integrations import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
-from ops.demo.model_api import ModelApi, model_api
+from ops.demo.model_api import ModelApi, ToolCall, model_api
 
 from .conftest import DaemonProcess, environment
 from .test_killed import wait_until
@@ -171,3 +172,45 @@ def test_the_plugin_serves_a_client_as_connect_does(
     assert ANSWER in found
     with MemoryClient(data_dir=light_daemon.data_dir) as memory:
         wait_until(lambda: SECOND_PROMPT in texts(memory))
+
+
+def test_the_tools_of_claude_code_follow_its_session_after_clear(
+    tmp_path: Path, light_daemon: DaemonProcess, model: ModelApi
+) -> None:
+    agent = installed("claude-code")
+    assert agent.program is not None
+    memory_agent(
+        tmp_path, tmp_path, "connect", "claude-code", "--user", "clears", "--data-dir", str(light_daemon.data_dir)
+    )
+    give_hooks_time(Scope("claude-code", None, tmp_path, {}))
+    stored = [ToolCall("mcp__memory-agent__remember", {"text": text}) for text in ("The first fact", "The second fact")]
+    model.play([stored[0]], ANSWER)
+    options = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+    environment = {name: value.replace("{url}", model.url) for name, value in agent.environment.items()}
+    with subprocess.Popen(
+        [*agent.program, *agent.words, *options], cwd=tmp_path, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb", **environment},
+    ) as process:  # fmt: skip
+        sessions = [said_in(process, FIRST_PROMPT)]
+        said_in(process, "/clear")
+        model.play([stored[1]], ANSWER)
+        sessions.append(said_in(process, SECOND_PROMPT))
+        process.communicate("", timeout=60)
+    assert sessions[0] != sessions[1]
+    with MemoryClient("clears", data_dir=light_daemon.data_dir) as memory:
+        found = {record.text: record.session_id for record in memory.list(limit=50).records}
+    assert [found["The first fact"], found["The second fact"]] == sessions
+
+
+def said_in(process: subprocess.Popen[str], prompt: str) -> str:
+    """Send a prompt to Claude Code; return the session of its result."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    message = {"type": "user", "message": {"role": "user", "content": prompt}}
+    process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        said = json.loads(line)
+        if said.get("type") == "result":
+            return str(said["session_id"])
+    raise AssertionError("Claude Code ended")
