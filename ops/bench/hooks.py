@@ -1,13 +1,16 @@
 """Measures how often a coding agent's hook delivers its block in time while other processes use all cores.
 
-Twenty busy processes compete for two cores. Each prompt starts a hook, as in clients, with the default deadline of 300
-ms; a prompt counts as answered if the process has printed a block when it exits. Variants alternate, and no prompt is
-repeated. `bare` is an interpreter that only reads its input. A variant is installed in an environment of its own, as
-by pip, so that the development environment's import hooks do not count.
+Twenty busy processes compete for two cores. Each prompt starts a hook, as `connect` writes it into the settings of
+clients, with the default deadline of 300 ms. A prompt counts as answered if the process has printed a block before it
+exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is repeated. `command` is
+the hook without the short path, and `bare` is an interpreter that only reads its input. Each variant is installed in an
+environment of its own, as by pip, so that the import hooks of the development environment do not count.
+
+If permitted, this process has real-time priority, so that it measures the hook's time and not its own waiting.
 
     python -m ops.bench.hooks [--quick] [--former CHECKOUT] [--busy 20] [--json]
 
-`--former` measures the hook of another checkout against the same daemon.
+`--former` adds the hook of another checkout, with that checkout's daemon.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from memory_agent import MemoryClient
 from memory_agent.evaluation import temporary_daemon
+from memory_agent.integrations import hook_launcher
 from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
@@ -39,6 +44,7 @@ from ops.bench.texts import CHANNEL, queries
 _USER = "bench"
 _CORES = 2
 _TURNS, _PROMPTS, _WARM_UP = 5, 40, 20
+_PAUSE_S = 0.7
 _HERE = Path(__file__).parents[2]
 _SPIN = "while True: pass"
 _SCRIPT = (
@@ -46,27 +52,47 @@ _SCRIPT = (
 )
 
 
-def measure(store: Path, checkouts: dict[str, Path], busy: int, turns: int = _TURNS) -> dict[str, Any]:
+def measure(store: Path, former: Path | None, busy: int, turns: int = _TURNS) -> dict[str, Any]:
     """Return the figures of each variant; the filled store is not changed."""
-    with tempfile.TemporaryDirectory(prefix="bench-hooks-") as folder:
-        options = ["hook", "claude-code", "--user", _USER, "--channel", CHANNEL]
-        with temporary_daemon(Settings(daemon=DaemonSettings(light=True))) as data_dir:
-            shutil.copytree(store, user_folder(data_dir, _USER))
-            programs = {
-                name: [str(_installed(Path(folder) / name, checkout)), *options, "--data-dir", str(data_dir)]
-                for name, checkout in checkouts.items()
-            }
-            programs["bare"] = [str(Path(folder) / next(iter(checkouts)) / "bin" / "python"), "-c", BARE]
-            with MemoryClient(_USER, data_dir=data_dir) as client:
-                for text in queries(_WARM_UP, seed=1):
-                    client.recall(text)
-            took: dict[str, list[list[Timed]]] = {name: [[] for _ in range(turns)] for name in programs}
-            with _busy_processes(busy):
-                for turn in range(turns):
-                    for place, text in enumerate(queries(_PROMPTS, 3_000 + turn)):
-                        for name, program in programs.items():
-                            took[name][turn].append(time_hook(program, text, f"{name}-{turn}-{place}"))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-hooks-")))
+        now = [str(_installed(folder / "now", _HERE)), *_options(stack, store, _HERE)]
+        programs = {"hook": [*hook_launcher(), *now], "command": now}
+        if former is not None:
+            programs["former"] = [str(_installed(folder / "former", former)), *_options(stack, store, former)]
+        programs["bare"] = [str(folder / "now" / "bin" / "python"), "-c", BARE]
+        took: dict[str, list[list[Timed]]] = {name: [[] for _ in range(turns)] for name in programs}
+        stack.enter_context(_busy_processes(busy))
+        for turn in range(turns):
+            for place, text in enumerate(queries(_PROMPTS, 3_000 + turn)):
+                for name, program in programs.items():
+                    took[name][turn].append(time_hook(program, text, f"{name}-{turn}-{place}"))
+                    time.sleep(_PAUSE_S)
     return {name: _figures(turns) for name, turns in took.items()}
+
+
+def _options(stack: ExitStack, store: Path, checkout: Path) -> list[str]:
+    """Start a daemon of `checkout` with a copy of the store, and warm it up; return the arguments of its hook."""
+    with _python_path(checkout):
+        data_dir = stack.enter_context(temporary_daemon(Settings(daemon=DaemonSettings(light=True))))
+    shutil.copytree(store, user_folder(data_dir, _USER))
+    with MemoryClient(_USER, data_dir=data_dir) as client:
+        for text in queries(_WARM_UP, seed=1):
+            client.recall(text)
+    return ["hook", "claude-code", "--user", _USER, "--channel", CHANNEL, "--data-dir", str(data_dir)]
+
+
+@contextmanager
+def _python_path(checkout: Path) -> Iterator[None]:
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(checkout)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _figures(turns: list[list[Timed]]) -> dict[str, Any]:
@@ -97,9 +123,10 @@ def _installed(folder: Path, checkout: Path) -> Path:
 
 @contextmanager
 def _busy_processes(count: int) -> Iterator[None]:
-    """Run processes that always compute; restrict this process, all of them and the hooks to two cores."""
     processes = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(count)]
     try:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         yield
     finally:
         for process in processes:
@@ -116,10 +143,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CORES])  # inherited by the daemon, hooks and competitors
-    checkouts = {"now": _HERE} | ({} if given.former is None else {"former": given.former.absolute()})
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CORES])  # inherited by the daemons, hooks and competitors
+    former = None if given.former is None else given.former.absolute()
     with filled_store(QUICK_MEMORIES if given.quick else MEMORIES) as store:
-        figures = measure(store, checkouts, given.busy, 1 if given.quick else _TURNS)
+        figures = measure(store, former, given.busy, 1 if given.quick else _TURNS)
     if given.json:
         print(json.dumps(figures, indent=2))
         return
