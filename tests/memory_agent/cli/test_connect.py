@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
+from memory_agent.integrations import hook_launcher
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -49,7 +51,8 @@ def test_connecting_writes_absolute_paths_and_prints_what_to_do_next(run: Run, h
     assert "/hooks" in result.stderr
     hooks = json.loads((home / ".codex" / "hooks.json").read_text())
     line = hooks["hooks"]["UserPromptSubmit"][0]["hooks"][0]["command"]
-    assert line == f"{Path(sys.executable).with_name('memory-agent')} hook codex --user alice --data-dir {data_dir}"
+    command = f"{Path(sys.executable).with_name('memory-agent')} hook codex --user alice --data-dir {data_dir}"
+    assert line == " ".join([shlex.join(hook_launcher()), command]).strip()
     again = run("connect", "codex", "--user", "alice")
     assert ("no change" in again.stdout, again.stderr) == (True, "note: Codex is already connected\n")
     assert run("disconnect", "codex").exit_code == 0
