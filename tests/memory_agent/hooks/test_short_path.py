@@ -216,7 +216,7 @@ def served_by(answer: bytes, folder: Path) -> Iterator[None]:
 
 def test_events_that_may_not_have_arrived_are_sent_by_the_command_later(tmp_path: Path, command: Path) -> None:
     with served_by(b"", tmp_path / "data"):
-        assert hook(command, tmp_path / "data", PROMPT) == ""
+        assert hook(command, tmp_path / "data", PROMPT, "--deadline-ms", "3000") == ""
     assert input_of(command) == PROMPT
     assert command.with_name("words").read_text().endswith(" --deadline-ms 60000\n")
 
