@@ -6,9 +6,11 @@
 # known here. Uses no modules: a module doubles the start time of 1.5 ms.
 
 my ($program, undef, $client, @options) = @ARGV;
+my %given;
 my %known = ("--deadline-ms" => 300, "--data-dir" => $ENV{MEMORY_AGENT_DATA_DIR} // "");
 while (my ($name, $value) = splice @options, 0, 2) {
     $name = "--data-dir" if $name eq "--data";
+    return if $given{$name}++;
     return unless defined $value && $name =~ /^--(data-dir|user|channel|deadline-ms)$/;
     $known{$name} = $value;
 }
@@ -93,4 +95,6 @@ exit 0 if fork;
 setpgrp;
 replay($input);
 open STDOUT, ">", "/dev/null"; open STDERR, ">", "/dev/null";
-exec @ARGV, "--deadline-ms", "60000";
+my @command = @ARGV;
+for my $place (grep { $command[$_] eq "--deadline-ms" } 3 .. $#command) { splice @command, $place, 2; last }
+exec @command, "--deadline-ms", "60000";

@@ -170,7 +170,14 @@ def test_without_a_daemon_the_command_answers(tmp_path: Path, command: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "options", [("--url", "http://127.0.0.1:1"), ("--deadline-ms", "soon"), ("--config", "x.toml"), ("--user",)]
+    "options",
+    [
+        ("--url", "http://127.0.0.1:1"),
+        ("--deadline-ms", "soon"),
+        ("--config", "x.toml"),
+        ("--user",),
+        ("--user", "a", "--user", "b"),
+    ],
 )
 def test_the_command_answers_with_options_that_the_short_path_does_not_have(
     served: Served, command: Path, options: tuple[str, ...]
@@ -218,7 +225,8 @@ def test_events_that_may_not_have_arrived_are_sent_by_the_command_later(tmp_path
     with served_by(b"", tmp_path / "data"):
         assert hook(command, tmp_path / "data", PROMPT, "--deadline-ms", "3000") == ""
     assert input_of(command) == PROMPT
-    assert command.with_name("words").read_text().endswith(" --deadline-ms 60000\n")
+    words = f"hook claude-code --data-dir {tmp_path}/data --deadline-ms 60000\n"  # repeated options are refused
+    assert command.with_name("words").read_text() == words
 
 
 def test_a_daemon_of_an_earlier_version_is_left_to_the_command(tmp_path: Path, command: Path) -> None:
