@@ -1,168 +1,205 @@
-"""Runs several users' mixed work for a long time, with users sleeping and waking, and checks that nothing leaks.
+"""Runs a soak: many users work for hours, the daemon is stopped and killed in turn, and nothing may be lost or grow.
 
-Memories are forgotten after each turn, and the journal retains only its newest part, so anything that still grows is a
-leak. Processes and open files are counted while all users are asleep: after the first third, and at the end.
+A soak may consist of several parts, which append to the same record (`record.jsonl`, one JSON object per line) and
+continue with the same data and ledger. `report` reads the record.
 """
 
 from __future__ import annotations
 
-import random
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
-from memory_agent import MemoryClient
+import msgspec
+
 from memory_agent.errors import MemoryAgentError
-from memory_agent.evaluation import temporary_daemon
-from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import DaemonSettings, Settings
-from ops.bench.texts import events, passages, queries
-from ops.soak.slope import slope_of
-from ops.soak.watch import Watch
-from relay import JournalSettings, Publisher, relay_endpoints
+from ops.bench.machine import describe_machine
+from ops.bench.spread import percentile
+from ops.soak.ledger import Finding, Ledger
+from ops.soak.load import Load, Tally
+from ops.soak.resources import sample
+from ops.soak.served import Served
+from relay import JournalSettings, RelayError
 from relay.config import BrokerSettings, BusSettings
 
-_SETTINGS = Settings(
-    daemon=DaemonSettings(dedicated_hosts=2, shared_hosts=2, idle_sleep_s=5.0, upkeep_interval_s=1.0),
-    relay=BusSettings(
-        journal=JournalSettings(retention_bytes=1 << 20, repeat_horizon_s=60.0),
-        broker=BrokerSettings(upkeep_interval_s=5.0),
-    ),
-)
-_USERS = [f"soak-{number}" for number in range(6)]
-_AT_ONCE = 3
-_EVENTS = 60  # per user and turn
-_QUESTIONS = 20
-_WAIT_S = 120.0
-_SAMPLE_S = 2.0
-_TURNS_BETWEEN_SLEEPS = 5
-_FEW_FILES = 8  # tolerated, since sockets between Ray's processes come and go
-
-Census = dict[str, dict[str, int]]
+_TICK_S = 0.25
+_PROGRESS_S = 60.0
+_STARTS = 5
+_NICE = 10
+_JOURNAL_BYTES = 4 << 20
 
 
-def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
-    """Run the test; return each part's growth, and the processes and files left behind."""
-    with temporary_daemon(_SETTINGS) as data_dir:
-        with MemoryClient(data_dir=data_dir) as client:
-            pid = next(part.pid for part in client.status().parts if part.name == "daemon")
-        assert pid is not None
-        with Watch(pid, _SAMPLE_S) as watch:
-            turns = _work(data_dir, minutes * 60 / 3)
-            first = _while_asleep(data_dir, watch)
-            turns += _work(data_dir, minutes * 60 * 2 / 3, turns)
-            last = _while_asleep(data_dir, watch)
-    if picture is not None:
-        _draw(watch, picture)
-    growth = _growth(watch)
-    left = watch.left_over() | {"sockets": [path.name for path in data_dir.glob("run/*.sock")]}
-    return {
-        "minutes": minutes,
-        "turns": turns,
-        "growth_mb_per_h": growth,
-        "hosts_started": len(watch.started["host"]),
-        "asleep_after_a_third": first,
-        "asleep_at_the_end": last,
-        "left_over": left,
-        "verdict": verdict(growth, first, last, left),
-    }
+class Plan(NamedTuple):
+    """One part of a soak: `rate` requests per second of all users together, with or without Ray (`light`)."""
+
+    hours: float
+    users: int
+    rate: float
+    restart_minutes: float
+    sample_s: float
+    light: bool
 
 
-def verdict(
-    growth: dict[str, dict[str, float]], first: Census, last: Census, left: dict[str, list[str]]
-) -> dict[str, list[str]]:
-    """Return the failed checks, by kind; all are empty on success.
+def soak(plan: Plan, folder: Path) -> int:
+    """Run one part with the data, the ledger and the record in `folder`; return the number of broken promises.
 
-    `grew` names parts that grew significantly and by more than 2 % per hour, `more` names parts with more processes or
-    open files at the end than after the first third, and `left` names processes and files left behind.
+    SIGTERM and SIGINT end the part early, in the same way as the end of its time.
     """
-    grew = [part for part, one in growth.items() if one["low"] > 0 and one["slope"] > one["mean_mb"] / 50]
-    more = [
-        f"{part}: {first.get(part, {}).get(kind, 0)} -> {number} {kind}"
-        for part, counts in last.items()
-        for kind, number in counts.items()
-        if number > first.get(part, {}).get(kind, 0) + (_FEW_FILES if kind == "open_files" else 0)
-    ]
-    return {"grew": grew, "more": more, "left": [name for names in left.values() for name in names]}
+    os.nice(_NICE)
+    folder.mkdir(parents=True, exist_ok=True)
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    ledger = Ledger(folder / "ledger.sqlite")
+    try:
+        with (folder / "record.jsonl").open("a", encoding="utf-8") as file:
+            return _Part(plan, folder, ledger, file).run(over)
+    finally:
+        ledger.close()
 
 
-def _work(data_dir: Path, seconds: float, before: int = 0) -> int:
-    """Let a few users at a time work for `seconds`; return the number of completed turns."""
-    until_s, turns = time.monotonic() + seconds, 0
-    while time.monotonic() < until_s:
-        number = before + turns
-        users = random.Random(number).sample(_USERS, _AT_ONCE)
-        with Publisher(relay_endpoints(data_dir).ingest) as publisher:
-            for user in users:
-                for event in events(passages(_EVENTS, seed=number), user, f"turn-{number}"):
-                    publisher.publish(event)
-            through = publisher.flush().acked_through
-        for user in users:
-            _use(data_dir, user, through[user], number)
-        turns += 1
-        if turns % _TURNS_BETWEEN_SLEEPS == 0:
-            _until_asleep(data_dir)
-    return turns
+class _Part:
+    def __init__(self, plan: Plan, folder: Path, ledger: Ledger, file: IO[str]) -> None:
+        self._plan = plan
+        self._data_dir = folder / "data"
+        self._served = Served(self._data_dir, folder / "logs", _settings(plan))
+        self._ledger, self._file = ledger, file
+        self._tally = Tally()
+        self._restarts = itertools.cycle(("kill", "stop"))
+        self._began_s = time.monotonic()
+        self._latest: dict[str, Any] = {}
+        self._broken: list[Finding] = []
+        self._ms: list[float] = []
+        self._errors = 0
 
-
-def _use(data_dir: Path, user: str, through: int, number: int) -> None:
-    with MemoryClient(user, data_dir=data_dir) as client:
-        kept = _remembered(client, f"Turn {number} is done by {user}")
-        for query in queries(_QUESTIONS, seed=number):
-            client.recall(query)
-        client.wait({user: through}, _WAIT_S)
-        client.forget([kept.id])
-        for session in range(_EVENTS // 30 + 1):
-            client.forget_session(f"turn-{number}-{session}")
-
-
-def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
-    """Wake the user by storing a memory. Retry while the process starts, which may take long on a busy machine."""
-    deadline_s = time.monotonic() + _WAIT_S
-    while True:
+    def run(self, over: threading.Event) -> int:
+        self._write("part", commit=_commit(), machine=describe_machine(), **self._plan._asdict())
+        self._start()
+        ended = "killed"
         try:
-            return client.remember(text)
-        except MemoryAgentError as error:
-            if time.monotonic() > deadline_s:
-                raise
-            print(f"not awake yet: {error.code}", file=sys.stderr)
-            time.sleep(1.0)
+            with Load(self._data_dir, self._ledger, self._tally, self._plan.users, self._plan.rate) as load:
+                self._compare(load)
+                for step in self._steps(over):
+                    step(load)
+                ended = "stopped" if over.is_set() else "complete"
+                self._sample(load)
+                self._compare(load)
+        finally:
+            code = self._served.stop() if not self._served.has_ended else None
+            self._write("end", how=ended, exit_code=code, complaints=self._served.complaints())
+        return len(self._broken)
+
+    def _steps(self, over: threading.Event) -> Iterator[Any]:
+        """Yield what is due until the part is over."""
+        due = {
+            self._sample: self._plan.sample_s,
+            self._tell: _PROGRESS_S,
+            self._restart: self._plan.restart_minutes * 60,
+        }
+        last = dict.fromkeys(due, self._began_s)
+        while not over.wait(_TICK_S) and (now_s := time.monotonic()) - self._began_s < self._plan.hours * 3_600:
+            if self._served.has_ended:
+                self._note([Finding("died", "", "the daemon ended by itself")])
+                yield self._restart
+                last[self._restart] = now_s
+            for step, every_s in due.items():
+                if now_s - last[step] >= every_s:
+                    last[step] = now_s
+                    yield step
+
+    def _restart(self, load: Load) -> None:
+        """Kill or stop the daemon under load, start it again, and compare."""
+        self._sample(load)
+        how = "died" if self._served.has_ended else next(self._restarts)
+        code = self._served.kill() if how == "kill" else self._served.stop()
+        if code != {"kill": -signal.SIGKILL}.get(how, 0) and how != "died":
+            self._note([Finding("unclean", "", f"the daemon ended with {code} after {how}")])
+        complaints, began_s = self._served.complaints(), time.monotonic()
+        self._start()
+        ready_s = round(time.monotonic() - began_s, 2)
+        self._write("restart", how=how, exit_code=code, ready_s=ready_s, complaints=complaints)
+        self._compare(load)
+
+    def _start(self) -> None:
+        for attempt in range(_STARTS):
+            try:
+                self._served.start()
+                return
+            except MemoryAgentError as error:
+                self._note([Finding("not started", "", str(error)[:300])])
+                if attempt == _STARTS - 1:
+                    raise
+                time.sleep(1.0)
+
+    def _compare(self, load: Load) -> None:
+        began_s = time.monotonic()
+        try:
+            findings, memories = load.compare()
+        except (MemoryAgentError, RelayError, OSError) as error:
+            findings, memories = [Finding("not compared", "", f"{type(error).__name__}: {error}"[:300])], 0
+        self._note(findings)
+        self._latest["memories"] = memories
+        took_s = round(time.monotonic() - began_s, 2)
+        self._write("compared", memories=memories, findings=len(findings), took_s=took_s)
+
+    def _sample(self, load: Load) -> None:
+        taken = self._tally.take()
+        self._note(taken.pop("findings"))
+        self._ms += itertools.chain(*taken["ms"].values())
+        self._errors += sum(taken["errors"].values())
+        found = sample(self._served.pid, self._data_dir)
+        self._latest |= found
+        load_1m = round(os.getloadavg()[0], 2)
+        self._write("sample", **found, **taken, streams=load.streamed, daemon=self._served.pid, load_1m=load_1m)
+
+    def _tell(self, _load: Load) -> None:
+        """Print one line of progress."""
+        daemon = self._latest["roles"]
+        ms, self._ms = self._ms or [0.0], []
+        disk = sum(size for name, size in self._latest["disk"].items() if name != "files")
+        print(
+            f"{(time.monotonic() - self._began_s) / 3_600:.2f} of {self._plan.hours:g} h  {len(ms) / _PROGRESS_S:.1f}/s"
+            f"  p50 {percentile(ms, 50):.0f} p99 {percentile(ms, 99):.0f} ms  errors {self._errors}"
+            f"  {sum(one['pss'] for role, one in daemon.items() if role != 'load') / 1e6:.0f} MB"
+            f"  {sum(one['files'] for role, one in daemon.items() if role != 'load')} files  disk {disk / 1e6:.0f} MB"
+            f"  memories {self._latest.get('memories', 0)}  broken {len(self._broken)}",
+            flush=True,
+        )
+
+    def _note(self, findings: list[Finding]) -> None:
+        self._broken += findings
+        for finding in findings:
+            self._write("finding", **finding._asdict())
+            print(*finding, file=sys.stderr, flush=True)
+
+    def _write(self, event: str, **fields: Any) -> None:
+        soaked_s = round(time.monotonic() - self._began_s, 2)
+        line = {"event": event, "at": datetime.now(UTC).isoformat(timespec="seconds"), "soaked_s": soaked_s, **fields}
+        self._file.write(msgspec.json.encode(line).decode() + "\n")
+        self._file.flush()
 
 
-def _while_asleep(data_dir: Path, watch: Watch) -> Census:
-    _until_asleep(data_dir)
-    return watch.census()
+def _settings(plan: Plan) -> Settings:
+    """Return settings under which the data of a bounded number of memories is bounded too."""
+    journal = JournalSettings(retention_bytes=_JOURNAL_BYTES, repeat_horizon_s=3_600.0)
+    return Settings(
+        daemon=DaemonSettings(light=plan.light, idle_sleep_s=120.0),
+        relay=BusSettings(journal=journal, broker=BrokerSettings()),
+    )
 
 
-def _until_asleep(data_dir: Path) -> None:
-    deadline_s = time.monotonic() + _WAIT_S
-    with MemoryClient(data_dir=data_dir) as client:
-        while client.status().active_users:
-            assert time.monotonic() < deadline_s, "the users did not fall asleep"
-            time.sleep(0.5)
-
-
-def _growth(watch: Watch) -> dict[str, dict[str, float]]:
-    """Return each part's growth after the first third, in MB/h, with its 95 % interval."""
-    start = len(watch.times_s) // 3
-    scale = 3_600 / 1e6
-    grown = {}
-    for part, values in sorted(watch.own.items()):
-        slope, low, high = slope_of(watch.times_s[start:], values[start:])
-        mean_mb = sum(values[start:]) / len(values[start:]) / 1e6
-        rounded = {"slope": slope * scale, "low": low * scale, "high": high * scale, "mean_mb": mean_mb}
-        grown[part] = {name: round(value, 1) for name, value in rounded.items()}
-    return grown
-
-
-def _draw(watch: Watch, picture: Path) -> None:
-    from matplotlib.figure import Figure  # from the extra `plot`
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
-    for part, values in sorted(watch.own.items()):
-        axes.plot([time_s / 60 for time_s in watch.times_s], [value / 1e6 for value in values], label=part)
-    axes.set(xlabel="minutes", ylabel="own memory of all processes of the part, MB")
-    axes.legend(fontsize="small", ncols=3)
-    figure.savefig(picture, dpi=120)
+def _commit() -> str:
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=8"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return "unknown"
