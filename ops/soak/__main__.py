@@ -17,14 +17,19 @@ from ops.soak.burst import burst
 from ops.soak.hosts import hosts
 from ops.soak.kills import kills
 from ops.soak.load_page import load_page
+from ops.soak.report import write_report
 from ops.soak.soak import Plan, soak
 
+_REPORT = Path(__file__).with_name("REPORT.md")
 _PAGE = Path(__file__).parents[1] / "bench" / "load.md"
 
 
 def main() -> int:
     """Run one test, and print its results."""
     options = _parser().parse_args()
+    if options.report:
+        write_report(options.report, _REPORT)
+        return 0
     if options.kind is None:
         return _soak(options)
     if options.kind == "burst":
@@ -57,6 +62,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sample-s", type=float, default=15.0, help="time between samples of memory, files and disk")
     parser.add_argument("--light", action=argparse.BooleanOptionalAction, default=True, help="without Ray")
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help="append to the record in FOLDER (may be new)")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        nargs="+",
+        metavar="FOLDER",
+        help="write ops/soak/REPORT.md on the records in these folders",
+    )
     kinds = parser.add_subparsers(dest="kind")
     one = kinds.add_parser("burst", help="publish many events at once, with concurrent recalls")
     one.add_argument("--events", type=int, default=100_000)

@@ -25,6 +25,8 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.settings import DaemonSettings, Settings
 from ops.bench.machine import describe_machine
 from ops.bench.spread import percentile
+from ops.soak.family import Family
+from ops.soak.kills import until_gone
 from ops.soak.ledger import Finding, Ledger
 from ops.soak.load import Load, Tally
 from ops.soak.resources import sample
@@ -83,6 +85,13 @@ class _Part:
         self._errors = 0
 
     def run(self, over: threading.Event) -> int:
+        """Run until the time is over or `over` is set."""
+        with Family() as family:
+            self._run(over)
+            self._note([Finding("left", "", one) for one in until_gone(family)])
+        return len(self._broken)
+
+    def _run(self, over: threading.Event) -> None:
         self._write("part", commit=_commit(), machine=describe_machine(), **self._plan._asdict())
         self._start()
         ended = "killed"
@@ -97,7 +106,6 @@ class _Part:
         finally:
             code = self._served.stop() if not self._served.has_ended else None
             self._write("end", how=ended, exit_code=code, complaints=self._served.complaints())
-        return len(self._broken)
 
     def _steps(self, over: threading.Event) -> Iterator[Any]:
         """Yield what is due until the part is over."""

@@ -1,0 +1,114 @@
+"""Reads the records of a soak, one JSON object per line, and joins their parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+Line = Mapping[str, Any]
+
+
+class Sample(NamedTuple):
+    """One sample: `at_s` on the time axis of all parts, and `life_s` after the start of the daemon's run `life`.
+
+    `is_disturbed`: whether the daemon was stopped or killed since the sample before.
+    """
+
+    at_s: float
+    life: int
+    life_s: float
+    is_disturbed: bool
+    line: Line
+
+
+@dataclass
+class Joined:
+    """The parts of one form of the daemon, one after the other."""
+
+    parts: list[Line] = field(default_factory=list)
+    ends: list[Line] = field(default_factory=list)
+    """The last line of each part: its event is `end` unless the part was killed."""
+    samples: list[Sample] = field(default_factory=list)
+    others: list[Line] = field(default_factory=list)
+    """All other lines."""
+
+    @property
+    def hours(self) -> float:
+        """The duration of all parts together."""
+        return sum(float(end["soaked_s"]) for end in self.ends) / 3_600
+
+    def lines(self, event: str) -> Iterator[Line]:
+        """Yield the other lines with this event."""
+        return (line for line in self.others if line["event"] == event)
+
+    def lives(self) -> list[list[Sample]]:
+        """Return the samples of each run of the daemon."""
+        found: dict[int, list[Sample]] = {}
+        for sample in self.samples:
+            found.setdefault(sample.life, []).append(sample)
+        return list(found.values())
+
+    def requests(self) -> dict[str, list[float]]:
+        """Return the milliseconds of all answered requests by kind."""
+        return milliseconds(self.samples)
+
+    def add(self, part: list[Line]) -> None:
+        """Add the lines of one part."""
+        offset_s = self.hours * 3_600
+        life, began_s, is_disturbed = len(self.lives()), 0.0, False
+        for line in part[1:]:
+            at_s = float(line["soaked_s"])
+            if line["event"] == "sample":
+                self.samples.append(Sample(offset_s + at_s, life, at_s - began_s, is_disturbed, line))
+                is_disturbed = False
+            elif line["event"] == "restart":
+                life, began_s, is_disturbed = life + 1, at_s, True
+        self.others += [line for line in part[1:] if line["event"] != "sample"]
+        self.parts.append(part[0])
+        self.ends.append(part[-1])
+
+
+def read(folders: Iterable[Path]) -> dict[str, Joined]:
+    """Return the joined parts of all folders' records by form (`light`, `full`). Incomplete lines are left out."""
+    joined: dict[str, Joined] = {}
+    for folder in folders:
+        for part in _parts((folder / "record.jsonl").read_text(encoding="utf-8")):
+            joined.setdefault("light" if part[0]["light"] else "full", Joined()).add(part)
+    return joined
+
+
+def milliseconds(samples: Iterable[Sample]) -> dict[str, list[float]]:
+    """Return the milliseconds of answered requests by kind."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        for kind, values in sample.line["ms"].items():
+            found.setdefault(kind, []).extend(values)
+    return found
+
+
+def errors(samples: Iterable[Sample], *, is_disturbed: bool) -> Counter[str]:
+    """Count the errors of the samples in which the daemon was restarted, or of all others, by kind and code."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        if sample.is_disturbed == is_disturbed:
+            found.update(sample.line["errors"])
+    return found
+
+
+def _parts(text: str) -> list[list[Line]]:
+    parts: list[list[Line]] = []
+    for one in text.splitlines():
+        try:
+            line = msgspec.json.decode(one)
+        except msgspec.DecodeError:
+            continue  # cut off when the soak was killed
+        if line["event"] == "part":
+            parts.append([])
+        if parts:
+            parts[-1].append(line)
+    return parts
