@@ -35,7 +35,7 @@ PATH=$(abspath $(ENVIRONMENT))/bin:$$PATH $(ENVIRONMENT)/bin/python -m pytest --
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash chroots dist image release clean
+.PHONY: help setup peers agents frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash soak chroots dist image release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -138,6 +138,9 @@ bench: setup ## measure performance and compare it with the design's targets
 
 crash: setup ## run the long crash tests: hundreds of kills, faults, power cuts and damages, with figures at the end
 	$(BIN)/python -m tests.crash --json crash.json --table crash.md
+
+soak: setup ## soak a daemon for HOURS (8) with 50 users; RESUME=FOLDER appends a part to an earlier record
+	$(BIN)/python -m ops.soak --hours $(or $(HOURS),8) $(if $(RESUME),--resume $(RESUME))
 
 clean: ## remove everything the targets created
 	rm -rf .venv build dist man *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .demo

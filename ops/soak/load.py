@@ -29,8 +29,8 @@ from ops.soak.followed import Followed
 from ops.soak.ledger import Finding, Held, Ledger, foreign, marks_in
 from relay import Publisher, RelayError, relay_endpoints
 
-MOST = {"m": 40, "i": 3}
-"""Above this number of memories or shared items, a user's oldest are removed."""
+MOST = {"m": 40, "i": 3, "runs": 20}
+"""Above this number of memories, shared items or runs, a user's oldest are removed."""
 _REMOVED_AT_ONCE = 12
 _THREADS = 3
 _CALM = 5
@@ -154,7 +154,7 @@ class User:
 
     def run(self) -> None:
         mark = self._ledger.send(self.name)
-        run = self.client.runs.begin(self._text(mark))
+        run = self.client.runs.begin(self._text(mark), session_id=f"{self.name}-run-{time.time_ns()}")
         self._ledger.keep([mark])
         used = [
             one.record.id for one in self.client.recall(self._query(), by_run=run.id).memories if one.shared is None
@@ -166,7 +166,7 @@ class User:
         """Run three hooks of one turn of a coding agent, each in its own process, as the agent does."""
         self._turn += 1
         own = {
-            "session_id": f"{self.name}-{self._turn}",
+            "session_id": f"{self.name}-hook-{time.time_ns()}",
             "cwd": "/home/soak",
             "prompt_id": f"{self.name}-t{self._turn}-{time.time_ns()}",
         }
@@ -214,6 +214,17 @@ class User:
         else:
             self.client.forget(ids)
         self._ledger.remove(self.name, chosen)
+
+    def forget_runs(self) -> None:
+        """Forget the sessions of the oldest runs, which have no other memories and events than those of the run."""
+        runs = self.client.runs.list(limit=1_000)
+        sessions = {run.session_id for run in runs[MOST["runs"] :] if run.session_id}
+        for session in list(sessions)[:_REMOVED_AT_ONCE]:
+            texts = [record.text for record in self._records() if record.session_id == session]
+            marks = [mark for text in texts for mark in marks_in(text)]
+            self._ledger.leave(self.name, marks)
+            self.client.forget_session(session)
+            self._ledger.remove(self.name, marks)
 
     def unshare(self) -> None:
         """Remove the oldest shared item."""
@@ -361,6 +372,8 @@ class Load:
         if len(self._ledger.of(user.name, "m")) > MOST["m"]:
             with self._tally.counted("trim"):
                 user.trim(may_erase=not is_calm)
+            with self._tally.counted("forget_runs"):
+                user.forget_runs()
         if len(self._ledger.of(user.name, "i")) > MOST["i"]:
             with self._tally.counted("unshare"):
                 user.unshare()

@@ -62,11 +62,11 @@ def report(joined: dict[str, Joined]) -> str:
     head = [
         f"# A soak of {users} users: {hours:.1f} hours",
         "",
-        "Written by `python -m ops.soak --report FOLDER...` from the records of `python -m ops.soak`. Users remember, publish",
-        "events, recall, list, run agents' hooks and runs, and share, search and rate items, over ZeroMQ, HTTP and the relay;",
-        "streams follow the events of five of them. Memories are forgotten and erased, and whole users erased. The daemon is",
-        "killed (SIGKILL) and stopped (SIGTERM) in turn, under load. After each restart, and at the end, all stores are",
-        "compared with a ledger of the acknowledged writes.",
+        "Written by `python -m ops.soak --report FOLDER...` from the records of `python -m ops.soak`. Users remember,",
+        "publish events, recall, list, run hooks and runs, and share, search and rate items, over ZeroMQ, HTTP and the",
+        "relay; streams follow the events of five of them. Memories are forgotten and erased, and whole users",
+        "erased. The daemon is killed (SIGKILL) and stopped (SIGTERM) in turn, under load. After each restart, and at",
+        "the end, all stores are compared with a ledger of the acknowledged writes.",
         "",
     ]
     sections = [line for form, one in sorted(joined.items()) for line in _section(form, one)]
@@ -169,9 +169,10 @@ def _growth(one: Joined) -> list[str]:
         between = line(middles, means) if len(lives) > 2 else None
         rows.append((name, f"{mean:.1f}", _grown(within, mean), _grown(between, mean)))
     return [
-        f"Growth per hour, with 95 % intervals, without each run's first {WARM_S / 60:.0f} minutes: within a run of the daemon",
-        f"(the mean of {len(lives)} runs' least-squares slopes), and from run to run (the slope of the runs' means). Bold:",
-        f"the interval excludes 0, and the growth is above {GREW_PERCENT:g} % of the mean per hour. `load` is the soak itself.",
+        f"Growth per hour, with 95 % intervals, without each run's first {WARM_S / 60:.0f} minutes: within a run of",
+        f"the daemon (the mean of {len(lives)} runs' least-squares slopes), and from run to run (the slope of the",
+        f"runs' means). Bold: the interval excludes 0, and the growth is above {GREW_PERCENT:g} % of the mean per hour.",
+        "`load` is the soak itself.",
         "",
         *_table(("", "mean", "within a run", "from run to run"), rows),
     ]

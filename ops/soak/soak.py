@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.settings import DaemonSettings, Settings
+from memory_agent.settings import DaemonSettings, LearningSettings, Settings
 from ops.bench.machine import describe_machine
 from ops.bench.spread import percentile
 from ops.soak.family import Family
@@ -32,13 +32,14 @@ from ops.soak.load import Load, Tally
 from ops.soak.resources import sample
 from ops.soak.served import Served
 from relay import JournalSettings, RelayError
-from relay.config import BrokerSettings, BusSettings
+from relay.config import BusSettings
 
 _TICK_S = 0.25
 _PROGRESS_S = 60.0
 _STARTS = 5
 _NICE = 10
 _JOURNAL_BYTES = 4 << 20
+_RECALLS = 100  # of a user, without a run
 
 
 class Plan(NamedTuple):
@@ -202,7 +203,8 @@ def _settings(plan: Plan) -> Settings:
     journal = JournalSettings(retention_bytes=_JOURNAL_BYTES, repeat_horizon_s=3_600.0)
     return Settings(
         daemon=DaemonSettings(light=plan.light, idle_sleep_s=120.0),
-        relay=BusSettings(journal=journal, broker=BrokerSettings()),
+        learning=LearningSettings(keep_recalls=_RECALLS),
+        relay=BusSettings(journal=journal),
     )
 
 
