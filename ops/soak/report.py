@@ -170,7 +170,7 @@ def _growth(one: Joined) -> list[str]:
         rows.append((name, f"{mean:.1f}", _grown(within, mean), _grown(between, mean)))
     return [
         f"Growth per hour, with 95 % intervals, without each run's first {WARM_S / 60:.0f} minutes: within a run of",
-        f"the daemon (the mean of {len(lives)} runs' least-squares slopes), and from run to run (the slope of the",
+        f"the daemon (the mean of the least-squares slopes of {len(lives)} runs), and from run to run (the slope of the",
         f"runs' means). Bold: the interval excludes 0, and the growth is above {GREW_PERCENT:g} % of the mean per hour.",
         "`load` is the soak itself.",
         "",

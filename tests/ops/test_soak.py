@@ -1,0 +1,86 @@
+"""Test a short soak of a real daemon in two parts: restarts, a planted loss and double, and the report."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from polling import wait_until
+
+from memory_agent import MemoryClient
+from memory_agent.errors import MemoryAgentError
+from memory_agent.records.memories import MemoryRecord
+from ops.soak.record import read
+from ops.soak.report import report
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a soak adopts orphans, which requires Linux")
+
+USER = "soak-00"  # never erased by the soak itself
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        yield Path(name)
+
+
+def started(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ops.soak", "--users", "6", "--rate", "30", "--sample-s", "0.3"]
+    return subprocess.Popen([*command, *options, "--resume", str(folder)], stdout=subprocess.DEVNULL)
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    file = folder / "record.jsonl"
+    texts = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    lines = [json.loads(text) for text in texts if text.endswith("\n")]
+    return [line for line in lines if line["event"] == event]
+
+
+def findings_of_user(folder: Path) -> list[MemoryRecord]:
+    try:
+        with MemoryClient(USER, data_dir=folder / "data") as client:
+            return [record for record in client.list().records if record.type == "worker.task.finding"]
+    except MemoryAgentError:
+        return []
+
+
+def plant(folder: Path) -> bool:
+    """Forget a memory and duplicate another, behind the ledger's back; return whether that succeeded."""
+    records = findings_of_user(folder)
+    if len(records) < 2:
+        return False
+    lost, doubled = records[:2]
+    with MemoryClient(USER, data_dir=folder / "data") as client:
+        client.remember(doubled.text, kind=doubled.kind, source=doubled.source, type=doubled.type)
+        return client.forget([lost.id]) == 1
+
+
+def test_a_soak_restarts_the_daemon_finds_what_is_lost_or_doubled_and_continues_in_a_second_part(folder: Path) -> None:
+    soak = started(folder, "--hours", "8", "--restart-minutes", "0.05")
+    wait_until(lambda: len(events(folder, "restart")) >= 2)
+    soak.send_signal(signal.SIGTERM)
+    assert soak.wait() == 0, events(folder, "finding")
+    assert [line["how"] for line in events(folder, "restart")[:2]] == ["kill", "stop"]
+    assert events(folder, "end")[0]["how"] == "stopped"
+
+    soak = started(folder, "--hours", "8", "--restart-minutes", "600")
+    wait_until(lambda: plant(folder))
+    soak.send_signal(signal.SIGTERM)
+    assert soak.wait() == 1
+    assert sorted(line["kind"] for line in events(folder, "finding")) == ["doubled", "lost"]
+    assert {line["user"] for line in events(folder, "finding")} == {USER}
+
+    (form, one), *others = read([folder]).items()
+    assert (form, others, len(one.parts)) == ("light", [], 2)
+    page = report({form: one})
+    assert "| an acknowledged memory, shared item or event is missing | 1 |" in page
+    assert "| a memory or an event exists twice | 1 |" in page
+    assert "times after kill (ready in" in page
