@@ -12,6 +12,8 @@ import msgspec
 
 Line = Mapping[str, Any]
 
+_ALIKE = ("light", "users", "restart_minutes")
+
 
 class Sample(NamedTuple):
     """One sample: `at_s` on the time axis of all parts, and `life_s` after the start of the daemon's run `life`.
@@ -28,7 +30,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Joined:
-    """The parts of one form of the daemon, one after the other."""
+    """The parts with the same form of the daemon, users and time between restarts, one after the other."""
 
     parts: list[Line] = field(default_factory=list)
     ends: list[Line] = field(default_factory=list)
@@ -36,6 +38,13 @@ class Joined:
     samples: list[Sample] = field(default_factory=list)
     others: list[Line] = field(default_factory=list)
     """All other lines."""
+
+    @property
+    def name(self) -> str:
+        """What the parts have in common."""
+        first = self.parts[0]
+        form = "one process" if first["light"] else "with Ray"
+        return f"{form}, {first['users']} users, restarts every {first['restart_minutes']:g} minutes"
 
     @property
     def hours(self) -> float:
@@ -73,13 +82,13 @@ class Joined:
         self.ends.append(part[-1])
 
 
-def read(folders: Iterable[Path]) -> dict[str, Joined]:
-    """Return the joined parts of all folders' records by form (`light`, `full`). Incomplete lines are left out."""
-    joined: dict[str, Joined] = {}
+def read(folders: Iterable[Path]) -> list[Joined]:
+    """Return the joined parts of the records in all folders. Incomplete lines are left out."""
+    joined: dict[tuple[Any, ...], Joined] = {}
     for folder in folders:
         for part in _parts((folder / "record.jsonl").read_text(encoding="utf-8")):
-            joined.setdefault("light" if part[0]["light"] else "full", Joined()).add(part)
-    return joined
+            joined.setdefault(tuple(part[0][name] for name in _ALIKE), Joined()).add(part)
+    return list(joined.values())
 
 
 def milliseconds(samples: Iterable[Sample]) -> dict[str, list[float]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ops.bench.spread import percentile
 from ops.soak.record import Joined, Sample, errors, milliseconds, read
-from ops.soak.slope import Slope, line, mean_slope
+from ops.soak.slope import Slope, line, mean_slope, slope_of
 
 WARM_S = 300.0
 """A daemon's first minutes are left out of its growth: it opens stores and fills caches."""
@@ -37,7 +37,6 @@ _PROMISES = {
     "not compared": "the stores could not be compared with the ledger",
     "left": "a process or a file was left behind",
 }
-_FORMS = {"light": "one process (`--light`)", "full": "with Ray (`--no-light`)"}
 _EXPECTED = """## What may grow
 
 The disk holds a bounded amount of data, because a user's oldest memories are removed above 40, and items above 3. The
@@ -55,12 +54,11 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
     _draw(joined, page.with_name("report.png"))
 
 
-def report(joined: dict[str, Joined]) -> str:
+def report(joined: Sequence[Joined]) -> str:
     """Return the report."""
-    users = max(part["users"] for one in joined.values() for part in one.parts)
-    hours = sum(one.hours for one in joined.values())
+    hours = sum(one.hours for one in joined)
     head = [
-        f"# A soak of {users} users: {hours:.1f} hours",
+        f"# A soak of {hours:.1f} hours",
         "",
         "Written by `python -m ops.soak --report FOLDER...` from the records of `python -m ops.soak`. Users remember,",
         "publish events, recall, list, run hooks and runs, and share, search and rate items, over ZeroMQ, HTTP and the",
@@ -69,13 +67,13 @@ def report(joined: dict[str, Joined]) -> str:
         "the end, all stores are compared with a ledger of the acknowledged writes.",
         "",
     ]
-    sections = [line for form, one in sorted(joined.items()) for line in _section(form, one)]
+    sections = [line for one in joined for line in _section(one)]
     return "\n".join([*head, "![memory, open files and disk over time](report.png)", "", *sections, _EXPECTED, ""])
 
 
-def _section(form: str, one: Joined) -> list[str]:
+def _section(one: Joined) -> list[str]:
     return [
-        f"## {one.hours:.1f} hours, {_FORMS[form]}",
+        f"## {one.hours:.1f} hours: {one.name}",
         "",
         *_parts(one),
         *_promises(one),
@@ -91,14 +89,13 @@ def _parts(one: Joined) -> list[str]:
             f"{part['at'][:16].replace('T', ' ')} UTC",
             part["commit"],
             f"{float(end['soaked_s']) / _HOUR_S:.2f}",
-            str(part["users"]),
             f"{part['rate']:g}",
-            f"{part['restart_minutes']:g}",
+            f"{part['machine']['processor']}, {part['machine']['cores']} cores",
             end.get("how", "the soak was killed"),
         )
         for part, end in zip(one.parts, one.ends, strict=True)
     ]
-    return _table(("started", "commit", "hours", "users", "requests/s", "restart every, min", "end"), rows)
+    return _table(("started", "commit", "hours", "requests/s", "machine", "end"), rows)
 
 
 def _promises(one: Joined) -> list[str]:
@@ -163,16 +160,16 @@ def _growth(one: Joined) -> list[str]:
     for name, value, unit in series:
         mean = float(np.mean([value(sample) for life in lives for sample in life])) / unit if lives else 0.0
         inside = [_slope(life, value, unit) for life in lives]
-        within = mean_slope(inside) if len(inside) > 1 else None
+        within = mean_slope(inside) if len(inside) > 1 else _slope_of_one(lives, value, unit)
         middles = [float(np.mean([sample.at_s for sample in life])) / _HOUR_S for life in lives]
         means = [float(np.mean([value(sample) for sample in life])) / unit for life in lives]
         between = line(middles, means) if len(lives) > 2 else None
         rows.append((name, f"{mean:.1f}", _grown(within, mean), _grown(between, mean)))
     return [
         f"Growth per hour, with 95 % intervals, without each run's first {WARM_S / 60:.0f} minutes: within a run of",
-        f"the daemon (the mean of the least-squares slopes of {len(lives)} runs), and from run to run (the slope of the",
-        f"runs' means). Bold: the interval excludes 0, and the growth is above {GREW_PERCENT:g} % of the mean per hour.",
-        "`load` is the soak itself.",
+        f"the daemon (the mean of the least-squares slopes of {len(lives)} runs), and from run to run (the slope of",
+        f"the runs' means). Bold: the interval excludes 0, and the growth is above {GREW_PERCENT:g} % of the mean",
+        "per hour. `load` is the soak itself.",
         "",
         *_table(("", "mean", "within a run", "from run to run"), rows),
     ]
@@ -230,6 +227,13 @@ def _slope(life: Sequence[Sample], value: Value, unit: float) -> float:
     return line(times, [value(sample) / unit for sample in life]).slope
 
 
+def _slope_of_one(lives: Sequence[Sequence[Sample]], value: Value, unit: float) -> Slope | None:
+    """Return the slope of a single long run."""
+    if len(lives) != 1 or len(lives[0]) < 24:
+        return None
+    return slope_of([sample.at_s / _HOUR_S for sample in lives[0]], [value(sample) / unit for sample in lives[0]])
+
+
 def _grown(slope: Slope | None, mean: float) -> str:
     if slope is None:
         return "too few runs"
@@ -246,7 +250,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [*(f"| {text} |" for text in lines), ""]
 
 
-def _draw(joined: dict[str, Joined], file: Path) -> None:
+def _draw(joined: Sequence[Joined], file: Path) -> None:
     from matplotlib.figure import Figure  # from the extra `plot`
 
     figure = Figure(figsize=(9, 6), layout="constrained")
@@ -257,9 +261,9 @@ def _draw(joined: dict[str, Joined], file: Path) -> None:
         ("disk, MB", disk_of, _MB),
     ]
     for axes, (label, value, unit) in zip(panels, shown, strict=True):
-        for form, one in sorted(joined.items()):
+        for one in joined:
             times = [sample.at_s / _HOUR_S for sample in one.samples]
-            axes.plot(times, [value(sample) / unit for sample in one.samples], linewidth=0.8, label=form)
+            axes.plot(times, [value(sample) / unit for sample in one.samples], linewidth=0.8, label=one.name)
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
     panels[0].legend(fontsize="small")
