@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--restart-minutes", type=float, default=20.0, help="time between restarts of the daemon")
     parser.add_argument("--sample-s", type=float, default=15.0, help="time between samples of memory, files and disk")
     parser.add_argument("--light", action=argparse.BooleanOptionalAction, default=True, help="without Ray")
+    parser.add_argument("--nice", type=int, default=10, help="niceness of the soak and its daemon")
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help="append to the record in FOLDER (may be new)")
     parser.add_argument(
         "--report",

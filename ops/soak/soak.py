@@ -38,7 +38,6 @@ _TICK_S = 0.25
 _PROGRESS_S = 60.0
 _STARTS = 5
 _COMPARISONS = 3
-_NICE = 10
 _JOURNAL_BYTES = 4 << 20
 _RECALLS = 100  # of a user, without a run
 
@@ -52,6 +51,7 @@ class Plan(NamedTuple):
     restart_minutes: float
     sample_s: float
     light: bool
+    nice: int
 
 
 def soak(plan: Plan, folder: Path) -> int:
@@ -59,7 +59,7 @@ def soak(plan: Plan, folder: Path) -> int:
 
     SIGTERM and SIGINT end the part early, in the same way as the end of its time.
     """
-    os.nice(_NICE)
+    os.nice(plan.nice)
     folder.mkdir(parents=True, exist_ok=True)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
