@@ -9,7 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from memory_agent.errors import UnavailableError
-from memory_agent.evaluation.daemon_process import child_environment, write_settings
+from memory_agent.evaluation import child_environment
+from memory_agent.evaluation.daemon_process import write_settings
 from memory_agent.settings import Settings
 
 _STOP_S = 120.0
