@@ -41,9 +41,9 @@ _EXPECTED = """## What may grow
 
 The disk holds a bounded amount of data, because a user's oldest memories are removed above 40, and items above 3. The
 journal retains its newest 4 MB; its file keeps the size that it once had, and erasures rewrite it. Stores reuse the
-pages of removed memories, so their files keep their largest size. `erasures` grows with each erased id (36 bytes), since
-a restore repeats the erasures; `owners` is bounded by a number of runs. The ledger, the logs and the record are outside the
-data folder."""
+pages of removed memories, so their files keep their largest size. `erasures` grows with each erased id (36 bytes),
+since a restore repeats the erasures; `owners` is bounded by a number of runs. The ledger, the logs and the record are
+outside the data folder."""
 
 Value = Callable[[Sample], float]
 
