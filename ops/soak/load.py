@@ -18,8 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from memory_agent import MemoryClient
 from memory_agent.doors.exchange import Exchange, local_door
+
+from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
 from memory_agent.evaluation import child_environment
 from memory_agent.layout import Layout
