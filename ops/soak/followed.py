@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from memory_agent.doors.exchange import local_door
-
+from memory_agent.exchange import local_door
 from memory_agent.layout import Layout
 from ops.soak.ledger import Finding, foreign, marks_in
 

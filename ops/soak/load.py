@@ -18,11 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from memory_agent.doors.exchange import Exchange, local_door
-
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
 from memory_agent.evaluation import child_environment
+from memory_agent.exchange import Exchange, local_door
 from memory_agent.layout import Layout
 from memory_agent.records.memories import MemoryRecord
 from ops.bench.texts import passages, queries

@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil
 import pytest
-from memory_agent.doors.exchange import Exchange
 from polling import wait_until
 
 from memory_agent import MemoryClient
 from memory_agent.daemon.stopping import stop_daemon
 from memory_agent.doors.mcp.stdio import LocalDoor
 from memory_agent.errors import UnavailableError
+from memory_agent.exchange import Exchange
 from memory_agent.layout import Layout
 from memory_agent.starting import Start
 

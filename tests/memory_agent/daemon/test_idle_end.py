@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from memory_agent.doors.exchange import local_door
 from polling import wait_until
 
 from memory_agent.client.address import find_daemon
 from memory_agent.daemon import idle_end
 from memory_agent.daemon.idle_end import Activity, IdleEnd, calls_lock
 from memory_agent.errors import UnavailableError
+from memory_agent.exchange import local_door
 from memory_agent.layout import Layout
 
 IDLE_S = 60.0
