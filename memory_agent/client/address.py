@@ -93,7 +93,8 @@ class Attempts:
         return _PAUSE_S
 
     def _lost(self) -> ConnectionLostError:
-        return ConnectionLostError(self._address.endpoint, self._call.known_when_lost)
+        key = "" if self._address.identity.curve is None else "; or the daemon does not accept this key"
+        return ConnectionLostError(self._address.endpoint, self._call.known_when_lost + key)
 
 
 def find_daemon(

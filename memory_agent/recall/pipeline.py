@@ -144,7 +144,8 @@ class RecallPipeline:
     def _context(self, result: RecallResult, query: Query, max_tokens: int, deadline: Deadline) -> str:
         count_tokens = TokenCounter(self._embedder, deadline)
         render = partial(context_block, result, max_tokens, heading=query.context_heading, now=query.reference_time)
-        if count_tokens.is_bounded:
+        is_embedded = query.mode != "lexical" and query.vector is None  # so the embedder has answered in this recall
+        if is_embedded and count_tokens.is_bounded:
             estimate = _Estimate()
             block = render(count_tokens=estimate)
             if estimate.tokens <= (max_tokens // 2 if result.runs else max_tokens):
@@ -231,8 +232,14 @@ class TokenCounter:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the estimate is never lower than the model's count, which takes a request for each text."""
-        return self._embedder is not None and self._embedder.info.model == DEFAULT_SHAPE.name
+        """Whether the estimate is never lower than the model's count, which takes a request for each text.
+
+        Ask only after the embedder has answered: before, it would be asked for its name, without a deadline.
+        """
+        try:
+            return self._embedder is not None and self._embedder.info.model == DEFAULT_SHAPE.name
+        except ModelError:
+            return False
 
     def __call__(self, text: str) -> int:
         """Return the number of tokens of `text`, or an upper bound."""
