@@ -66,7 +66,7 @@ def test_a_folder_is_indexed_and_its_sections_are_recalled_with_file_and_heading
     (docs / "broken.md").write_bytes(b"\xff\xfe")
     result = run("index", str(docs))
     assert result.exit_code == 1, result.output
-    assert f"left out: {docs / 'broken.md'}: is not valid UTF-8 at byte 0" in result.stderr
+    assert f"left out: {docs / 'broken.md'}: is UTF-16 or UTF-32; convert it to UTF-8" in result.stderr
     assert "1 added, 0 replaced, 0 removed, 0 unchanged" in result.stdout
     (found,) = run_json("recall", "how do we release?", "--type", "document.section", "--min-relevance", "0")[
         "memories"
