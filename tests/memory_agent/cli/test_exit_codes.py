@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,13 @@ def test_each_code_is_that_of_a_command(tmp_path: Path) -> None:
 
 def test_an_interrupted_command_has_its_own_code(tmp_path: Path) -> None:
     command = [*PROGRAM, "recall", "-", "--data-dir", str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+    ) as process:
         assert process.stdin is not None
         process.stdin.write(b"x" * (1 << 20))  # returns when most of it was read: the command is running
         process.send_signal(signal.SIGINT)
