@@ -19,6 +19,8 @@ from memory_agent.verbs.table import BY_NAME
 from relay import Credentials, Principal, Scope
 from relay.log import log
 
+_REMOVING = frozenset({"erase", "forget", "forget_session", "unpublish"})
+
 
 class Service(Protocol):
     """Answers admitted requests."""
@@ -45,6 +47,8 @@ class Reception:
         self._credentials = credentials
         self.requests = RequestQuota(limit)
         """The running requests."""
+        self.removals = 0
+        """The number of ended requests that remove memories or items: an earlier answer may contain these."""
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
         """Return the encoded reply, which contains any error as a fault. Never raises."""
@@ -65,6 +69,8 @@ class Reception:
         except Exception:
             log.exception("request.failed")
             return encode_fault(MemoryAgentError("internal error; see the daemon's log for the traceback"))
+        finally:
+            self.removals += request.method in _REMOVING
 
     def principal(self, credential: Credential) -> Principal:
         """Return the principal of a credential. Raises `UnauthorizedError`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -36,7 +35,7 @@ _LATE_MS = 5_000.0
 """How long a recall may take: a block that is late is given to the session's next hook. A recall within the hook's
 time leaves out stages when it is slow, and then comes in time less often (55 of 100 blocks instead of 80, measured).
 """
-_MOST_LATE = 256
+_MOST_LATE, _LATE_FOR_S = 256, 600.0
 _ON_THE_WAY_S = 0.02
 
 T = TypeVar("T")
@@ -78,6 +77,14 @@ class Answered(NamedTuple):
     line: Awaitable[bytes]
 
 
+class _Late(NamedTuple):
+    """A recall that did not end in time: when it was late, and the number of removals before it began."""
+
+    recall: asyncio.Task[str]
+    since_s: float
+    removals: int
+
+
 class HookDoor:
     """Answers hooks. Must be used from its reception's event loop."""
 
@@ -86,7 +93,7 @@ class HookDoor:
         self._intake = intake
         self._sessions = CurrentSessions(intake.layout.agents)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._late: dict[Session, str] = {}
+        self._late: dict[Session, _Late] = {}
 
     async def answer(self, data: bytes, call: HookCall, principal: Principal, credential: Credential) -> Answered:
         """Answer one input within its time. An input that is not valid has no events and no answer.
@@ -113,12 +120,18 @@ class HookDoor:
             return b""
         asked = report.recall(events, max(call.left_ms, _LATE_MS))
         session = (credential.token, call.user or "", call.client, report.session)
+        self._drop_outdated()
         if asked is None:
-            return report.answer(self._late.pop(session, "") if report.takes_context else "")
+            return report.answer(self._late_block(session) if report.takes_context else "")
+        self._late.pop(session, None)
+        removals = self._reception.removals
         recall = self._begin(self._recall(asked, call, credential))
         if await _is_done(recall, until_s - _ON_THE_WAY_S):
             return report.answer(recall.result())
-        recall.add_done_callback(partial(self._keep_late, session))
+        if report.session:
+            self._late[session] = _Late(recall, asyncio.get_running_loop().time(), removals)
+            if len(self._late) > _MOST_LATE:
+                del self._late[next(iter(self._late))]
         return b""
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -127,12 +140,20 @@ class HookDoor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _keep_late(self, session: Session, recall: asyncio.Task[str]) -> None:
-        if not recall.cancelled() and recall.exception() is None and (block := recall.result()):
-            self._late.pop(session, None)
-            self._late[session] = block
-            if len(self._late) > _MOST_LATE:
-                del self._late[next(iter(self._late))]
+    def _late_block(self, session: Session) -> str:
+        """Return the block of the session's last prompt, once, if it was late and is ready."""
+        late = self._late.get(session)
+        if late is None or not late.recall.done():
+            return ""
+        del self._late[session]
+        return "" if late.recall.exception() else late.recall.result()
+
+    def _drop_outdated(self) -> None:
+        """Drop the late blocks that are old, or may contain memories that were removed since."""
+        oldest_s, removals = asyncio.get_running_loop().time() - _LATE_FOR_S, self._reception.removals
+        outdated = [key for key, late in self._late.items() if late.removals != removals or late.since_s < oldest_s]
+        for session in outdated:
+            del self._late[session]
 
     def _keep(self, events: list[Json], principal: Principal) -> Batch:
         """Store events until they are published."""

@@ -140,6 +140,34 @@ def test_a_block_that_is_late_is_given_to_the_next_hook_of_its_session(served: S
     assert call(served, result).body == b""
 
 
+def shown_late(served: Served, said: dict[str, Any]) -> str:
+    """Wait for the late block of a session, asked for with a result of a tool."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not (answer := call(served, said)).body:
+        assert time.monotonic() < until_s
+    return str(json.loads(answer.body)["hookSpecificOutput"]["additionalContext"])
+
+
+def test_a_late_block_is_not_given_after_an_erasure(served: Served) -> None:
+    with MemoryClient("default", endpoint=served.gateway, token=served.token) as client:
+        mark = "zebra-4711"
+        memory = client.remember(f"The refresh token race {mark} signs users out.", channel_id=f"project:{FOLDER}")
+        for session in ("s-erased", "s-shown"):
+            call(served, PROMPT | {"session_id": session, "prompt_id": session}, left_ms=0)
+        assert mark in shown_late(served, bash("PostToolUse", "ls", session="s-shown", tool_response="a"))
+        assert client.erasure.erase([memory.id]).memories == 1
+    assert call(served, bash("PostToolUse", "ls", session="s-erased", tool_response="a")).body == b""
+
+
+def test_a_late_block_is_given_to_no_hook_after_the_next_prompt_or_without_a_session(served: Served) -> None:
+    for session in ("", "s-two", "s-ready"):
+        call(served, PROMPT | {"session_id": session, "prompt_id": f"p{session}"}, left_ms=0)
+    assert FOUND in shown_late(served, bash("PostToolUse", "ls", session="s-ready", tool_response="a"))
+    call(served, PROMPT | {"session_id": "s-two", "prompt_id": "p-three", "prompt": "how do I bake bread in Oslo?"})
+    for session in ("", "s-two"):
+        assert call(served, bash("PostToolUse", "ls", session=session, tool_response="a")).body == b""
+
+
 def test_a_key_of_one_user_publishes_and_recalls_only_for_that_user(served: Served) -> None:
     alice = create_key(served.data_dir, "alice", "alice", frozenset({Scope.PUBLISH})).token
     for_bob = PROMPT | {"session_id": "s-b", "prompt_id": "p-b"}
