@@ -12,6 +12,7 @@ import fcntl
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,9 +64,12 @@ class Waiting:
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
         """Return the events of at most `most` earlier files, oldest first, then `own` if there is room.
 
-        Returns only `own` while another hook is sending the earlier files.
+        Returns only `own` while another hook is sending the earlier files. Events of `own` that are no longer in its
+        file were sent by another hook, or erased.
         """
-        if not self._may_send_all():
+        may_send_all = self._may_send_all()
+        own = _left_of(own)
+        if not may_send_all:
             return own
         earlier: list[Path] = []
         events: list[bytes] = []
@@ -107,3 +111,13 @@ class Waiting:
         for file in self._folder.glob(f"*{_UNFINISHED}"):
             if time.time() - file.stat().st_mtime > _LONGEST_WRITE_S:
                 file.unlink()
+
+
+def _left_of(own: Batch) -> Batch:
+    if not own.files:
+        return own
+    lines: list[bytes] = []
+    for file in own.files:
+        with suppress(FileNotFoundError):
+            lines += file.read_bytes().splitlines()
+    return own._replace(events=tuple(lines))

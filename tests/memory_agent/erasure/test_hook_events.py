@@ -85,3 +85,14 @@ def test_an_erasure_waits_for_a_hook_that_sends_and_gives_up_on_one_that_hangs(
     sending.close()
     erasing.join()
     assert kept(tmp_path) == ""
+
+
+def test_a_hook_whose_events_are_erased_before_it_sends_them_sends_the_others(tmp_path: Path) -> None:
+    waiting = Waiting(Layout(tmp_path).hooks)
+    own = waiting.keep((event(1, "alice"), event(2, "bob")))
+    erase_hook_events(tmp_path, Erasable(user_id="alice", everything=True), "default")
+    assert waiting.batch(own) == Batch((event(2, "bob"),), own.files)
+    waiting.close()
+    erase_hook_events(tmp_path, Erasable(user_id="bob", everything=True), "default")
+    assert waiting.batch(own).events == ()
+    waiting.close()
