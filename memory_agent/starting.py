@@ -116,8 +116,9 @@ def daemon_environment(named: Collection[str], variables: Mapping[str, str]) -> 
         or name.startswith("LC_")
         or (name.startswith(_OWN) and name not in _OF_CLIENTS)
     }
-    own = str(Path(__file__).parents[2])
-    if "PYTHONPATH" not in kept and own in variables.get("PYTHONPATH", "").split(os.pathsep):
+    own = str(Path(__file__).parents[1])
+    searched = [os.path.abspath(one) for one in variables.get("PYTHONPATH", "").split(os.pathsep) if one]
+    if "PYTHONPATH" not in kept and own in searched:
         kept["PYTHONPATH"] = own  # this program was found there
     return kept
 

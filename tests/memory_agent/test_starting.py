@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import memory_agent
 from memory_agent import starting
 from memory_agent.layout import Layout
 from memory_agent.starting import Start, daemon_environment, record_start, restart_daemon, start_daemon
@@ -72,9 +73,10 @@ def test_a_daemon_gets_what_it_needs_and_nothing_else_of_the_client(
 
 
 def test_only_the_folder_that_has_this_program_stays_on_the_import_path() -> None:
-    own = str(Path(starting.__file__).parents[2])
+    own = str(Path(memory_agent.__file__).parents[1])
     both = os.pathsep.join(("/home/ann/shop", own))
     assert daemon_environment((), {"PYTHONPATH": both}) == {"PYTHONPATH": own}
+    assert daemon_environment((), {"PYTHONPATH": os.path.relpath(own) + os.sep}) == {"PYTHONPATH": own}
     assert daemon_environment((), {"PYTHONPATH": "/home/ann/shop"}) == {}
     assert daemon_environment(["PYTHONPATH"], {"PYTHONPATH": both}) == {"PYTHONPATH": both}
 
