@@ -46,6 +46,7 @@ class Address:
         if not self._calls and (call := self.layout.call()) is not None:
             self._calls.append(call)
         if not self._calls or not self.layout.daemon_runs():
+            self.release()  # before the first start, there is no lock to hold
             raise UnavailableError(
                 f"no daemon serves {self.layout.data_dir}; start one with: "
                 f"memory-agent serve --data-dir {self.layout.data_dir}"

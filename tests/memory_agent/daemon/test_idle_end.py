@@ -126,6 +126,16 @@ def test_a_client_keeps_the_daemon_until_it_is_closed(layout: Layout) -> None:
         fcntl.flock(calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_client_keeps_a_daemon_that_first_starts_after_its_first_call(layout: Layout) -> None:
+    address = find_daemon(layout.data_dir, None, "token")
+    with pytest.raises(UnavailableError):
+        address.require()
+    with calls_lock(layout) as calls, layout.hold():
+        address.require()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads limits that macOS lacks")
 def test_limits_and_signals_of_the_client_do_not_apply() -> None:
     script = (
