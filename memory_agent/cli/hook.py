@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from memory_agent.cli.command import as_struct, config_option, data_dir_option, set_option, start_option
+from memory_agent.cli.failure import note
+from memory_agent.errors import MemoryAgentError
 from memory_agent.hooks.answering import Options
 from memory_agent.hooks.deadline import LONGEST_MS, USUAL_MS
 from memory_agent.hooks.inputs import LISTENED
@@ -55,5 +57,9 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
         from memory_agent.cli.door import how_to_start  # late, as above
         from memory_agent.starting import record_start
 
-        record_start(layout, how_to_start(config, settings))
+        try:
+            record_start(layout, how_to_start(config, settings))
+        except (MemoryAgentError, OSError) as error:
+            note(str(error))
+            options = options._replace(start=False)
     run_hook(options)

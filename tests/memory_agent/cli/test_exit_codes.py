@@ -55,6 +55,14 @@ def test_an_interrupted_command_has_its_own_code(tmp_path: Path) -> None:
     assert process.returncode == ExitCode.INTERRUPTED
 
 
+def test_a_hook_with_invalid_settings_does_not_fail_and_starts_no_daemon(tmp_path: Path) -> None:
+    said = '{"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "prompt": "why does staging time out?"}'
+    data_dir = tmp_path / "data"
+    words = ("hook", "claude-code", "--set", "recall.mod=lexical", "--deadline-ms", "60000")
+    assert coded(*words, data_dir=data_dir, input=said) == ExitCode.DONE
+    assert [file.parent.name for file in data_dir.rglob("*") if file.is_file()] == ["hooks"]
+
+
 def exits(tree: ast.AST) -> list[ast.expr]:
     """Return the codes with which a module's code exits."""
     found: list[ast.expr] = []
