@@ -190,8 +190,8 @@ class HookDoor:
         """
         await asyncio.wait({line})
         waiting = self._waiting(principal)
-        batch = own if waiting is None else waiting.batch(own)
         try:
+            batch = own if waiting is None else waiting.batch(own)
             while batch.events:
                 asked = EventsRequest(events=tuple(_decoded(batch.events)))
                 await publish_events(asked, principal, credential.token, self._intake)
@@ -201,6 +201,9 @@ class HookDoor:
                 batch = waiting.batch(own)
         except (MemoryAgentError, RelayError) as error:
             log.info("hook.unpublished", code=error.code)
+            return False
+        except OSError as error:
+            log.warning("hook.unpublished", error=type(error).__name__, errno=error.errno)
             return False
         finally:
             if waiting is not None:

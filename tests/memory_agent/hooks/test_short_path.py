@@ -119,6 +119,17 @@ def test_published_events_no_longer_wait_and_earlier_ones_are_sent(served: Serve
         time.sleep(0.01)
 
 
+def test_a_file_that_cannot_be_read_does_not_keep_the_lock_of_the_folder(served: Served) -> None:
+    unreadable = Layout(served.data_dir).hooks / "0-0.jsonl"
+    unreadable.mkdir(mode=0o700, parents=True)
+    try:
+        assert call(served, bash("PostToolUse", "ls", session="s-lock", tool_response="a")).status == 200
+        with MemoryClient("default", endpoint=served.gateway, token=served.token) as client:
+            client.erasure.erase(["none"])  # raises if a hook keeps the lock for 10 s
+    finally:
+        unreadable.rmdir()
+
+
 def test_the_folder_and_the_options_determine_project_and_user(served: Served, command: Path) -> None:
     assert patient(command, served.data_dir, PROMPT | {"cwd": "/home/ann/other"}) == ""
     assert FOUND in patient(command, served.data_dir, PROMPT | {"cwd": "/x"}, "--channel", f"project:{FOLDER}")
