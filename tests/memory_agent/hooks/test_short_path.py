@@ -231,6 +231,16 @@ def test_the_command_gets_a_long_input_whole(served: Served, command: Path) -> N
     assert input_of(command) == said
 
 
+def test_the_input_for_the_command_is_on_no_disk(served: Served, tmp_path: Path) -> None:
+    command = tmp_path / "memory-agent"
+    command.write_text(f"#!/bin/sh\nreadlink /proc/$$/fd/0 > {tmp_path}/source; wc -c > {tmp_path}/size\n")
+    command.chmod(0o755)
+    said = bash("PostToolUse", "make", tool_response="x" * (2 << 20))
+    patient(command, served.data_dir, said)
+    assert (tmp_path / "source").read_text().startswith("/memfd:")
+    assert int((tmp_path / "size").read_text()) == len(json.dumps(said))
+
+
 def test_without_the_script_the_command_answers(tmp_path: Path, command: Path) -> None:
     words = [*hook_launcher()[:-1], str(tmp_path / "gone.pl"), str(command), "hook", "claude-code"]
     subprocess.run(words, input=json.dumps(PROMPT).encode(), check=True)
