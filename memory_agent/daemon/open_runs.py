@@ -25,8 +25,7 @@ class OpenRuns:
 
     def __len__(self) -> int:
         """The number of runs in progress."""
-        oldest_s = self._now() - _LONGEST_S
-        self._began_s = {key: one for key, one in self._began_s.items() if one[1] > oldest_s}
+        self._drop_interrupted()
         return len(self._began_s)
 
     def notice(self, user_id: str, entry: JournalEntry) -> None:
@@ -44,10 +43,18 @@ class OpenRuns:
 
     def begin(self, user_id: str, run_id: str, session_id: str | None) -> None:
         """Take note that a run began."""
-        self._began_s[user_id, session_id or run_id] = (run_id, self._now())
+        key = (user_id, session_id or run_id)
+        self._began_s.pop(key, None)  # the latest is the last
+        self._began_s[key] = (run_id, self._now())
+        self._drop_interrupted()
 
     def end(self, user_id: str, run_id: str) -> None:
         """Take note that a run ended. Idempotent."""
         ended = [key for key, (own, _) in self._began_s.items() if key[0] == user_id and own == run_id]
         for key in ended:
             del self._began_s[key]
+
+    def _drop_interrupted(self) -> None:
+        oldest_s = self._now() - _LONGEST_S
+        while self._began_s and next(iter(self._began_s.values()))[1] <= oldest_s:
+            del self._began_s[next(iter(self._began_s))]

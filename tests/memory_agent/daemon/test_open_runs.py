@@ -65,3 +65,13 @@ def test_an_interrupted_run_does_not_count_for_ever() -> None:
     assert len(runs) == 1
     clock.now_s += 2 * 3600
     assert len(runs) == 0
+
+
+def test_interrupted_runs_are_dropped_without_being_counted() -> None:
+    """Only a daemon that may end as idle counts them."""
+    clock = Clock()
+    runs = runs_at(clock)
+    for number in range(48):
+        clock.now_s += 3600
+        runs.begin("ann", f"r-{number}", None)
+    assert len(runs._began_s) == 12
