@@ -44,6 +44,7 @@ sub ready {  # Wait until a file can be read, or written; return false after the
     return select($sets[0], $sets[1], undef, left() + ($more // 0)) > 0;
 }
 
+$SIG{PIPE} = sub { };  # the daemon or the client may have closed its end
 my $input = "";
 while (1) {
     exit 0 unless ready(\*STDIN) && length $input <= 32 << 20;

@@ -309,6 +309,18 @@ def test_a_client_that_does_not_read_or_write_is_not_waited_for(served: Served, 
         os.close(descriptor)
 
 
+def test_events_are_sent_later_if_the_client_has_closed_the_output(tmp_path: Path, command: Path) -> None:
+    unsure = b'HTTP/1.1 202 Accepted\r\n\r\n{"hookSpecificOutput": {}}\n'
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [*hook_launcher(), str(command), "hook", "claude-code", "--data-dir", str(tmp_path / "data")]
+    with served_by(unsure, tmp_path / "data"):
+        done = subprocess.run([*words, "--deadline-ms", "60000"], input=json.dumps(PROMPT).encode(), stdout=writing)
+    os.close(writing)
+    assert done.returncode == 0
+    assert input_of(command) == PROMPT
+
+
 def test_the_script_is_strict() -> None:
     """It does not load `strict` itself, which takes a third of its time."""
     code = "open my $file, '<', shift; local $/; eval 'use strict; use warnings; return 1; ' . <$file> or die $@"
