@@ -104,6 +104,10 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
     with calls_lock(layout) as calls, layout.hold():
         if on_demand:
             release_start()
+        else:
+            layout.start.unlink(
+                missing_ok=True
+            )  # or a hook would start another daemon while a service restarts this one
         idle_s = settings.daemon.idle_end_min * 60 if on_demand and not settings.daemon.listen else 0.0
         idle_end = IdleEnd(calls, idle_s) if idle_s else None
         try:

@@ -197,7 +197,7 @@ VERBS: tuple[Verb, ...] = (
          "Return the memories that resemble a query, best first.", scope=Scope.RECALL, repeat="read"),
     Verb("remember", "remember", RememberParams, MemoryRecord,
          "Store a memory, or replace the one with the same id.", scope=Scope.PUBLISH,
-         when_lost="may have stored the memory: look for it, or pass an id, which makes the call repeatable"),
+         when_lost="may have stored the memory: look for it; calls with an id are repeated"),
     Verb("get", "get", GetParams, list[MemoryRecord],
          "Return memories by their ids.", scope=Scope.RECALL, repeat="read"),
     Verb("forget", "forget", IdsParams, int,

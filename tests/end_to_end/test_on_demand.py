@@ -22,9 +22,9 @@ from memory_agent.doors.mcp.stdio import LocalDoor
 from memory_agent.errors import UnavailableError
 from memory_agent.exchange import Exchange
 from memory_agent.layout import Layout
-from memory_agent.starting import Start
+from memory_agent.starting import Start, record_start, restart_daemon
 
-from .conftest import short_folder
+from .conftest import DaemonProcess, short_folder
 from .test_command_line import run
 
 PATIENCE_S = 120.0
@@ -172,6 +172,15 @@ def test_hooks_start_the_daemon_and_no_event_is_lost_while_it_starts() -> None:
         assert not list(layout.hooks.rglob("*.jsonl"))
         with MemoryClient(data_dir=layout.data_dir) as client:
             wait_until(lambda: "The staging deploy needs the VPN" in {one.text for one in client.list().records})
+
+
+def test_hooks_start_no_daemon_in_the_folder_of_a_service(own_daemon: DaemonProcess) -> None:
+    """A client started the former daemon; then the user installed a service, which is being restarted."""
+    layout = Layout(own_daemon.data_dir)
+    record_start(layout, SHORT)
+    own_daemon.start()
+    own_daemon.kill()
+    assert restart_daemon(layout) is None
 
 
 def test_a_hook_starts_the_daemon_again_after_its_idle_end_with_its_settings() -> None:
