@@ -33,7 +33,7 @@ from memory_agent.knowledge.pseudonyms import (
     place_of,
 )
 from memory_agent.knowledge.publish_log import log_removed
-from memory_agent.knowledge.stored_figures import drop_figures, erase_user, parts_in, places_with
+from memory_agent.knowledge.stored_figures import drop_figures, due_in, erase_user, parts_in, places_with, write_due
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -60,7 +60,8 @@ class ItemForgetting(Forgetting):
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
         """Delete items in a batch; return how many existed."""
-        for record in filter(None, map(batch.record, rows)):
+        records = list(filter(None, map(batch.record, rows)))
+        for record in records:
             place = place_in(batch, record.id)
             for kind in (FILE, OFFERERS):
                 batch.set_blob(kind + place, None)
@@ -68,6 +69,7 @@ class ItemForgetting(Forgetting):
             author = about_of(record).author
             write_usage(batch, author, usage_of(batch, author).with_item(record, -1))
             log_removed(batch, record, check_now(None))
+        write_due(batch, {*due_in(batch)}.difference(record.id for record in records))
         mark_removal(batch)
         return super().remove(batch, rows)
 
