@@ -435,3 +435,11 @@ def as_one_version(world: World, item: GlobalRecord) -> None:
         standings = standings_at(batch, place)
         standings[item.version].key = bytes(KEY_BYTES)
         write_standings(batch, place, standings)
+
+
+def test_an_erased_item_with_due_figures_leaves_no_id_in_the_files(world: World, item: GlobalRecord) -> None:
+    report(world, item, HONEST[:2], 1.0)
+    world.shared.ask(Caller(user_id="ann"), ForgetUser())
+    for _ in range(2):
+        assert item.id.encode() not in world.bytes_of_the_store()
+        world.shared.expire()  # releases the figures that are due
