@@ -116,7 +116,7 @@ def _phone(
 PERSONAL_FORMATS: tuple[SecretFormat, ...] = (
     SecretFormat("iban", _DIGITS, re.compile(_ibans()), at_literal=False, check=_has_iban_digits),
     SecretFormat("card", tuple("23456"), re.compile(rf"{_BEFORE}(?:{_CARD}){_AFTER}"), check=_has_luhn_digit),
-    _phone(rf"(?<![\w+])\+{_INTERNATIONAL}{_AFTER}", ("+",)),
+    _phone(rf"(?:(?<![\w+])|(?<=\d{{4}}))\+{_INTERNATIONAL}{_AFTER}", ("+",)),  # the digits end another number
     _phone(rf"{_ALONE_BEFORE}00[ -]?(?=\d{{1,3}}[ \-/(]){_INTERNATIONAL}{_AFTER}", ("00",)),
     _phone(
         rf"{_BEFORE}(?:1[ .-])?(?:\([2-9]\d\d\) ?|(?![234]00)[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{{4}}{_AFTER}",

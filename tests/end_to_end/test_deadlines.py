@@ -69,11 +69,13 @@ def test_a_deadline_shorter_than_the_embedding_leaves_the_words(tmp_path: Path, 
     embedding_s = shortest_s(embedder.embed_query)
     with Memory.open(tmp_path / "ada", embedder=embedder) as memory:
         memory.remember(DOUGH)
-        result = memory.recall(f"sourdough{LONG}", deadline_ms=embedding_s * 1000 / 3, min_relevance=0)
-        assert {"embedder_timeout", "deadline"} & {
-            *result.degraded
-        }  # on a busy machine, it passes before the embedding
-        assert {found.retrieval for found in result.memories} <= {"lexical"}
+        for number in range(20):  # on a busy machine, the time can pass before the query is sent
+            query = f"sourdough {number}{LONG}"
+            result = memory.recall(query, deadline_ms=embedding_s * 1000 / 3, min_relevance=0)
+            assert {found.retrieval for found in result.memories} <= {"lexical"}
+            if "embedder_timeout" in result.degraded:
+                break
+        assert "embedder_timeout" in result.degraded
         assert memory.recall(f"sourdough{LONG}", deadline_ms=60_000).degraded == ()
 
 

@@ -149,11 +149,9 @@ def test_every_match_of_a_pattern_starts_at_a_literal(one: SecretFormat) -> None
 
 
 @given(st.lists(st.sampled_from([*PIECES, CARD, IBAN, PHONE, " ", ","]), max_size=12).map("".join))
-def test_masking_ends_and_no_marks_overlap(text: str) -> None:
-    passes = [text]
-    for _ in range(8):  # each pass can miss a number that follows another without a gap
-        passes.append(Masker(ALL).text(passes[-1]))
-    assert Masker(ALL).text(passes[-1]) == passes[-1]
+def test_masking_is_idempotent_and_no_marks_overlap(text: str) -> None:
+    masked = Masker(ALL).text(Masker(ALL).text(text))  # one pass can miss a number that follows another without a gap
+    assert Masker(ALL).text(masked) == masked
     spans = sorted((one.start, one.start + len(one.text)) for one in personal_numbers(text))
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert all(text.startswith(one.text, one.start) for one in personal_numbers(text))
