@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from memory_agent.signals import SignalTable, read_run_sign
 from relay import JournalEntry, read_event
@@ -36,10 +37,10 @@ class OpenRuns:
         sign = read_run_sign(read_event(entry.data), self._table)
         if sign is None or sign.run_id is None:
             return
-        if sign.role == "begin":
-            self.begin(user_id, sign.run_id, sign.session_id)
-        else:
+        if sign.role != "begin":
             self.end(user_id, sign.run_id)
+        elif datetime.now(UTC) - sign.at < timedelta(seconds=_LONGEST_S):  # an imported session may be years old
+            self.begin(user_id, sign.run_id, sign.session_id)
 
     def begin(self, user_id: str, run_id: str, session_id: str | None) -> None:
         """Take note that a run began."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from memory_agent.daemon.open_runs import OpenRuns
 from memory_agent.signals import SignalTable
 from relay import Event, JournalEntry, encode_event
 
 
-def entry(event_type: str, run_id: str, session_id: str | None = None) -> JournalEntry:
+def entry(event_type: str, run_id: str, session_id: str | None = None, age_hours: float = 0) -> JournalEntry:
     event = Event(
         event_id=f"{event_type}-{run_id}",
         event_type=event_type,
-        timestamp=datetime.now(UTC),
+        timestamp=datetime.now(UTC) - timedelta(hours=age_hours),
         user_id="ann",
         session_id=session_id,
         payload={"run_id": run_id},
@@ -65,6 +65,14 @@ def test_an_interrupted_run_does_not_count_for_ever() -> None:
     assert len(runs) == 1
     clock.now_s += 2 * 3600
     assert len(runs) == 0
+
+
+def test_a_run_of_an_imported_session_is_not_in_progress() -> None:
+    runs = runs_at(Clock())
+    runs.notice("ann", entry("session.run.started", "r-1", age_hours=13))
+    assert len(runs) == 0
+    runs.notice("ann", entry("session.run.started", "r-2", age_hours=11))
+    assert len(runs) == 1
 
 
 def test_interrupted_runs_are_dropped_without_being_counted() -> None:
