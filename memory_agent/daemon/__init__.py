@@ -1,9 +1,8 @@
 """The service that hosts the memories of many users in several processes.
 
 An event passes through `dispatcher`, `lane`, `hosts` and `host`; a request enters at `service` and joins this path at
-`hosts`. `components` connects them; a `supervisor` runs relay, embedder and hosts, as processes with Ray
-(`ray_supervisor`) or as threads (`local_supervisor`); `process` starts, watches and stops everything. Read `components`
-first. Import modules, not this package: Ray takes a second to import.
+`hosts`. A `supervisor` runs relay, embedder and hosts. Read `components` first. Import modules, not this package: Ray
+takes a second to import.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Answers reads for users without a store, without starting a host or creating a folder.
+"""Answers reads for users without a store from empty memories in this process, without starting a host.
 
-A mistyped name therefore starts no process (117 MB, measured) and creates no folder. The answers come from empty
-memories in this process, so they equal those for a user without memories, and invalid requests get the same errors.
+A mistyped name therefore starts no process and creates no folder, and gets the same answers and errors as a user
+without memories.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers reads for users without a folder. Must be used from a single event loop.
-
-    Recalls are recorded. They use a separate empty memory, so that other answers do not show them.
+    """Recalls are recorded, in a separate empty memory, so that other answers do not show them. For a single event
+    loop.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class AbsentUsers:
         learning: LearningSettings,
         shared: SharedStore,
     ) -> None:
-        """`data_dir` holds the users' folders; the empty memories are kept in `folder`, which is replaced."""
+        """The empty memories are kept in `folder`, which is replaced."""
         self._data_dir = data_dir
         self._folder = folder
         self._recall_settings = recall
@@ -57,15 +56,13 @@ class AbsentUsers:
         self._memories: dict[str, _EmptyMemory] = {}
 
     def is_absent(self, user_id: str) -> bool:
-        """Whether a user has no folder."""
         return not user_folder(self._data_dir, user_id).exists()
 
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
-        """Return the encoded reply, or None if the user's own memory must answer.
+        """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
         Answers reads, and accepts feedback that names no memories for a recall answered here. Steps and ends of runs
-        raise `RunUnknownError`, because no runs exist. A recall within a run is left to the user's memory, which must
-        record it. Raises `InvalidInputError`.
+        raise `RunUnknownError`. A recall within a run is left to the user's memory, which must record it.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
@@ -81,7 +78,6 @@ class AbsentUsers:
         return encode_result(self._for_user(user_id, result))
 
     def close(self) -> None:
-        """Remove the empty memories."""
         with self._opening:
             while self._memories:
                 self._memories.popitem()[1].abandon()
@@ -141,19 +137,16 @@ class AbsentUsers:
 
 
 class _EmptyMemory(Memory):
-    """A memory without a user. It logs nothing: the service logs the recall with the user's name."""
+    """It logs nothing: the service logs the recall with the user's name."""
 
     def of(self, caller: Caller) -> Self:
-        """Return this memory with the shared items that a user may see."""
         return self._for_caller(caller)
 
     def _log(self, event: str, **fields: Any) -> None:
-        """Log nothing."""
+        pass
 
 
 class _NoModel(Embedder):
-    """An embedder without a model, since an empty memory has no vectors."""
-
     @property
     def info(self) -> EmbedderInfo:
         raise _missing()
@@ -168,7 +161,7 @@ class _NoModel(Embedder):
         raise _missing()
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
 def _missing() -> ModelMissingError:

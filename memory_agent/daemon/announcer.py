@@ -1,9 +1,9 @@
 """Publishes the log of changes of shared items as relay events, for followers.
 
-Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event, and the event id
-identifies repeats. The earlier journal events of a removed item are erased before its removal is published. For this
-the relay scans all events of shared items, while publishers wait. The announcer therefore pauses in proportion to the
-duration of the scan, and erases the removals that arrive during the pause together.
+Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event. Before a removal
+is published, the earlier journal events of the item are erased. For this the relay scans all events of shared items,
+while publishers wait, so the announcer pauses in proportion, and erases the removals that arrive during the pause
+together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class Announcer:
     """Publishes the log of one store. Must be used from a single event loop."""
 
     def __init__(self, store: SharedStore, journal: AsyncSubscriber, ingest: str, limits: EventLimits) -> None:
-        """The caller closes `store` and `journal`. `ingest` is the ingest endpoint of the relay."""
         self._store = store
         self._journal = journal
         self._ingest = ingest
@@ -37,7 +36,6 @@ class Announcer:
         self._publishing = asyncio.Lock()
 
     def wake(self) -> None:
-        """Schedule a read of the log. Does not wait."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -53,10 +51,7 @@ class Announcer:
             await asyncio.sleep(rest_s)
 
     async def publish_changes(self) -> None:
-        """Publish all current entries of the log.
-
-        Raises `MemoryAgentError`, `RelayError`; the next call continues after the last acknowledged entry.
-        """
+        """Raises `MemoryAgentError`, `RelayError`; the next call continues after the last acknowledged entry."""
         async with self._publishing:
             untold = await self._read(0)
             while untold.through:

@@ -1,7 +1,6 @@
 """Computes how many hosts, threads and requests a daemon may have, from its settings or the machine's resources.
 
-The threads of a host share one interpreter, so a host uses little more than one core, and only several hosts use
-several cores. A host starts when a user needs it; an idle host uses 53 MB and half a percent of a core (measured).
+The threads of a host share one interpreter, so only several hosts use several cores.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Capacity:
 
 
 def capacity_here(settings: DaemonSettings) -> Capacity:
-    """Return the capacity of a daemon on this machine."""
     return capacity_of(settings, usable_cores(), usable_memory_bytes())
 
 
@@ -53,12 +51,10 @@ def usable_memory_bytes(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
 def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capacity:
     """Return the capacity that the settings specify; `auto` depends on the machine's cores and memory.
 
-    Shared hosts use all cores but two, which the daemon's own process and the embedder's queries need; there are at
-    most 32, because the daemon's process spends 0.25 to 0.9 ms per request (measured). Dedicated hosts isolate users
-    rather than add speed: one per core, at least 8. At 100 MB each, all these hosts fit into a quarter of the memory.
-    Spare hosts, one per 8 cores, save a waking user a second. There may be 32 requests per core, at least 512; their
-    bytes have a separate limit. The number of threads per host is constant, since they share an interpreter: 8 clients
-    got 95 recalls/s from 8 threads, 88 from 4, 83 from 16 (measured).
+    Shared hosts use all cores but two, which the daemon's own process and the embedder's queries need, and at most 32,
+    because the daemon's process spends 0.25 to 0.9 ms per request (measured). Dedicated hosts isolate users: one per
+    core, at least 8. At 100 MB each, all these hosts fit into a quarter of the memory. A spare host saves a waking user
+    a second. 8 clients got 95 recalls/s from 8 threads per host, 88 from 4, 83 from 16 (measured).
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,

@@ -1,7 +1,7 @@
 """Child processes of the daemon: starts and watches them, restarts them when they die, and ends them.
 
-A child prints one JSON line when it is ready. Rejected: asyncio's subprocesses, which wait forever for a reaped process
-if they are cancelled during startup (observed when the relay could not start: the daemon hung and ignored signals).
+A child prints one JSON line when it is ready. asyncio's subprocesses are not used: if they are cancelled during
+startup, they may wait forever for a reaped process.
 """
 
 from __future__ import annotations
@@ -39,10 +39,7 @@ def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:
 
 
 class Child:
-    """One process, `python -P -m MODULE ARGUMENTS`, kept alive until `stop` unless it is not to be restarted.
-
-    `-P` keeps the working folder off the import path: `serve` may be started in any project.
-    """
+    """One process, `python -P -m MODULE ARGUMENTS`. `-P` keeps the working folder off the import path."""
 
     def __init__(
         self,
@@ -53,9 +50,7 @@ class Child:
         *,
         is_restarted: bool = True,
     ) -> None:
-        """`environment` holds default values of environment variables. `is_restarted`: whether to start it again when
-        it dies.
-        """
+        """`environment` holds default values of environment variables."""
         self.name = name
         self._is_restarted = is_restarted
         self._command = (sys.executable, "-P", "-m", module, *arguments)
@@ -82,12 +77,10 @@ class Child:
             await _end(self._process)
 
     async def ended(self) -> None:
-        """Wait until the process has ended."""
         assert self._process is not None
         await _gone(self._process)
 
     def status(self) -> PartStatus:
-        """Return the state of the process."""
         pid = self._process.pid if self._process is not None and self._process.poll() is None else None
         return PartStatus(
             name=self.name,
@@ -146,7 +139,6 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 async def _gone(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process has ended."""
     while process.poll() is None:
         await asyncio.sleep(_POLL_S)
     if process.stdout is not None:
@@ -154,7 +146,6 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process, or 0 if it has ended."""
     if pid is None:
         return 0
     try:

@@ -1,7 +1,7 @@
 """The secrets of a daemon's cluster: a certificate authority for Ray's traffic, and a CURVE key pair for the hosts.
 
-DATA/cluster/ (0700) holds them on the daemon's machine; they survive restarts. A machine that joins receives its own
-certificate and the pair over CURVE. Only this file creates certificates.
+DATA/cluster/ (0700) holds them. A machine that joins receives its own certificate and the pair over CURVE. Only this
+file creates certificates.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ _MISSING = "needs certificates, but `cryptography` is not installed: pip install
 
 
 class ClusterSecrets:
-    """The secrets in DATA/cluster, created when they are first needed."""
-
     def __init__(self, folder: Path) -> None:
-        """Raises `SettingsError` if `cryptography` is missing, `KeyFileError` and `OSError`."""
+        """Create the secrets if they are missing. Raises `SettingsError`, `KeyFileError` and `OSError`."""
         _require_cryptography()
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,7 +41,6 @@ class ClusterSecrets:
         self._authority, self._key = self._open_authority()
 
     def certificate_for(self, address: str) -> Certificate:
-        """Return a new certificate for the machine with this IP address."""
         from cryptography import x509
 
         key = _new_key()
@@ -77,8 +74,8 @@ class ClusterSecrets:
 def ray_environment(folder: Path, certificate: Certificate) -> dict[str, str]:
     """Write the certificate into `folder` and return the variables for Ray, which reads them when it is imported.
 
-    A machine that does not answer for three seconds counts as dead. A Ray process waits a little longer for the gcs,
-    which the daemon starts again if it dies.
+    A machine that does not answer for three seconds counts as dead. Ray waits a little longer for the gcs, which the
+    daemon starts again if it dies.
     """
     texts = (certificate.authority, certificate.certificate, certificate.private_key)
     for name, text in zip(_FILES.values(), texts, strict=True):
@@ -94,7 +91,6 @@ def ray_environment(folder: Path, certificate: Certificate) -> dict[str, str]:
 
 
 def tls_environment(folder: Path) -> dict[str, str]:
-    """Return Ray's variables for the certificate that `ray_environment` wrote into `folder`."""
     return {"RAY_USE_TLS": "1", **{variable: str(folder / name) for variable, name in _FILES.items()}}
 
 

@@ -24,7 +24,6 @@ from relay import setting_at_fault
 
 
 def in_common() -> dict[str, int | str]:
-    """Return the values that must be equal on all machines of a cluster, by name."""
     return {
         "protocol": HOST_PROTOCOL,
         "record format": RECORD_FORMAT,

@@ -1,8 +1,4 @@
-"""The components of a daemon that run in its own process, and how they are connected.
-
-They need hosts, and a relay that serves the data folder (`supervisor`). Only `opened_components` defines how the
-components are connected, and in which order they start.
-"""
+"""The components of a daemon that run in its own process, how they are connected, and in which order they start."""
 
 from __future__ import annotations
 
@@ -77,7 +73,6 @@ class Components:
     """The endpoints of the gateway, the socket file first."""
     http: HttpDoor | None = field(default=None, init=False)
     requests: RequestQuota | None = field(default=None, init=False)
-    """The running requests of all doors."""
     _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = field(default=(), init=False)
 
     def open_doors(self, requests_in_flight: int, http: HttpDoor | None) -> None:
@@ -102,7 +97,6 @@ class Components:
 
     @property
     def requests_taken(self) -> int:
-        """The number of requests at all doors so far."""
         return self.service.requests.total() + (0 if self.http is None else self.http.requests)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
@@ -113,10 +107,7 @@ class Components:
         return [*(component.run() for component in always), *(run() for run in self._doors)]
 
     async def keep_up(self, *, fill_vectors: bool) -> None:
-        """Run one round of upkeep: sleep of idle users, balance and upkeep of the hosts, unfinished erasures.
-
-        `fill_vectors`: also compute missing vectors, which needs the embedder.
-        """
+        """Run one round of upkeep. `fill_vectors`: also compute missing vectors, which needs the embedder."""
         await self.hosts.sleep_idle()
         await self.hosts.balance()
         await self.keep_shared_awake()
@@ -146,9 +137,8 @@ async def opened_components(
     deployment: Deployment,
     http: HttpDoor | None = None,
 ) -> AsyncIterator[Components]:
-    """Connect the components and continue interrupted erasures; close them on exit. The caller runs `Components.work`.
-
-    The caller closes `hosts` and `http`.
+    """Connect the components and continue interrupted erasures. The caller runs `Components.work`, and closes `hosts`
+    and `http`.
     """
     data_dir = layout.data_dir
     async with AsyncExitStack() as stack:
@@ -173,7 +163,6 @@ async def opened_components(
 async def _open_event_path(
     stack: AsyncExitStack, layout: Layout, settings: Settings, capacity: Capacity, hosts: Hosts, runs: OpenRuns
 ) -> tuple[AsyncSubscriber, Dispatcher, Reactor]:
-    """Open the journal, the dispatcher that passes its events to the hosts and `runs`, and the reactor to them."""
     relay = relay_endpoints(layout.data_dir)
     journal = await stack.enter_async_context(AsyncSubscriber(*relay, CONSUMER))
     key = open_user_key(settings.encryption, layout.data_dir, SYSTEM_USER)
@@ -195,10 +184,7 @@ async def _open_event_path(
 
 @asynccontextmanager
 async def _block_publisher(relay: Endpoints, limits: EventLimits) -> AsyncIterator[Publisher]:
-    """Open a publisher only for blocks, so that nothing else counts as unacknowledged.
-
-    Blocks without an acknowledgement on exit are lost, as in a crash.
-    """
+    """Open a publisher only for blocks, so that nothing else counts as unacknowledged."""
     publisher = Publisher(relay.ingest, limits=limits)
     try:
         yield publisher
@@ -210,7 +196,7 @@ async def _block_publisher(relay: Endpoints, limits: EventLimits) -> AsyncIterat
 
 
 def _bound_sockets(layout: Layout, listen: tuple[str, ...], credentials: Credentials) -> list[AsyncReplySocket]:
-    """Bind the socket file and the configured endpoints; CURVE endpoints share a separate socket."""
+    """CURVE endpoints share a separate socket."""
     sockets = [AsyncReplySocket([layout.gateway, *(one for one in listen if not is_curve(one))])]
     guarded = [endpoint for endpoint in listen if is_curve(endpoint)]
     if guarded:

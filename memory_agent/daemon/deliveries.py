@@ -22,16 +22,16 @@ class _Delivery(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Remembers beyond a crash of the process which events were being ingested.
+    """Notes in a file which events are being ingested, so that a crash of the process counts for them.
 
-    With Ray, a crash ends only the host, and the lane counts it for the events. Here it ends the lane as well, and a
-    restarted daemon would read the same events and crash again. So each batch is noted in a file while it is ingested.
-    After a crash, events of the noted batch are ingested one by one, and an event that has crashed the process as often
-    as `daemon.crashes_before_quarantine` is refused, which makes the lane quarantine it.
+    With Ray, a crash ends only the host, and the lane counts it. Here it ends the lane as well, and a restarted daemon
+    would read the same events and crash again. After a crash, events of the noted batch are ingested one by one, and an
+    event that has crashed the process `daemon.crashes_before_quarantine` times is refused, so that the lane quarantines
+    it.
     """
 
     def __init__(self, folder: Path, most_crashes: int) -> None:
-        """Take what the former process left in `folder`, which is created if it is missing."""
+        """Read and remove what the former process left in `folder`."""
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._most_crashes = most_crashes
@@ -44,7 +44,7 @@ class Deliveries:
 
     @contextmanager
     def of(self, user_id: str, seqs: Sequence[int]) -> Iterator[None]:
-        """Note these events while the context lasts. Raises `HostDiedError` for events that must not be tried now."""
+        """Note these events inside the context. Raises `HostDiedError` for events that must not be tried now."""
         first, last = min(seqs), max(seqs)
         former = self._former.get(user_id)
         crashes = 0

@@ -18,10 +18,7 @@ _UNBALANCED = 2.0
 
 @dataclass
 class Seat:
-    """The host of an awake user, and the time of its last request (seconds, monotonic clock).
-
-    `is_apart`: whether the user has a fixed host, and stays awake while the daemon runs.
-    """
+    """The host of an awake user. `is_apart`: whether the user has a fixed host, and always stays awake."""
 
     host: str
     dedicated: bool
@@ -30,19 +27,16 @@ class Seat:
     node: str = HOME
 
     def is_busy(self, now_s: float) -> bool:
-        """Whether the user had a request recently."""
         return now_s - self.last_used_s < _BUSY_S
 
 
 class Directory:
     """The awake users and the names of their hosts. Pure.
 
-    The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts. Both
-    numbers hold for each node. A waking user gets the host with the fewest busy users, then the fewest users;
-    rendezvous hashing breaks ties, so that a user tends to return to the same host. An awake user keeps its host.
-    Rejected: rendezvous hashing by itself, with which two of eight users share one of eight hosts in 99.8 of 100 cases,
-    while other hosts are idle. One process per user does not scale: a Ray process uses 53 MB and, when idle, half a
-    percent of a core (measured).
+    The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts, on each
+    node. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties.
+    An awake user keeps its host. Rendezvous hashing by itself would put two of eight users on one of eight hosts in
+    99.8 of 100 cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
@@ -70,40 +64,32 @@ class Directory:
         return seat.host
 
     def host_on(self, user_id: str, now_s: float, node: str) -> str:
-        """Return the host to which a sleeping user would be assigned on a node."""
         return self._assign(user_id, now_s, node).host
 
     def host_of(self, user_id: str) -> str | None:
-        """Return the host of an awake user, else None. Does not count as a request."""
+        """Does not count as a request."""
         seat = self._seats.get(user_id)
         return None if seat is None else seat.host
 
     def node_of(self, user_id: str) -> str | None:
-        """Return the node of an awake user, else None."""
         seat = self._seats.get(user_id)
         return None if seat is None else seat.node
 
     def is_busy(self, user_id: str, now_s: float) -> bool:
-        """Whether the user is awake and had a request recently."""
         return user_id in self._seats and self._seats[user_id].is_busy(now_s)
 
     def users_of(self, host: str) -> tuple[str, ...]:
-        """Return the users on a host."""
         return tuple(user for user, seat in self._seats.items() if seat.host == host)
 
     def users_on(self, node: str) -> tuple[str, ...]:
-        """Return the users on a node."""
         return tuple(user for user, seat in self._seats.items() if seat.node == node)
 
     def awake_by_node(self) -> Counter[str]:
-        """Return the number of awake users on each node."""
         return Counter(seat.node for seat in self._seats.values() if not seat.is_apart)
 
     def crowded(self, nodes: Mapping[str, int]) -> tuple[str, str] | None:
-        """Return the least recently used user who would have more room on another node, and that node; None if the
-        nodes are balanced.
-
-        `nodes` maps the nodes to their cores.
+        """Return the least recently used user on the most loaded node, and the least loaded node; None if they are
+        balanced.
         """
         awake = self.awake_by_node()
         load = {node: awake[node] / max(1, cores) for node, cores in nodes.items()}
@@ -120,7 +106,6 @@ class Directory:
         return seat.host
 
     def idle(self, now_s: float, idle_s: float) -> tuple[str, ...]:
-        """Return the users without a request for `idle_s`."""
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:

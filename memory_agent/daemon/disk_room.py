@@ -30,9 +30,9 @@ class DiskRoom:
         self._is_suspect = True
 
     def check(self, *, was_full: bool) -> bool:
-        """Return whether there is room. Takes microseconds unless the disk was full or a write has failed.
+        """Return whether there is room. `was_full`: whether the disk was full in the last check of any process.
 
-        `was_full`: whether the disk was full in the last check of any process.
+        Takes microseconds unless the disk was full or a write has failed.
         """
         needed = self._reserve_bytes * (_ROOMY if was_full else _FULL)
         free = free_bytes(self._folder)

@@ -2,9 +2,8 @@
 
 The cursor is the low-water mark: every event up to it is durable in a memory (on another node: in its archive) or in
 quarantine. After a crash, later events are read again, and each user's store recognises the events that it has. An
-event published under `system` belongs to the user that it names, or to the owner of its run or session. It waits in
-`Parking` until the owner is known. Only keys for all users establish an owner, since any user can name any run (setting
-`daemon.owner_claims`).
+event published under `system` belongs to the user that it names, or to the owner of its run or session; it waits in
+`Parking` until the owner is known (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ class Dispatcher:
         notice: Notice = lambda *_: None,
         archive_interval_s: float = 5.0,
     ) -> None:
-        """`notice` receives each event once its user is known; after a restart, uncommitted events come again.
-
-        `archive_interval_s`: how often users on other nodes are archived.
-        """
+        """`notice` receives each event once its user is known; after a restart, uncommitted events come again."""
         self._archive_interval_s = archive_interval_s
         self._journal = journal
         self._hosts = hosts
@@ -98,10 +94,7 @@ class Dispatcher:
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
     async def wait(self, through: dict[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to the given journal number are recallable or in quarantine.
-
-        Raises `DeadlineExceededError`.
-        """
+        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not all(self._handled(user_id, seq) for user_id, seq in through.items()):
@@ -147,10 +140,10 @@ class Dispatcher:
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Record that this user began a run through a client and owns its events under `system`.
+        """Record that this user began a run through a client and owns its events under `system`. Durable with the next
+        commit.
 
-        `is_vouched`: whether it was published with a key for all users. Durable with the next commit. Releases events
-        that wait for this owner.
+        `is_vouched`: whether the run was published with a key for all users. Releases events that wait for this owner.
         """
         if self._counts(is_vouched):
             self._learn(owner_keys(run_id, None), user_id)
@@ -165,7 +158,6 @@ class Dispatcher:
 
     @property
     def parked(self) -> int:
-        """The number of events that wait for their owner to be known."""
         return len(self._parking)
 
     async def commit(self) -> None:
@@ -210,7 +202,6 @@ class Dispatcher:
     async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
         """Drop events that the journal erased; return when none of them is being ingested.
 
-        Their numbers are kept until the low-water mark passes them; after a restart the journal no longer has them.
         Waiting events are always read again, because a repeated erasure no longer yields the numbers.
         """
         self._note_erased(seqs)
@@ -225,7 +216,6 @@ class Dispatcher:
             yield self._note_erased
 
     def forget_owner(self, user_id: str) -> None:
-        """Forget the user's runs and sessions. Raises `StoreError`."""
         self._owners.forget(user_id)
 
     def _note_erased(self, seqs: Iterable[int]) -> None:
@@ -405,7 +395,6 @@ class Dispatcher:
         return oldest is None or oldest > seq
 
     def _low_water(self) -> int:
-        """Return the low-water mark."""
         return self._below(lane.oldest_unsaved for lane in self._lanes.values())
 
     def _handled_through(self) -> int:
@@ -413,10 +402,7 @@ class Dispatcher:
         return self._below(lane.oldest_pending for lane in self._lanes.values())
 
     def _below(self, oldest: Iterable[int | None]) -> int:
-        """Return the last number below all of `oldest` and the parked events.
-
-        It never exceeds the last number read, though a lane may have read further.
-        """
+        """Return the last number below all of `oldest` and the parked events, at most the last number read."""
         below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
         return min([self.read_through, *below])
 
@@ -450,7 +436,6 @@ class Parking:
     """Events published under `system` whose owner is unknown. Limited in number and time."""
 
     def __init__(self, limit: int) -> None:
-        """Hold at most `limit` events."""
         self._limit = limit
         self._parked: dict[int, Parked] = {}
         self._by_key: defaultdict[str, set[int]] = defaultdict(set)
@@ -463,11 +448,9 @@ class Parking:
 
     @property
     def surplus(self) -> int:
-        """The number of events beyond the limit."""
         return max(0, len(self._parked) - self._limit)
 
     def park(self, event: Parked) -> None:
-        """Add an event."""
         self._parked[event.entry.seq] = event
         for key in event.keys:
             self._by_key[key].add(event.entry.seq)
@@ -484,12 +467,11 @@ class Parking:
         return [event for place, event in waiting if event.until_s <= now_s or place < surplus]
 
     def leave(self, seq: int) -> None:
-        """Remove an event. Idempotent."""
+        """Idempotent."""
         if seq in self._parked:
             self._take(seq)
 
     def oldest(self) -> int | None:
-        """Return the lowest waiting journal number, or None."""
         return min(self._parked, default=None)
 
     def _take(self, seq: int) -> Parked:

@@ -1,9 +1,7 @@
 """Erasure in a running daemon: from hooks' files, journal, lanes and memories, on request and by retention rules.
 
-`DaemonEraser` records the intent, then erases from the files of hooks, the journal, the lanes, and the memory. After a
-crash, `resume` continues from the intent in the user's folder at the next start of the daemon. `RetentionRounds`
-wakes sleeping users with expired memories, one at a time; a small file in each folder records when the next memory
-expires. Hosts erase the expired memories of awake users during upkeep.
+After a crash, `DaemonEraser.resume` continues from the intent in the user's folder. `RetentionRounds` wakes sleeping
+users with expired memories, one at a time. Hosts erase the expired memories of awake users during upkeep.
 """
 
 from __future__ import annotations
@@ -121,7 +119,6 @@ class DaemonEraser:
             return receipt.of_ids(params.selection.ids, intent.all_ids)
 
     async def resume(self) -> None:
-        """Continue every erasure that a crash interrupted."""
         await self._finish_removals()
         await self.finish(list(known_users(self._data_dir)))
 
@@ -151,7 +148,7 @@ class DaemonEraser:
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=LONGEST_DEADLINE_MS, wait_s=0.0)
 
     async def _erase_absent(self, user_id: str, params: EraseParams) -> ErasureReceipt:
-        """Erase the journal events of a user without a folder, without creating a folder."""
+        """The user has no folder, and none is created."""
         intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
@@ -161,7 +158,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(_COMPACTED_WITHIN_S))
 
     async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase a whole user. A folder that is damaged, or whose key is missing, is removed without being read."""
+        """A folder that is damaged, or whose key is missing, is removed without being read."""
         ids: tuple[str, ...] = ()
         if user_folder(self._data_dir, user_id).exists():
             with suppress(ArchiveDamagedError, EncryptionKeyMissingError, StoreDamagedError):
@@ -234,7 +231,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """Return the user's lock: a concurrent erasure would end the intent of the first one."""
+        """A concurrent erasure would end the intent of the first one."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:
@@ -270,7 +267,6 @@ class DaemonEraser:
         await asyncio.to_thread(erase_hook_events, self._data_dir, wanted, DEFAULT_USER)
 
     async def _is_compacted(self, wait_s: float) -> bool:
-        """Wait until the relay has compacted the journal's file; return whether it has."""
         end_s = time.monotonic() + wait_s
         while (await self._journal.stats()).journal.uncompacted:
             if time.monotonic() >= end_s:
@@ -302,7 +298,6 @@ class RetentionRounds:
     def __init__(
         self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable
     ) -> None:
-        """Raises `SettingsError` for unusable rules."""
         self._hosts = hosts
         self._eraser = eraser
         self._data_dir = data_dir
@@ -316,7 +311,6 @@ class RetentionRounds:
             await asyncio.sleep(min(_ROUND_S, self._interval_s))
 
     async def go_round(self, now: datetime) -> None:
-        """Wake each sleeping user who has expired memories, one at a time."""
         for user_id in await asyncio.to_thread(self._due, now, self._awake_at_home()):
             if user_id in self._awake_at_home():
                 continue  # woken in the meantime

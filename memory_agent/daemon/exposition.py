@@ -1,9 +1,7 @@
 """The daemon's figures in Prometheus' text format. The only file that imports `prometheus_client`, at the first scrape.
 
-Parts of the daemon count; a scrape only reads their counters, sends no request to a host, and wakes no user. Values of
-labels come from lists in the code, except for the names of a cluster's machines. None names a user, a key, a consumer
-or a type of event, so the number of time series does not depend on them
-(`tests/memory_agent/daemon/test_exposition.py`).
+A scrape reads counters, sends no request to a host, and wakes no user. Values of labels come from lists in the code,
+except for the names of a cluster's machines, so the number of time series is limited.
 """
 
 from __future__ import annotations
@@ -52,10 +50,7 @@ class Family:
 
 
 def exposition(status: DaemonStatus, stats: RelayStats | None, components: Components) -> str:
-    """Return all figures. Without `stats`, those of the relay and its journal are missing.
-
-    `status` need not contain the process ids of hosts.
-    """
+    """Return all figures. Without `stats`, those of the relay and its journal are missing."""
     hosts = components.hosts.figures()
     families = [
         *_of_answers(status, components),
@@ -202,8 +197,6 @@ def _rendered(families: Iterable[Family]) -> str:
 
 
 class _Families:
-    """A collector of `prometheus_client`."""
-
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 

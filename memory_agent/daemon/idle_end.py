@@ -1,7 +1,7 @@
 """Ends a daemon that a client started, once it has been idle for a while. Nothing is lost: the next call starts it.
 
-Local clients share a lock during each call, and look for the daemon only then. The daemon ends only while it holds this
-lock alone, and keeps it until its process has ended: a call that comes too late waits, finds no daemon, and starts one.
+Local clients share a lock during each call. The daemon ends only while it holds this lock alone, and keeps it until its
+process has ended: a late call waits, finds no daemon, and starts one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class IdleEnd:
 
 @contextmanager
 def calls_lock(layout: Layout) -> Iterator[int]:
-    """Open the lock of local calls. On exit it is released."""
     lock = os.open(layout.calls_lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield lock
@@ -79,9 +78,7 @@ def calls_lock(layout: Layout) -> Iterator[int]:
 
 
 def forget_client() -> None:
-    """Undo what this process inherited from the client that started it: blocked signals, the mask of new files, soft
-    limits on resources, and core files, which would contain memories.
-    """
+    """Undo what this process inherited from the client that started it. No core files, which would contain memories."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
     for limit in _LIMITS:
@@ -92,7 +89,7 @@ def forget_client() -> None:
 
 
 def release_start() -> None:
-    """Close the lock file that this process was started with as its standard input: others may start a daemon now."""
+    """Close the lock file on standard input, with which this process was started: others may start a daemon now."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

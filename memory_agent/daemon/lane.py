@@ -1,11 +1,9 @@
 """One user's events between journal and memory: in order, limited in size, retried until they are handled.
 
-A full lane drops further events and reads them again from the journal later, so a slow or failing user occupies limited
-memory and delays no other user. An event leaves the lane when it is durable in the memory, when it is quarantined with
-a reason, or when its encryption key was destroyed.
-
-If the memory is on another node, the event is only as durable as that node's disk. Its number stays in the lane until
-the memory is archived (`save`). If the node is lost, the unsaved events are delivered again (`lost`).
+A full lane drops further events and reads them from the journal later, so a slow user delays no other user. An event
+leaves the lane once it is durable in the memory or in quarantine, or if its encryption key was destroyed. If the memory
+is on another node, the number of the event stays until the memory is archived (`save`); if the node is lost, the event
+is delivered again (`lost`).
 """
 
 from __future__ import annotations
@@ -67,15 +65,13 @@ class Budget:
         self._used_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more bytes fit."""
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Reserve bytes. An event may exceed the limit if it is the only one in the lane."""
+        """The only event of a lane may exceed the limit."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """Release bytes."""
         self._used_bytes -= size_bytes
 
 
@@ -120,10 +116,7 @@ class Lane:
         self._is_failing = False
 
     async def read_again(self) -> None:
-        """Read the waiting events again from the journal, which may have erased some of them.
-
-        Returns when the batch in progress is done.
-        """
+        """Read the waiting events again from the journal, after the batch in progress."""
         async with self._handling:
             self._drop_bytes()
 
@@ -163,7 +156,6 @@ class Lane:
                 self._keep_unsaved(unsaved[ingested:])
 
     def saved(self) -> None:
-        """Note that the memory was archived and closed."""
         self._keep_unsaved(array("Q"))
 
     def _keep_unsaved(self, seqs: array[int]) -> None:
@@ -342,7 +334,7 @@ class Lane:
         """Drop events that the journal cannot decrypt either; quarantine those published after the key was destroyed.
 
         The bytes in memory must not be ingested: that would store them under another key. Events that the journal can
-        decrypt are tried once more, in case the whole key folder was missing and has returned.
+        decrypt are tried once more, in case the key folder was missing.
         """
         for event in batch:
             readable = await self._loaded(event)

@@ -20,7 +20,6 @@ class LatencyWindow:
         """All requests, in seconds."""
 
     def add(self, took_ms: float) -> None:
-        """Add one request."""
         self._took_ms.append(took_ms)
         self.histogram.add(took_ms / 1000)
 

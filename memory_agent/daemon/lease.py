@@ -3,7 +3,7 @@
 The daemon renews each lease with a call that repeats the time that the host gave in its last reply, on the host's own
 monotonic clock. The host may work until that time plus the length of the lease. The daemon received the reply later
 than the host wrote it, so the lease has ended on the host once the same length has passed since then on the daemon's
-clock (Gray, Cheriton 1989). No clocks are compared; only their speeds must be similar, which the margin allows for.
+clock (Gray, Cheriton 1989). Clocks are not compared; only their speeds must be similar (`_MARGIN`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START_S = 60.0
 
 
 class Lease:
-    """The lease as the host knows it. Thread-safe."""
+    """The lease on the host's side. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,7 +34,6 @@ class Lease:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the host may work now."""
         return self._clock() < self._until_s
 
     def renew(self, written_s: float, lease_s: float) -> float:
@@ -58,9 +57,8 @@ async def keep_lease(
     """Renew the lease of a host until it has not replied for so long that its lease has ended.
 
     `renew` calls `Lease.renew` on the host, with a timeout in seconds as last argument. `is_gone`: whether the process
-    has ended, as far as is known here; it may still run on a machine that is cut off. `may_start`: whether a host that
-    has not replied yet may still start. If the daemon itself was stopped, it read no replies, but it has placed no user
-    elsewhere either: a host that replies again keeps its users.
+    has ended, as far as is known here. `may_start`: whether a host that has not replied yet may still start. If the
+    daemon itself was stopped, it has placed no user elsewhere: a host that replies again keeps its users.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S

@@ -1,8 +1,7 @@
 """The supervisor of the light form: relay, embedder and hosts are threads of the daemon's process. Does not import Ray.
 
-This form suits one person on a small machine. All users share one interpreter, so it uses little more than one core; a
-crash of native code ends the whole daemon, which its supervisor or the next agent starts again. Nothing acknowledged is
-lost by that, as in the full form: journal and stores are complete after a kill at any moment.
+All users share one interpreter, so this form uses little more than one core. A crash of native code ends the whole
+daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -58,11 +57,7 @@ T = TypeVar("T")
 
 
 class LocalSupervisor:
-    """The supervisor of the light form (`supervisor.Supervisor`).
-
-    One host serves all users, and another serves the shared items. The settings about the numbers of hosts have no
-    effect.
-    """
+    """One host serves all users, and another serves the shared items, whatever the settings say."""
 
     form: Final = "light"
 
@@ -77,7 +72,6 @@ class LocalSupervisor:
         self._started = 0
 
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
-        """As `Supervisor.start`."""
         return_freed_memory()
         _allow_open_files()
         progress("relay and embedder (the first start prepares the model)")
@@ -91,11 +85,9 @@ class LocalSupervisor:
 
     @property
     def model(self) -> str | None:
-        """As `Supervisor.model`."""
         return None if self._embedder is None else self._embedder.model
 
     def start_host(self, *, shared: bool = False, node: str = "") -> ThreadHost:
-        """As `Supervisor.start_host`. Raises `NoClusterError` for another machine."""
         if node:
             raise NoClusterError(_NO_CLUSTER)
         self._started += 1
@@ -112,28 +104,25 @@ class LocalSupervisor:
         return ThreadHost(name, endpoints, memories, HostServer(memories, endpoints, *threads), self._deliveries)
 
     def grant(self, address: str) -> JoinGrant:
-        """Raises `NoClusterError`."""
         raise NoClusterError(_NO_CLUSTER)
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        """As `Supervisor.ray_nodes`: there are none."""
         return {}
 
     async def end_node(self, node: str) -> None:
         """As `Supervisor.end_node`: there are none."""
 
     def parts(self) -> tuple[PartStatus, ...]:
-        """As `Supervisor.parts`. The threads' memory is counted as the daemon's."""
+        """The threads' memory is counted as the daemon's."""
         return self._relay.status(), PartStatus(name="embedder", state="running", pid=os.getpid())
 
     async def watch(self) -> None:
-        """Like `Supervisor.watch`. The relay is reopened after an error; the embedder is not."""
+        """The relay is reopened after an error; the embedder is not."""
         while self._embedder_thread.is_alive() and self._relay.is_alive:
             await asyncio.sleep(_CHECK_S)
         raise UnavailableError("the thread of the relay or of the embedder ended")
 
     async def stop(self) -> None:
-        """As `Supervisor.stop`."""
         self._is_stopping = True
         if self._embedder_thread.ident is not None:
             await in_thread(partial(self._embedder_thread.join, _STOP_TIMEOUT_S))
@@ -161,7 +150,6 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
-        """Open the journal, bind the sockets and serve in the thread. Raises the same errors as `Broker`."""
         broker = open_after_former(self._data_dir, self._settings, self._copy)
         if self._is_stopping:  # `stop` came first
             broker.run(lambda: False)
@@ -171,10 +159,7 @@ class RelayThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer queued requests, close the journal and join the thread. Idempotent.
-
-        Returns after 10 s in any case: the relay's upkeep can take longer, and ends with the process.
-        """
+        """Answer queued requests, close the journal and join the thread, for at most 10 s. Idempotent."""
         self._is_stopping = True
         self._stopping.put(None)
         if self._broker is not None:
@@ -184,11 +169,9 @@ class RelayThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def status(self) -> PartStatus:
-        """Return the state of the relay."""
         is_open = self._broker is not None
         state: Literal["running", "restarting"] = "running" if is_open else "restarting"
         return PartStatus(name="relay", state=state, pid=os.getpid(), restarts=self._restarts)
@@ -232,18 +215,17 @@ class ThreadHost(Host):
 
     @property
     def address(self) -> HostAddress:
-        """Raises `UnavailableError`: there is no actor."""
         raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient")
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
-        """As `Host.request`. Notes batches of events, so that a crash of this process counts for them."""
+        """Notes batches of events, so that a crash of this process counts for them."""
         if request.method:
             return await super().request(request, body, timeout_s)
         with self._deliveries.of(request.user_id, [seq for seq, _ in decode(body, IngestBatch).events]):
             return await super().request(request, body, timeout_s)
 
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
-        """As `Host.keep_up`. Does nothing while an earlier round, which exceeded its timeout, still runs."""
+        """Does nothing while an earlier round, which exceeded its timeout, still runs."""
         if not self._is_kept_up.acquire(blocking=False):
             return self.figures
 
@@ -256,16 +238,14 @@ class ThreadHost(Host):
         return await self._within(timeout_s, work)
 
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
-        """As `Host.sleep`."""
         return await self._within(timeout_s, lambda: self._memories.sleep(user_id))
 
     async def pid(self, timeout_s: float) -> int:
-        """As `Host.pid`."""
         self._require_alive()
         return os.getpid()
 
     def end(self) -> None:
-        """As `Host.end`. Returns at once: a request in progress ends, and then its memory is closed, in a thread."""
+        """Returns at once: a request in progress ends, and then its memory is closed, in a thread."""
         self.is_gone = True
         super().end()
         threading.Thread(target=self._close, name=f"{self.name}-end", daemon=True).start()
@@ -276,7 +256,6 @@ class ThreadHost(Host):
         self._memories.close()
 
     async def endpoints(self) -> HostEndpoints:
-        """As `Host.endpoints`."""
         self._require_alive()
         return self._server.endpoints
 

@@ -1,7 +1,7 @@
 """The process of `memory-agent join`: a machine's embedder and its part of the daemon's Ray.
 
-It joins the daemon, and joins again after Ray or the daemon has ended. On SIGTERM it leaves: the daemon moves the users
-away before the processes end. If it is killed, its children and their hosts end with it.
+It joins again after Ray or the daemon has ended. On SIGTERM it leaves: the daemon moves the users away before the
+processes end. If it is killed, its children and their hosts end with it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ _LONGEST_PAUSE_S = 5.0
 
 @dataclass(frozen=True)
 class Joining:
-    """How a machine joins: the daemon's endpoint with a key, and the machine's name and IP address.
-
-    `token` returns the token to present, which a restarted daemon may have replaced; unused with CURVE.
+    """How a machine joins: the daemon's endpoint with a key, and the machine's name and IP address. `token` is unused
+    with CURVE.
     """
 
     endpoint: str
@@ -59,10 +58,8 @@ class Joining:
 
 
 def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
-    """Run until SIGTERM, SIGINT or the verb `leave`; return the exit code.
-
-    Raises `SettingsError` without Ray, `DaemonRunningError` if another process uses this data folder, and the errors of
-    joining.
+    """Run until SIGTERM, SIGINT or the verb `leave`; return the exit code. Raises `SettingsError` and
+    `DaemonRunningError`.
     """
     if not ray_installed():
         raise SettingsError("cluster", NEEDS_RAY)
@@ -78,9 +75,8 @@ def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
 
 
 def _claim(layout: Layout) -> None:
-    """Mark the folder as one of a machine that joined. Raises `SettingsError` for a daemon's folder.
-
-    The files of a daemon are the only ones, but those here are copies of the archive, and are deleted.
+    """Mark the folder as one of a machine that joined. A daemon's own folder is refused, since its files are not
+    copies.
     """
     marker = layout.node_marker
     if layout.journal.exists() or (not marker.exists() and (layout.data_dir / USERS_FOLDER).exists()):
@@ -90,7 +86,6 @@ def _claim(layout: Layout) -> None:
 
 
 def _delete_users(layout: Layout) -> None:
-    """Delete the users' files of an earlier membership. Raises `SettingsError`."""
     users = layout.data_dir / USERS_FOLDER
     try:
         if users.exists():
@@ -108,10 +103,7 @@ def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> N
 
 
 def require_ring(grant: JoinGrant, data_dir: Path) -> None:
-    """Check that this machine reaches the daemon's encryption keys, and note their ring, so that hosts check it too.
-
-    Raises `EncryptionKeyMissingError` and `SettingsError`.
-    """
+    """Check that this machine reaches the daemon's encryption keys, and store their ring for its hosts."""
     if grant.ring:
         write_private(ring_file(data_dir), grant.ring)
     else:
@@ -140,7 +132,6 @@ class _NodeProcess:
         return 0
 
     async def _stay_joined(self) -> None:
-        """Join, and join again whenever Ray ends, until this machine leaves."""
         has_joined, pause_s = False, _FIRST_PAUSE_S
         while not self._stopping.is_set():
             try:
@@ -161,7 +152,6 @@ class _NodeProcess:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _join(self, *, again: bool) -> Child:
-        """Join the daemon and start this machine's part of Ray."""
         own = self._joining
         model: str | None = self._embedder.ready.get("model")
         params = {
@@ -211,7 +201,6 @@ class _NodeProcess:
         }
 
     async def _until_end_of(self, raylet: Child) -> None:
-        """Wait until Ray has ended, or leave when this process is to stop."""
         ended = asyncio.create_task(raylet.ended())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -233,7 +222,6 @@ class _NodeProcess:
             log.warning("node.not_drained", reason=str(error))
 
     async def _ask(self, method: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
-        """Send a verb to the daemon. Raises its errors, and `DeadlineExceededError` if it does not answer."""
         call = BY_METHOD[method].call(arguments)
         endpoint = self._joining.endpoint
         socket = AsyncRequestSocket(endpoint, self._joining.identity)  # a queued request would be late

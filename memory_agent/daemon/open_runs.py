@@ -14,10 +14,7 @@ _LONGEST_S = 12 * 3600.0
 
 
 class OpenRuns:
-    """The runs in progress, by what events and requests report. `now` is a monotonic clock, in seconds.
-
-    A session has one run at a time: its next one begins when the former was interrupted without an event.
-    """
+    """The runs in progress, as events and requests report them. A session has one run at a time."""
 
     def __init__(self, table: SignalTable, now: Callable[[], float] = time.monotonic) -> None:
         self._table = table
@@ -25,12 +22,10 @@ class OpenRuns:
         self._began_s: dict[tuple[str, str], tuple[str, float]] = {}
 
     def __len__(self) -> int:
-        """The number of runs in progress."""
         self._drop_interrupted()
         return len(self._began_s)
 
     def notice(self, user_id: str, entry: JournalEntry) -> None:
-        """Take note of an event of this user. Returns immediately."""
         row = self._table.match(entry.event_type)
         if row is None or row.run not in ("begin", "end", "cancel"):
             return
@@ -43,14 +38,12 @@ class OpenRuns:
             self.begin(user_id, sign.run_id, sign.session_id)
 
     def begin(self, user_id: str, run_id: str, session_id: str | None) -> None:
-        """Take note that a run began."""
         key = (user_id, session_id or run_id)
         self._began_s.pop(key, None)  # the latest is the last
         self._began_s[key] = (run_id, self._now())
         self._drop_interrupted()
 
     def end(self, user_id: str, run_id: str) -> None:
-        """Take note that a run ended. Idempotent."""
         ended = [key for key, (own, _) in self._began_s.items() if key[0] == user_id and own == run_id]
         for key in ended:
             del self._began_s[key]

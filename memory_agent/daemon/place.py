@@ -1,7 +1,7 @@
 """Where the hosts of one machine find its data folder, embedder and keys.
 
-The daemon passes it to the hosts of its own machine. On another machine the process that joined writes it into a file,
-whose path the hosts inherit from Ray as an environment variable.
+On another machine than the daemon's, the process that joined writes it into a file, whose path the hosts inherit from
+Ray as an environment variable.
 """
 
 from __future__ import annotations
@@ -48,20 +48,16 @@ def cluster_identity(curve: CurvePair | None) -> Identity:
 
 
 def write_place(run_folder: Path, place: Place) -> None:
-    """Write the file for the hosts of this machine. Raises `OSError`."""
     write_private(run_folder / _FILE, msgspec.json.encode(place))
 
 
 def forget_place(run_folder: Path) -> None:
-    """Remove the file: the machine has left. Idempotent."""
     (run_folder / _FILE).unlink(missing_ok=True)
 
 
 def is_node(run_folder: Path) -> bool:
-    """Whether the data folder is that of a machine that joined a daemon."""
     return (run_folder / _FILE).exists()
 
 
 def place_here() -> Place:
-    """Return the place that this process inherited."""
     return msgspec.json.decode((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_bytes(), type=Place)

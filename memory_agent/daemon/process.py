@@ -1,7 +1,6 @@
 """The daemon process: starts relay, embedder, hosts and the components, keeps them running, and stops them in order.
 
-It stops in this order: refuse new requests, finish dispatching, commit the cursor, close the memories, end the
-processes. Nothing depends on an orderly stop: after a kill, journal and stores are complete.
+Nothing depends on an orderly stop: after a kill, journal and stores are complete.
 """
 
 from __future__ import annotations
@@ -64,20 +63,18 @@ if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
 
 _SWITCH_S = 0.001
-"""How long a thread waits for another that computes in Python: a fifth of the default. Requests pass between threads,
-and with 20 processes waiting for two cores, a hook's block comes 10 ms earlier (measured).
+"""How long a thread waits for another that computes in Python: a fifth of the default, since requests pass between
+threads.
 """
 _SCRAPE_S = 2.0
 """How long a scrape waits for the relay."""
 
 
 def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. `on_demand`: a client has started this process, which ends
-    after `daemon.idle_end_min`.
+    """Serve until SIGTERM or SIGINT; return the exit code. With `on_demand`, end after `daemon.idle_end_min`.
 
     Raises `DaemonRunningError` if another daemon serves this folder, `StoreEncryptedError` if the data folder is
-    encrypted and no key folder is set, and `EncryptionKeyMissingError` if the key folder is missing. Also raises
-    `SettingsError` and `UnavailableError`.
+    encrypted and no key folder is set, `EncryptionKeyMissingError`, `SettingsError` and `UnavailableError`.
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
@@ -119,8 +116,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
     """Return the supervisor of the form that the settings choose; the light one if Ray is not installed.
 
-    Only here do the two forms differ. The supervisors are imported late: Ray takes a second, and reads the variables of
-    a cluster when it is imported.
+    Both are imported late: Ray takes a second, and reads the variables of a cluster when it is imported.
     """
     listen = settings.cluster.listen
     if settings.daemon.light or not ray_installed():
@@ -142,8 +138,6 @@ def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
 
 
 class Daemon:
-    """One daemon: its supervisor and its components."""
-
     def __init__(
         self, settings: Settings, layout: Layout, supervisor: Supervisor, idle_end: IdleEnd | None = None
     ) -> None:
@@ -174,9 +168,7 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work`; if a stop signal comes first, cancel it and return False. Raises any error that `work`
-        raises.
-        """
+        """Await `work`, and raise its errors; if a stop signal comes first, cancel it and return False."""
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -219,7 +211,6 @@ class Daemon:
             stack.push_async_callback(_cancel, task)
 
     def _topology(self) -> Topology | None:
-        """Return the other nodes and the users' placements, if other machines may join."""
         if not self._settings.cluster.listen:
             return None
         placements = Placements(self._layout.data_dir)
@@ -246,7 +237,6 @@ class Daemon:
         return endpoints
 
     async def _keep_up(self) -> None:
-        """Regularly run the upkeep of all components; without a model, no vectors are computed."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
@@ -266,7 +256,6 @@ class Daemon:
         self._stopping.set()
 
     def _activity(self) -> Activity:
-        """Return what the daemon does now, for callers, publishers and itself."""
         own = self._components
         hooks = self._layout.hooks
         counts = (own.requests_taken, own.dispatcher.read_through, hooks.stat().st_mtime_ns if hooks.exists() else 0)
@@ -335,7 +324,6 @@ class Daemon:
 
 
 def ready_words(ready: Mapping[str, Any]) -> str:
-    """Return the ready message for a terminal: the addresses, and commands to try."""
     data_dir, url = Path(ready["data_dir"]), ready["endpoints"].get("http")
     named = "" if data_dir == default_data_dir() else f" --data-dir {shlex.quote(str(data_dir))}"
     page = "" if url is None else f"  page    memory-agent open{named}\n"
@@ -356,11 +344,9 @@ class Starting:
         self._began_s = time.monotonic()
 
     def part(self, what: str) -> None:
-        """Report that a part is starting."""
         self._write(f"starting {what}")
 
     def ready(self) -> None:
-        """Report that the daemon is ready, and how to stop it."""
         self._write("ready; Ctrl-C ends it")
 
     def _write(self, line: str) -> None:
@@ -387,7 +373,6 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 
 
 def _require_guarded(endpoint: str) -> None:
-    """Raise `SettingsError` for an endpoint that other machines can reach without a key."""
     try:
         check_endpoint("daemon.listen", endpoint)
     except RelaySettingsError as error:

@@ -22,12 +22,9 @@ END_WITHIN_S = 5.0
 class RayFolder:
     """Ray's temporary folder: private, with a short path, locked until `remove` or the end of this process.
 
-    Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed
-    daemon leaves its folder behind; the next daemon, on any data folder, finds the lock released and removes it.
-
-    Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents
-    continue for over a minute, trying to report to the dead gcs (measured with 2.60). A worker that was starting when
-    the daemon ended recreates the folder before it notices (seen on a busy machine).
+    Ray creates its own folder with mode 0777, so it gets one inside a private folder. The next daemon, on any data
+    folder, removes the folder of a killed daemon, and ends Ray processes that still use it, such as Ray's agents, which
+    continue for over a minute.
     """
 
     def __init__(self) -> None:
@@ -41,7 +38,6 @@ class RayFolder:
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """End the Ray processes that use the folder, and remove it; also remove folders that no process holds."""
         _clear(self._folder)
         with suppress(OSError):
             os.close(self._lock)
@@ -54,7 +50,7 @@ def _remove_left() -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove a folder that no daemon holds any more. A folder without a lock is being created, or not ours."""
+    """A folder without a lock is being created, or not ours."""
     with suppress(OSError):
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:

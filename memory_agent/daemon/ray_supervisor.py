@@ -1,13 +1,10 @@
 """The supervisor of the full form: relay and embedder as child processes, hosts as Ray actors.
 
-Only this file imports Ray.
-
-Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
-and batches of events use the sockets of the host (`host`): an empty call takes 0.16 ms there, and 0.84 ms through an
-actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
-documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
-its raylet (measured), so the store's own lock and epoch guarantee one writer. On other machines, hosts are not
-restarted, and work under leases (`lease`).
+Only this file imports Ray, which starts, names and restarts host processes, and carries calls about the process.
+Requests and batches of events use the sockets of the host (`host`): an empty call takes 0.16 ms there, and 0.84 ms
+through an actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run:
+the dispatcher retries, and the store recognises repeats. An actor can outlive its raylet, so the store's own lock and
+epoch guarantee one writer.
 
 Any process that reaches a Ray cluster can run any code in it. So Ray listens only on loopback, or demands certificates
 if other machines may join, and its token and folder are private to the user (ops/SECURITY.md).
@@ -103,7 +100,6 @@ _RemoteHost = ray.remote(
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _end_raylet() -> None:
-    """End the raylet that runs this task."""
     os.kill(os.getppid(), signal.SIGTERM)
 
 
@@ -115,7 +111,6 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _node_resource(node: str) -> str:
-    """Return the Ray resource that places a host on a machine; "" is the daemon's own."""
     return f"memory-agent:{node}"
 
 
@@ -186,14 +181,10 @@ class Cluster:
         self._started_gcs_s = time.monotonic()
 
     def alive(self) -> bool:
-        """Whether the processes of Ray itself are running."""
         return all(map(_is_alive, self._system))
 
     def revive(self) -> bool:
-        """Start the gcs again if only it has died; return False if it keeps no state on disk or dies repeatedly.
-
-        Calls to hosts work meanwhile. Other machines wait for it (`ray_environment`).
-        """
+        """Start the gcs again if only it has died; return False if it keeps no state on disk or dies repeatedly."""
         others = [process for process in self._system if process != self._gcs]
         is_repeated = time.monotonic() - self._started_gcs_s < _GCS_LASTS_S
         if self._secrets is None or is_repeated or not all(map(_is_alive, others)):
@@ -217,8 +208,7 @@ class Cluster:
     def start_host(self, *, shared: bool = False, node: str = "") -> ActorHost:
         """Start a host; return it before its process is ready. Names are never reused: the old actor may still run.
 
-        `shared`: the host of shared items, at the socket that the other hosts connect to. `node`: as in `Supervisor`;
-        the host waits until that machine has joined.
+        `shared` and `node` are as in `Supervisor`; the host waits until that machine has joined.
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
@@ -234,7 +224,6 @@ class Cluster:
         return ActorHost(name, endpoints, actor, node, self._place.identity if node else None)
 
     def grant(self, address: str) -> JoinGrant:
-        """As `Supervisor.grant`."""
         if self._secrets is None:
             raise NoClusterError("this daemon accepts no other machines: its setting cluster.listen is empty")
         return JoinGrant(
@@ -249,7 +238,6 @@ class Cluster:
         )
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        """As `Supervisor.ray_nodes`."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         try:
             known = await asyncio.to_thread(ray.nodes)
@@ -263,7 +251,6 @@ class Cluster:
         return {node: frozenset(ids) for node, ids in found.items()}
 
     async def end_node(self, node: str) -> None:
-        """As `Supervisor.end_node`."""
         for node_id in (await self.ray_nodes()).get(node, ()):
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
             order = _end_raylet.options(scheduling_strategy=place).remote()
@@ -272,7 +259,6 @@ class Cluster:
                     await order
 
     def stop(self) -> None:
-        """End Ray and all hosts; remove its folder."""
         ray.shutdown()
         if self._gcs_again is not None:
             self._gcs_again.kill()
@@ -288,12 +274,11 @@ class Cluster:
 
 
 class RaySupervisor:
-    """The supervisor of the full form (`supervisor.Supervisor`): processes that are restarted when they die."""
+    """Runs each part as a process, which is restarted when it dies."""
 
     form: Final = "full"
 
     def __init__(self, settings: Settings, layout: Layout, secrets: ClusterSecrets | None = None) -> None:
-        """`secrets`: as for `Cluster`."""
         self._settings = settings
         self._layout = layout
         self._secrets = secrets
@@ -302,7 +287,7 @@ class RaySupervisor:
         self._cluster: Cluster | None = None
 
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
-        """As `Supervisor.start`. Ray starts last, because it takes longest."""
+        """Ray starts last, because it takes longest."""
         progress("relay and embedder (the first start prepares the model)")
         for outcome in await asyncio.gather(self._relay.start(), self._embedder.start(), return_exceptions=True):
             if isinstance(outcome, BaseException):  # raised when both have ended
@@ -314,38 +299,30 @@ class RaySupervisor:
 
     @property
     def model(self) -> str | None:
-        """As `Supervisor.model`."""
         model: str | None = self._embedder.ready.get("model")
         return model
 
     def start_host(self, *, shared: bool = False, node: str = "") -> ActorHost:
-        """As `Supervisor.start_host`."""
         assert self._cluster is not None
         return self._cluster.start_host(shared=shared, node=node)
 
     def grant(self, address: str) -> JoinGrant:
-        """As `Supervisor.grant`."""
         assert self._cluster is not None
         return self._cluster.grant(address)
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        """As `Supervisor.ray_nodes`."""
         assert self._cluster is not None
         return await self._cluster.ray_nodes()
 
     async def end_node(self, node: str) -> None:
-        """As `Supervisor.end_node`."""
         assert self._cluster is not None
         await self._cluster.end_node(node)
 
     def parts(self) -> tuple[PartStatus, ...]:
-        """As `Supervisor.parts`."""
         return self._relay.status(), self._embedder.status()
 
     async def watch(self) -> None:
-        """Like `Supervisor.watch`. Ray's own processes are not restarted, except the gcs of a cluster: actors would
-        continue unsupervised.
-        """
+        """Ray's own processes are not restarted, except the gcs of a cluster: actors would continue unsupervised."""
         assert self._cluster is not None
         while self._cluster.alive() or self._cluster.revive():
             await asyncio.sleep(_RAY_CHECK_S)
@@ -353,14 +330,13 @@ class RaySupervisor:
         raise UnavailableError("Ray died")
 
     async def stop(self) -> None:
-        """As `Supervisor.stop`."""
         if self._cluster is not None:
             self._cluster.stop()
         await self._embedder.stop()
         await self._relay.stop()
 
     def _children(self) -> tuple[Child, Child]:
-        """Return relay and embedder. Each receives its part of the settings, which only this process reads."""
+        """Each child receives its part of the settings, which only this process reads."""
         configuration = self._layout.run / "relay.toml"
         configuration.write_bytes(
             msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
@@ -379,7 +355,7 @@ class RaySupervisor:
 class Raylet:
     """The Ray processes of a machine that joined a daemon's cluster: a raylet with its agents, without a driver.
 
-    They end with this process. `ray start --block` would run the same processes, and a dashboard's log monitor.
+    They end with this process. `ray start --block` would add a dashboard's log monitor.
     """
 
     def __init__(self, node: str, address: str, gcs: str) -> None:
@@ -402,11 +378,10 @@ class Raylet:
             raise UnavailableError(f"Ray did not start: {error}") from error
 
     def alive(self) -> bool:
-        """Whether the processes are running. The raylet ends when it loses the gcs."""
+        """The raylet ends when it loses the gcs."""
         return not self._node.dead_processes()
 
     def stop(self) -> None:
-        """End the processes and the hosts; remove their folder."""
         self._node.kill_all_processes(check_alive=False, allow_graceful=True)
         self._folder.remove()
 
@@ -425,10 +400,9 @@ class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
 def _lean_and_on_loopback() -> Iterator[None]:
     """Make Ray listen on loopback, and start it without its dashboard's server, log monitor and autoscaler's monitor.
 
-    Ray replaces 127.0.0.1 by the machine's external address, so that driver, gcs, raylet and actors listen on every
-    interface (measured with 2.56). The three processes take 180 MB and 2.4 % of an idle core (measured with 2.60), and
-    the daemon uses none of them. There is no public switch for this; the tests of open ports and of processes detect
-    when Ray changes.
+    Ray replaces 127.0.0.1 by the machine's external address, and would listen on every interface. The three processes
+    take 180 MB and 2.4 % of an idle core (measured with 2.60). There is no public switch; the tests of open ports and
+    of processes detect when Ray changes.
     """
     former = ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams
     ray_services.resolve_ip_for_localhost = lambda host: host
@@ -456,58 +430,47 @@ class ActorHost(Host):
 
     @property
     def address(self) -> HostAddress:
-        """The actor, for callers within Ray (`ask_host`)."""
         return HostAddress(actor=self.name, namespace=NAMESPACE)
 
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
-        """As `Host.keep_up`."""
         figures: HostFigures = await self._call("upkeep", "keep_up", timeout_s, fill_vectors)
         return figures
 
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
-        """As `Host.sleep`."""
         position: Position | None = await self._call("control", "sleep", timeout_s, user_id)
         return position
 
     async def renew(self, written_s: float, lease_s: float, was_full: bool, timeout_s: float) -> tuple[float, bool]:
-        """As `Host.renew`."""
         now_s, has_room = await self._call("lease", "renew", timeout_s, written_s, lease_s, was_full)
         return float(now_s), bool(has_room)
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:
-        """As `Host.archive`."""
         position: Position = await self._call("archive", "archive", timeout_s, user_id)
         return position
 
     async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
-        """As `Host.release`."""
         position: Position | None = await self._call("archive", "release", timeout_s, user_id, placement)
         return position
 
     async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:
-        """As `Host.discard`."""
         await self._call("archive", "discard", timeout_s, user_id, epoch)
 
     async def discard_archive(self, user_id: str, epoch: int, timeout_s: float) -> None:
-        """As `Host.discard_archive`."""
         await self._call("archive", "discard_archive", timeout_s, user_id, epoch)
 
     async def pid(self, timeout_s: float) -> int:
-        """As `Host.pid`."""
         return int(await self._call("control", "pid", timeout_s))
 
     def end(self) -> None:
-        """As `Host.end`."""
         ray.kill(self._actor, no_restart=True)
         super().end()
 
     async def endpoints(self) -> HostEndpoints:
-        """As `Host.endpoints`. A process that Ray restarts takes seconds."""
+        """A process that Ray restarts takes seconds."""
         endpoints: HostEndpoints = await self._call("control", "endpoints", None)
         return endpoints
 
     async def _call(self, group: str, method: str, timeout_s: float | None, *arguments: Any) -> Any:
-        """Call a method of `HostActor` in a concurrency group."""
         call = getattr(self._actor, method).options(concurrency_group=group)
         try:
             async with asyncio.timeout(timeout_s):
@@ -525,7 +488,6 @@ class ActorHost(Host):
 
 
 def ray_token(run_folder: Path) -> Path:
-    """Return the file with the token for joining the daemon's Ray."""
     return run_folder / "ray-token"
 
 
@@ -556,8 +518,7 @@ def _use_certificate(folder: Path) -> None:
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
     """Send a request to a user's host from a Ray task, actor or driver; return the encoded reply. Blocks.
 
-    Raises `HostDiedError` if the host is gone, `UnavailableError` outside the daemon's Ray, and
-    `DeadlineExceededError`.
+    Raises `HostDiedError`, `DeadlineExceededError`, and `UnavailableError` outside the daemon's Ray.
     """
     if not ray.is_initialized():
         raise UnavailableError("this process is not in the daemon's Ray: call memory_agent.join_ray() first")

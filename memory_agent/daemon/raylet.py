@@ -1,7 +1,6 @@
 """The process with a machine's part of the daemon's Ray: `python -m memory_agent.daemon.raylet NAME ADDRESS GCS`.
 
-A separate process, because Ray reads its variables once, when it is imported, and a restarted daemon grants others. Its
-parent is the process of `memory-agent join`, with which it ends.
+A separate process, because Ray reads its variables once, when it is imported, and a restarted daemon grants others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Publishes blocks (`memory.recalled`) for the events that a trigger names: queues them, recalls, publishes the answer.
 
-Reactions never delay other work: few run at a time, none while callers or events wait, and late reactions are dropped
-and counted. An event causes at most one block, even after a crash: the block's event id is derived from the id of its
-cause, and the journal stores each id once. A crash may lose a block.
+Reactions never delay other work: few run at a time, none while callers or events wait, and late ones are dropped and
+counted. An event causes at most one block, even after a crash, since the block's event id is derived from the event's.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ class Reactor:
         calls_at_once: int,
         waiting: Callable[[], int],
     ) -> None:
-        """React only while callers have fewer than `calls_at_once` running requests.
-
-        `waiting` returns the number of events that wait to be ingested. The caller closes the `publisher`.
+        """React only while callers have fewer than `calls_at_once` running requests. `waiting` counts events to be
+        ingested.
         """
         self._hosts = hosts
         self._publisher = publisher
@@ -65,7 +63,6 @@ class Reactor:
         self._latency = LatencyWindow()
 
     def notice(self, user_id: str, event: JournalEntry) -> None:
-        """Queue an event of this user if a trigger names its type. Returns immediately."""
         trigger = self._table.name_of(event.event_type) if self._settings.enabled else None
         if trigger is None or user_id in self._off_for or user_id in self._paused:
             return
@@ -83,7 +80,6 @@ class Reactor:
         self._changed.set()
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
@@ -94,10 +90,7 @@ class Reactor:
 
     @asynccontextmanager
     async def paused(self, user_id: str) -> AsyncIterator[None]:
-        """Publish no blocks for this user inside the context. On entry, all earlier blocks are in the journal.
-
-        Raises `UnavailableError` while the relay accepts no events.
-        """
+        """Publish no blocks for this user inside the context. On entry, all earlier blocks are in the journal."""
         self._paused[user_id] += 1
         try:
             self._queue.drop(user_id)
@@ -117,10 +110,8 @@ class Reactor:
         return self._latency.histogram
 
     def status(self) -> dict[str, float]:
-        """Return the numbers of published blocks and of dropped causes by reason, and the latency of blocks.
-
-        `silent`: the event had no text to recall by. `p50_ms` and `p99_ms` measure the last thousand blocks, from the
-        event's arrival in the journal until its block was sent.
+        """Return the numbers of published blocks and of dropped causes by reason, and the latency of the last thousand
+        blocks.
         """
         took = {name: value for name, value in self._latency.summary().items() if name != "count"}
         return {**self._counts, "waiting": len(self._queue), **took}
@@ -179,9 +170,8 @@ class Reactor:
 
 @dataclass(frozen=True)
 class Cause:
-    """An event that causes a recall: its trigger, and the deadline (monotonic clock).
-
-    After the recall, causes of the same `document` wait for `pause_s`. `received_ms` is when the journal received it.
+    """An event that causes a recall, by a deadline (monotonic clock). Later causes of the same `document` wait for
+    `pause_s`.
     """
 
     user_id: str
@@ -205,11 +195,7 @@ class _Waiting:
 
 
 class TriggerQueue:
-    """Waiting causes, limited in number. Users take turns, and messages precede documents. Times: monotonic seconds.
-
-    `counts` holds the dropped causes by reason. `debounced`: replaced by a later cause of the same document; `full`:
-    too many were waiting; `late`: the deadline passed.
-    """
+    """Waiting causes, limited in number. Users take turns, and messages precede documents. Times: monotonic seconds."""
 
     def __init__(self, limit: int, user_limit: int) -> None:
         """Hold at most `limit` causes, `user_limit` per user, and 16 MB of events; beyond that, drop the oldest."""
@@ -254,11 +240,9 @@ class TriggerQueue:
         return None
 
     def done(self, user_id: str) -> None:
-        """Allow the user's next cause to be taken."""
         self._busy.discard(user_id)
 
     def drop(self, user_id: str) -> None:
-        """Drop the user's waiting causes without counting them."""
         for waiting in self._users.pop(user_id, OrderedDict()).values():
             self._forget(waiting)
 

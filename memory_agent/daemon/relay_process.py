@@ -18,10 +18,7 @@ from relay.disk import write_private
 
 
 def relay_command(settings: ArchiveSettings, run: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the module to run as the relay, and its options about the archive, which are in a file in `run`.
-
-    Raises `SettingsError`.
-    """
+    """Return the module to run as the relay, and its options about the archive, which are in a file in `run`."""
     if archived_journal(settings) is None:
         return "relay", ()
     file = run / "relay-archive.json"
@@ -30,7 +27,6 @@ def relay_command(settings: ArchiveSettings, run: Path) -> tuple[str, tuple[str,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a relay until SIGTERM or SIGINT; return the exit code."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--archive", type=Path, required=True)
     options, others = parser.parse_known_args(arguments)

@@ -87,9 +87,7 @@ _CHANGES_SHARED = ("publish_confirm", "unpublish")
 
 @dataclass(frozen=True)
 class Deployment:
-    """The daemon as a whole: `describe` returns its status, `measure` its figures as text (`metrics`), and `nodes` are
-    the other machines of its cluster.
-    """
+    """The daemon as a whole: its status, its figures as text (`metrics`), and the other machines of its cluster."""
 
     describe: Callable[[], Awaitable[DaemonStatus]]
     measure: Callable[[], Awaitable[str]]
@@ -210,7 +208,7 @@ class Service:
         return await self._hosts.call(user_id, verb.name, bytes(request.params), left_ms, rights)
 
     async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
-        """Return the memory's answer or, after the deadline, an empty answer, because recall is advisory.
+        """After the deadline, the answer is empty, because recall is advisory.
 
         If the user was asleep, `degraded` also contains `waking`; the user is awake by the next recall.
         """
@@ -235,50 +233,40 @@ class Service:
         log.info("recall.answered", user_id=user_id, took_ms=round(took_ms, 2))
 
     async def answer_erase(self, request: Request, params: EraseParams) -> ErasureReceipt:
-        """Erase memories and their events."""
         return await self._eraser.erase(request.user_id, params, request.deadline_ms)
 
     async def answer_status(self, _request: Request, _params: NoParams) -> DaemonStatus:
-        """Return the state of the daemon."""
         return await self._deployment.describe()
 
     async def answer_metrics(self, _request: Request, _params: NoParams) -> str:
-        """Return the daemon's figures."""
         return await self._deployment.measure()
 
     async def answer_address(self, request: Request, _params: NoParams) -> HostAddress:
-        """Wake the user and return its actor."""
         return await self._hosts.address(request.user_id, request.deadline_ms)
 
     async def answer_join(self, _request: Request, params: JoinParams) -> JoinGrant:
-        """Let a machine join the cluster. Only encrypted connections and those of this machine reach the gateway."""
+        """Only encrypted connections and those of this machine reach the gateway."""
         return await self._deployment.nodes.join(params)
 
     async def answer_leave(self, _request: Request, params: LeaveParams) -> None:
-        """Move the users of a machine away, and let it leave."""
         await self._deployment.nodes.leave(params.name)
 
     async def answer_wait(self, request: Request, params: WaitParams) -> None:
-        """Wait until events are handled."""
         await self._dispatcher.wait(params.through, request.deadline_ms / 1000)
 
     async def answer_owner(self, _request: Request, params: OwnerParams) -> str | None:
-        """Return the owner of a run or session."""
         return self._dispatcher.owner(params.run_id, params.session_id)
 
     async def answer_quarantine_list(self, _request: Request, params: QuarantineParams) -> list[QuarantinedEvent]:
-        """Describe quarantined events."""
         return [QuarantinedEvent.of(entry) for entry in await self._journal.quarantined(params.after, params.limit)]
 
     async def answer_quarantine_drop(self, _request: Request, params: QuarantineIdsParams) -> int:
-        """Delete quarantined events."""
         entries = await self._chosen(params.ids)
         for entry in entries:
             await self._journal.drop_quarantined(entry.id)
         return len(entries)
 
     async def answer_quarantine_retry(self, _request: Request, params: QuarantineIdsParams) -> RetryReport:
-        """Retry quarantined events."""
         handled = failing = 0
         for entry in await self._chosen(params.ids):
             if await self._retry(entry):
@@ -338,7 +326,6 @@ def _as_stated(reply: bytes, params: RememberParams) -> bytes:
 
 
 def _misses_store(reply: bytes) -> bool:
-    """Whether a reply contains the error that no store of shared items exists yet."""
     try:
         decode_reply(reply, Any)
     except NothingSharedError:
@@ -360,7 +347,7 @@ def _with_waking(reply: bytes) -> bytes:
 
 
 def _checked(request: Request) -> str:
-    """Return the user of a request, checked. For some verbs the store of shared items counts as a user."""
+    """For some verbs the store of shared items counts as a user."""
     if request.user_id == SHARED_USER and request.method in OF_ANY_STORE:
         return SHARED_USER
     try:

@@ -17,9 +17,8 @@ _POLL_S = 0.1
 def stop_daemon(layout: Layout, timeout_s: float) -> str:
     """Send SIGTERM to the daemon of this folder, and return once its process has ended. No hook starts it again.
 
-    Nothing acknowledged is lost. Returns a hint if a service manager may start it again, otherwise an empty string.
-    Raises `UnavailableError` if no daemon serves the folder, `DaemonRunningError` if its process cannot be identified,
-    and `DeadlineExceededError`.
+    Returns a hint if a service manager may start it again, else "". Raises `UnavailableError` if no daemon serves the
+    folder, `DaemonRunningError` if its process cannot be identified, and `DeadlineExceededError`.
     """
     layout.start.unlink(missing_ok=True)  # or the next hook would start it again
     holder = layout.holder
@@ -48,7 +47,6 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
 
 
 def _is_running(process: psutil.Process) -> bool:
-    """Whether a process has not ended. A zombie has."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -56,7 +54,7 @@ def _is_running(process: psutil.Process) -> bool:
 
 
 def _hint(process: psutil.Process) -> str:
-    """Return how to start and stop a daemon that systemd runs; it sets these variables for the processes it starts."""
+    """systemd sets these variables for the processes it starts."""
     variables = process.environ()
     if variables.get("SYSTEMD_EXEC_PID") != str(process.pid):
         return ""

@@ -1,8 +1,7 @@
 """The supervisor of a daemon: starts and ends the relay, the embedder and the hosts, and detects their failures.
 
-There are two: `ray_supervisor` runs them as processes, with hosts as Ray actors, which are restarted when they die;
-`local_supervisor` runs them as threads of the daemon's process, without Ray. Requests and batches of events reach a
-host at its sockets in both forms, so the rest of the daemon does not differ.
+There are two: `ray_supervisor` runs them as processes, `local_supervisor` as threads of the daemon's process. Requests
+and batches of events reach a host at its sockets in both forms, so the rest of the daemon does not differ.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def ray_installed() -> bool:
 
 
 def relay_listens(ready: Mapping[str, Any]) -> Endpoints:
-    """Return the endpoints of a relay from its ready line."""
     return {
         "relay": ready["ingest"],
         "relay_feed": ready["feed"],
@@ -74,8 +72,7 @@ class Supervisor(Protocol):
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
         """Start the relay, the embedder and what the hosts need; return their endpoints. Hosts are started on demand.
 
-        `progress` receives a description of each part before it starts. Raises `UnavailableError` and the errors of
-        the relay and of the embedder; the caller then calls `stop`.
+        `progress` receives the name of each part before it starts. If this raises, the caller calls `stop`.
         """
 
     @property
@@ -83,25 +80,16 @@ class Supervisor(Protocol):
         """The stamp of the model that was loaded at start, or None if there is none."""
 
     def start_host(self, *, shared: bool = False, node: str = HOME) -> Host:
-        """Start a host; return it before it is ready. `shared`: the host of shared items.
-
-        `node`: the machine that runs it, by the name under which it joined.
-        """
+        """Start a host (of shared items, if `shared`) on a machine; return it before it is ready."""
 
     def grant(self, address: str) -> JoinGrant:
         """Return what a machine with this IP address needs to join. Raises `NoClusterError`."""
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        """Return Ray's ids of the other machines that are alive, by name. A machine may briefly have two.
-
-        Raises `UnavailableError`.
-        """
+        """Return Ray's ids of the other machines that are alive, by name. Raises `UnavailableError`."""
 
     async def end_node(self, node: str) -> None:
-        """End Ray on another machine, which then ends the hosts there. Does nothing if it is not alive.
-
-        Raises `UnavailableError`.
-        """
+        """End Ray on another machine, which then ends the hosts there. Raises `UnavailableError`."""
 
     def parts(self) -> tuple[PartStatus, ...]:
         """Return the states of relay and embedder."""
@@ -128,13 +116,11 @@ class Host(ABC):
     def __init__(
         self, name: str, endpoints: HostEndpoints | None, node: str = HOME, identity: Identity | None = None
     ) -> None:
-        """`endpoints` are socket files, which `end` removes.
-
-        A host on another machine (`node`) has none; `identity` holds the keys to connect to it.
+        """`endpoints` are socket files, which `end` removes. A host on another machine (`node`) has none, and needs
+        `identity`.
         """
         self.name = name
         self.node = node
-        """The machine that runs the host."""
         own = () if endpoints is None else (endpoints.answer, endpoints.ingest)
         self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in own]
         self.is_gone = False
@@ -162,10 +148,7 @@ class Host(ABC):
 
     @abstractmethod
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
-        """Run the upkeep of awake users; return the host's figures.
-
-        Raises `HostDiedError` and `DeadlineExceededError`.
-        """
+        """Run the upkeep of awake users; return the figures. Raises `HostDiedError` and `DeadlineExceededError`."""
 
     @abstractmethod
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
@@ -179,10 +162,7 @@ class Host(ABC):
         raise self._outside_cluster()
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:
-        """Archive everything that was written to the open memory of `user_id`; return the state of the archive.
-
-        Raises the same errors as `sleep`.
-        """
+        """Archive everything that was written to the open memory of `user_id`. Raises the same errors as `sleep`."""
         raise self._outside_cluster()
 
     async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
@@ -232,25 +212,21 @@ class Host(ABC):
 class HostConnection:
     """A connection to one socket of a host process, for concurrent requests. Must be used from a single event loop.
 
-    The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
-    request connects to the restarted process.
+    When the process ends, requests in progress fail at once, and the next request connects to the restarted process.
     """
 
     def __init__(self, name: str, locate: Callable[[], Awaitable[str]], identity: Identity | None = None) -> None:
-        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if the host is gone.
-
-        `identity`: the keys for CURVE endpoints.
-        """
+        """`locate` returns the endpoint once the process listens. `identity`: the keys for CURVE endpoints."""
         self._name = name
         self._locate = locate
         self._identity = identity
         self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
 
     async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
-        """Return the encoded reply.
+        """Return the encoded reply. Logs the traceback that a bug in the host adds to it.
 
         Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
-        and `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
+        and `DeadlineExceededError`.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -272,12 +248,10 @@ class HostConnection:
             task.result().close()
 
     def _connected(self) -> AsyncRequestSocket | None:
-        """Return the open connection, or None."""
         task = self._connecting
         return None if task is None or not task.done() or self._is_over() else task.result()
 
     async def _connection(self) -> AsyncRequestSocket:
-        """Return the connection that all requests share, connecting first if there is none."""
         if self._is_over():
             self.close()
         if self._connecting is None:

@@ -1,7 +1,7 @@
 """Requests short time slices from the scheduler, so that a busy machine delays requests less.
 
 A request passes between about eight threads. With 20 processes waiting for two cores, each of them otherwise waits 20
-to 45 ms for its turn, and less than 2 ms with short slices (measured). Their share of the processor is the same.
+to 45 ms for its turn, and less than 2 ms with short slices (measured).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _ATTRIBUTES = "=IIQiIQQQ"
 def request_short_slices() -> bool:
     """Request short slices for the calling thread, and for the threads and processes that it starts from now on.
 
-    Needs no privileges. Returns False, without an effect, on systems other than Linux from 6.12 and for processes with
-    a scheduling policy of their own.
+    Needs no privileges. Returns False, without an effect, if the system or the scheduling policy does not support them.
     """
     call = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
