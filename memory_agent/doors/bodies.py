@@ -60,8 +60,9 @@ def key_field(verb: Verb) -> str | None:
 
 
 def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) -> Request:
-    """Parse a request body; an empty body means an empty object. `key` is the `Idempotency-Key`. Raises `ProtocolError`
-    if the body is not JSON, and `InvalidInputError` (with the field's name).
+    """Parse a request body; an empty body means an empty object. `key` is the `Idempotency-Key`.
+
+    Raises `ProtocolError` if the body is not JSON, and `InvalidInputError` (with the field's name).
     """
     given = msgspec.structs.asdict(decode_body(body, body_type(verb.params)))
     user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
@@ -77,7 +78,7 @@ def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[
 def request_of(
     verb: Verb, fields: Mapping[str, Any], token: str, user_id: str | None, deadline_ms: float | None = None
 ) -> Request:
-    """Build a verb's request from these parameters. Raises `InvalidInputError` (with the parameter's name)."""
+    """Raises `InvalidInputError` (with the parameter's name)."""
     params = verb.params.stated(fields, deadline_ms)
     return Request(
         method=verb.name,
@@ -90,8 +91,9 @@ def request_of(
 
 
 def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
-    """Decode JSON. Accepts `49.0` for an integer, as JSON Schema does. `what` names the body in errors. Raises
-    `ProtocolError` if the body is not JSON, and `InvalidInputError` (with the field's name).
+    """Decode JSON. Accepts `49.0` for an integer, as JSON Schema does. `what` names the body in errors.
+
+    Raises `ProtocolError` if the body is not JSON, and `InvalidInputError` (with the field's name).
     """
     try:
         try:

@@ -1,7 +1,7 @@
 """Admits requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
 
-The principal depends only on the credential, never on the content of the request. The scope that a request requires
-comes from the verb table (`verbs`); an unknown verb requires the scope `admin`.
+The principal depends only on the credential, never on the content of the request. The verb table defines the scope that
+a request requires; an unknown verb requires the scope `admin`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _REMOVING = frozenset({"erase", "forget", "forget_session", "unpublish"})
 
 
 class Service(Protocol):
-    """Answers admitted requests."""
-
     async def handle(self, request: Request, principal: Principal) -> bytes:
         """Return the encoded reply."""
         ...
@@ -32,7 +30,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True)
 class Credential:
-    """A caller's credential: a token, or the CURVE key that its connection proved."""
+    """A token, or the CURVE key that the caller's connection proved."""
 
     token: str = ""
     curve_key: str | None = None
@@ -46,7 +44,6 @@ class Reception:
         self._service = service
         self._credentials = credentials
         self.requests = RequestQuota(limit)
-        """The running requests."""
         self.removals = 0
         """The number of ended requests that remove memories or items: an earlier answer may contain these."""
 
@@ -73,14 +70,12 @@ class Reception:
             self.removals += request.method in _REMOVING
 
     def principal(self, credential: Credential) -> Principal:
-        """Return the principal of a credential. Raises `UnauthorizedError`."""
         if credential.curve_key is not None:
             return self._credentials.of_curve(credential.curve_key)
         return self._credentials.of_token(credential.token.encode())
 
 
 def scope_of(name: str) -> Scope:
-    """Return the scope that the verb with this wire name requires of a key."""
     verb = BY_NAME.get(name)
     return Scope.ADMIN if verb is None or verb.scope is None else verb.scope
 
@@ -88,8 +83,8 @@ def scope_of(name: str) -> Scope:
 def permitted(request: Request, principal: Principal) -> Request:
     """Check that the principal may send the request; return it with its user filled in.
 
-    Raises `ScopeMissingError` and `UserNotAllowedError`, which do not reveal whether the user exists, and
-    `InvalidInputError`.
+    Raises `InvalidInputError`, and `ScopeMissingError` and `UserNotAllowedError`, which do not reveal whether the user
+    exists.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     _check(request, principal, user_id)

@@ -1,7 +1,6 @@
 """Divides request slots and buffered bytes among users, so that no user can take all of them. No I/O.
 
-A user may hold a quarter, regardless of the number of keys. One quarter is reserved for keys for all users, and one for
-keys for a single user.
+A user may hold a quarter. One quarter is reserved for keys for all users, and one for keys for a single user.
 """
 
 from __future__ import annotations
@@ -60,9 +59,7 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """Counts the bytes buffered for each user's requests (keys for all users count as one). Must be used from a single
-    event loop.
-    """
+    """The bytes buffered for each user's requests (keys for all users count as one). For a single event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""
@@ -84,7 +81,6 @@ class ByteQuota:
         self._held[user_id] += count
 
     def release(self, principal: Principal, count: int) -> None:
-        """Release `count` bytes."""
         self._held[principal.user_id] -= count
         if self._held[principal.user_id] <= 0:
             del self._held[principal.user_id]

@@ -1,7 +1,6 @@
 """The gateway: receives requests over ZeroMQ, from local and CURVE sockets.
 
-It limits the number and the total size of running requests; further requests are refused immediately with a retryable
-error. The reply to a malformed request is a fault. The reception checks keys and scopes.
+It refuses requests beyond the limits on their number and total size, with a retryable error.
 """
 
 from __future__ import annotations
@@ -17,13 +16,8 @@ from relay.net import AsyncReplySocket, Message
 
 
 class Gateway:
-    """Passes requests from several sockets to one reception."""
-
     def __init__(self, reception: Reception, sockets: Sequence[AsyncReplySocket], limit: int, limit_bytes: int) -> None:
-        """Run at most `limit` requests at a time, with `limit_bytes` in total. A single request may have any size.
-
-        `run` closes the sockets.
-        """
+        """Run at most `limit` requests at a time, with `limit_bytes` in total; a single one may have any size."""
         self._reception = reception
         self._sockets = sockets
         self._limit = limit
@@ -32,7 +26,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Answer until cancelled, then drop running requests."""
+        """Answer until cancelled, then drop running requests and close the sockets."""
         try:
             async with asyncio.TaskGroup() as group:
                 for socket in self._sockets:

@@ -1,5 +1,4 @@
-"""The HTTP interface: each verb as `POST /v1/VERB` with JSON, and events as server-sent events.
+"""The HTTP interface: each verb as `POST /v1/VERB` with JSON, and events as server-sent events. Read `app` first.
 
-Paths, request bodies, results and the description at `/openapi.json` are derived from the verb table. Start with `app`,
-which contains the routes. Requests pass through the same reception as those over ZeroMQ.
+Paths, request bodies, results and the description at `/openapi.json` are derived from the verb table.
 """

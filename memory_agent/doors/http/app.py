@@ -112,7 +112,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as many bytes of responses. A single body may have any
+        """Buffer at most `bodies_bytes` of request bodies, and as many bytes of responses; a single one may have any
         size.
         """
         self._reception = reception
@@ -125,11 +125,9 @@ class Routes:
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
         self.streams = RequestQuota(settings.streams)
-        """The streams that clients follow."""
         self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes: one for each verb, events and streams, MCP, the documentation, and the page."""
         return [
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
@@ -150,9 +148,7 @@ class Routes:
         ]
 
     async def answer(self, request: Request, verb: Verb) -> Response:
-        """Answer a request for a verb. Raises `InvalidInputError` for query parameters: a `user_id` there would be
-        ignored.
-        """
+        """Raises `InvalidInputError` for query parameters: a `user_id` there would be ignored."""
         for name in request.query_params:
             raise InvalidInputError(name, "must be in the request body, not in the URL")
         credential = self._credential(request)
@@ -168,13 +164,11 @@ class Routes:
         return Response(content, media_type=_JSON)
 
     async def measure(self, request: Request) -> Response:
-        """Return the daemon's figures, for Prometheus."""
         asked = protocol.Request(method="metrics")
         text = protocol.decode_reply(await self._reception.answer(self._credential(request), asked), str)
         return Response(text, media_type=METRICS_TYPE)
 
     async def publish(self, request: Request) -> Response:
-        """Publish a request's events; respond once they are durable."""
         credential = self._credential(request)
         principal = self._reception.principal(credential)
         with self._publishing.slot(principal):
@@ -184,7 +178,6 @@ class Routes:
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
-        """Answer an MCP message in the context that the query parameters describe."""
         credential = self._credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
@@ -195,7 +188,6 @@ class Routes:
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def answer_hook(self, request: Request) -> Response:
-        """Answer a hook's input with the line that the hook prints."""
         credential = self._credential(request)
         principal = self._reception.principal(credential)
         call = HookCall.of(_query(request, set(HookCall.__struct_fields__)))
@@ -212,7 +204,6 @@ class Routes:
         return Response(msgspec.json.encode(Ticket(ticket, user_id=principal.user_id)), media_type=_JSON)
 
     async def sign_in(self, request: Request) -> Response:
-        """Begin a session for a ticket or a token. Raises `UnauthorizedError`."""
         _require_own_site(request)
         async with self._body(request, _ANYBODY, _SIGN_IN_BYTES) as body:
             given = decode_body(body, SignIn).token.strip()
@@ -227,11 +218,9 @@ class Routes:
         return response
 
     async def show_session(self, request: Request) -> Response:
-        """Describe the session of a request. Raises `UnauthorizedError`."""
         return _signed_in(self._reception.principal(self._credential(request)), request.headers.get(PAGE_KEY))
 
     async def sign_out(self, request: Request) -> Response:
-        """End the session of a request, if it has one."""
         _require_own_site(request)
         await asyncio.to_thread(self._sessions.end, self._secrets(request))
         return Response(status_code=204, headers={"set-cookie": self._sessions.set_cookie("")})
@@ -254,7 +243,6 @@ class Routes:
         return Secrets(cookie, request.headers.get(PAGE_KEY, ""))
 
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
-        """Return a verb's result as JSON. Raises `MemoryAgentError`."""
         reply = await self._reception.answer(credential, asked)
         return await _off_loop(partial(_as_json, reply, verb), len(reply))
 
@@ -278,7 +266,6 @@ class Routes:
         return int(stats.waiting)
 
     async def follow_blocks(self, request: Request) -> Response:
-        """Stream the blocks published for a user; `role`, `run` and `session` restrict them."""
         known = _query(request, {"user_id", "role", "run", "session"})
         wanted = Wanted(*(known.get(name) for name in ("role", "run", "session")))
         principal = self._reception.principal(self._credential(request))
@@ -287,7 +274,6 @@ class Routes:
         return await self._follow(request, principal, user_id, blocks_for(wanted), "block", wanted)
 
     async def follow_events(self, request: Request) -> Response:
-        """Stream a user's events; the patterns in `type` restrict them."""
         known = _query(request, {"user_id", "type"})
         principal = self._reception.principal(self._credential(request))
         everybody = known.get("user_id") == ALL_USERS
@@ -319,9 +305,7 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the requested run or session, whose blocks `system` receives, or None while it is
-        unknown.
-        """
+        """Return the owner of the requested run or session, whose blocks `system` receives, or None while unknown."""
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",
@@ -359,7 +343,7 @@ class Routes:
 
 
 def _stream_route(name: str, follow: Callable[[Request], Awaitable[Response]]) -> Route:
-    """Return a stream's route, without HEAD, because a response to HEAD would never end."""
+    """A response to HEAD would never end."""
     route = Route(_PREFIX + name, follow, methods=["GET"])
     route.methods = {"GET"}
     return route
@@ -369,7 +353,6 @@ class _Held(Response):
     """A large response, sent in pieces and counted as buffered until its client has read it."""
 
     def __init__(self, content: bytes, quota: ByteQuota, principal: Principal) -> None:
-        """Reserve room for the response. Raises `UnavailableError`."""
         super().__init__(content, media_type=_JSON)
         self._quota = quota
         self._principal = principal
@@ -388,7 +371,7 @@ class _Held(Response):
 
 
 class _Followed(StreamingResponse):
-    """A stream that closes its resources whenever and however the client disconnects."""
+    """Closes its resources whenever and however the client disconnects."""
 
     def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
         super().__init__(frames, media_type=EVENT_STREAM, headers={"x-accel-buffering": "no"})
@@ -409,7 +392,6 @@ async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:
 
 
 async def _begin(request: Request) -> Response:
-    """List the main paths; redirect a browser to the page."""
     if "text/html" in request.headers.get("accept", ""):
         return await _to_page(request)
     return Response(_BEGINNING, media_type=_JSON)
@@ -420,12 +402,10 @@ async def _to_page(_: Request) -> Response:
 
 
 async def _describe(_: Request) -> Response:
-    """Return the OpenAPI description; needs no key."""
     return Response(_description(), media_type=_JSON)
 
 
 async def _page_file(request: Request) -> Response:
-    """Return a file of the page. Raises `HTTPException` (404)."""
     found = await asyncio.to_thread(answer_file, request.path_params["name"], request.headers.get("if-none-match", ""))
     if found is None:
         raise HTTPException(404)
@@ -433,7 +413,6 @@ async def _page_file(request: Request) -> Response:
 
 
 async def _documentation(request: Request) -> Response:
-    """Return a file of the documentation."""
     name, media_type = PAGES[request.url.path]
     content = await asyncio.to_thread((_DOCS / name).read_bytes)
     return Response(content, media_type=media_type, headers={"content-security-policy": _CSP})
@@ -480,7 +459,6 @@ def _names(headers: dict[bytes, bytes]) -> tuple[str, str | None]:
 
 
 def _bearer(request: Request) -> Credential:
-    """Return the bearer token of a request, or an empty token."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return Credential(token.strip() if scheme.lower() == "bearer" else "")
 
@@ -496,13 +474,13 @@ def _signed_in(principal: Principal, page_key: str | None) -> Response:
 
 
 def _wants_stream(request: Request) -> bool:
-    """Return whether the first media type in `Accept` is an event stream."""
+    """Only the first media type in `Accept` counts."""
     first = request.headers.get("accept", "").partition(",")[0]
     return first.partition(";")[0].strip().lower() == EVENT_STREAM
 
 
 def _query(request: Request, names: set[str]) -> dict[str, str]:
-    """Return the query parameters. Raises `InvalidInputError` for an unknown or empty one."""
+    """Raises `InvalidInputError` for an unknown or empty parameter."""
     for name, value in request.query_params.multi_items():
         if name not in names:
             raise InvalidInputError(name, f"no such parameter; the parameters are: {', '.join(sorted(names))}")
@@ -512,7 +490,6 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
 
 
 def _context(request: Request) -> Context:
-    """Parse the query parameters as a `Context`. Raises `InvalidInputError`."""
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
@@ -520,7 +497,6 @@ def _context(request: Request) -> Context:
 
 
 def _user_id(named: str | None, principal: Principal) -> str:
-    """Return the user of a stream: the named one, else the key's, else the default. Raises `InvalidInputError`."""
     try:
         return validate_user_id(named or principal.user_id or protocol.DEFAULT_USER)
     except MalformedEventError as error:
@@ -533,7 +509,7 @@ def _require_room(size_bytes: int, limit: int) -> None:
 
 
 def _as_json(reply: bytes, verb: Verb) -> bytes:
-    """Return a reply's result as JSON. Raises the error that the reply contains."""
+    """Raises the error that the reply contains."""
     return msgspec.json.encode(protocol.decode_reply(reply, verb.result))
 
 

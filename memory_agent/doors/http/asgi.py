@@ -20,9 +20,8 @@ _LINGER_S = 1.0
 class Exchange:
     """One request and its response, to which it adds the common headers.
 
-    A response that leaves the request body unread announces that the connection closes. The rest of the body is then
-    read for a moment, because a client that is still sending would otherwise see a connection reset instead of the
-    response.
+    A response that leaves the request body unread closes the connection. The rest of the body is then read for a
+    moment, because a client that is still sending would otherwise see a connection reset instead of the response.
     """
 
     def __init__(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:

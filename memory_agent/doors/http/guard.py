@@ -1,8 +1,8 @@
-"""Check the HTTP server's address, and the Host and Origin headers of requests.
+"""Checks the HTTP server's address, and the Host and Origin headers of requests.
 
-A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Their
-Host header contains the page's host name, so requests whose Host header does not name this machine are refused.
-Requests with a cookie are refused if another site sends them, which includes other ports of this machine.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Its requests have that name as Host, so
+requests whose Host does not name this machine are refused. Requests with a cookie are refused if another site sends
+them, which includes other ports of this machine.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ MOST_PORT = 65_535
 
 @dataclass(frozen=True)
 class Place:
-    """The address that the server listens on."""
-
     host: str
     port: int
     is_loopback: bool
     is_tls: bool
 
     def url(self, port: int) -> str:
-        """Return the URL for clients on this machine. `port` is the bound port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.is_tls else 'http'}://{host}:{port}"
 
@@ -37,8 +34,7 @@ class Place:
 def place_of(settings: HttpSettings) -> Place | None:
     """Return the address to listen on, or None if HTTP is off.
 
-    Raises `SettingsError` for an invalid address, for a non-loopback address without a certificate, and for a missing
-    certificate or private key.
+    Raises `SettingsError` for an invalid address, a non-loopback address without a certificate, and a missing file.
     """
     if not settings.listen:
         return None
@@ -58,7 +54,6 @@ def place_of(settings: HttpSettings) -> Place | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is a loopback address."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -69,8 +64,7 @@ def is_loopback(host: str) -> bool:
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
     """Return a status and a reason if Host does not name this machine or Origin is a different site, else None.
 
-    `named` are the host names in the settings. If TLS is used and `named` is empty, the certificate identifies the
-    host.
+    `named` are the host names in the settings. With TLS and no names, the certificate identifies the host.
     """
     own = _name_of(host)
     is_own = is_loopback(own) or own in {name.lower() for name in (place.host, *named)}
@@ -82,7 +76,7 @@ def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | 
 
 
 def is_own_site(fetch_site: str | None) -> bool:
-    """Return whether a request with a cookie comes from this server's own page, by its Sec-Fetch-Site header.
+    """Whether a request with a cookie comes from this server's own page, by its Sec-Fetch-Site header.
 
     Old browsers and other programs send no such header; `none` is sent if the user entered the address.
     """
@@ -90,7 +84,6 @@ def is_own_site(fetch_site: str | None) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Return the host name in a Host header, without the port."""
     name, _, port = host.rpartition(":")
     return (name if name and port.isdecimal() else host).strip("[]").lower()
 

@@ -1,7 +1,6 @@
 """Answers hooks of coding agents that pass their input on unread: publishes its events, and recalls for it.
 
-A hook's process is started for each prompt, and everything that it imports or computes takes longer there than in the
-daemon, which has it in memory.
+Everything that a hook's own process imports or computes takes longer there than in the daemon.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ STORED, UNSURE = 200, 202
 """The status if the journal has the events, and if the hook has to send them again."""
 LONGEST_MS = 60_000.0
 _LATE_MS = 5_000.0
-"""How long a recall may take: a block that is late is given to the session's next hook. A recall within the hook's
-time leaves out stages when it is slow, and then comes in time less often (55 of 100 blocks instead of 80, measured).
+"""How long a recall may take: a block that is late is given to the session's next hook. With a shorter deadline, a slow
+recall leaves out stages, and then comes in time less often (55 of 100 blocks instead of 80, measured).
 """
 _MOST_LATE, _LATE_FOR_S = 256, 600.0
 _ON_THE_WAY_S = 0.02
@@ -44,8 +43,8 @@ Session = tuple[str, str, str, str]
 
 
 class HookCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The query parameters of a hook: see `Origin`. The answer is due in `left_ms`. `parent` is the id of the process
-    that started the hook.
+    """The query parameters of a hook: see `Origin`. The answer is due in `left_ms`. `parent` is the process that
+    started it.
     """
 
     client: str
@@ -58,7 +57,6 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, named: Mapping[str, str]) -> HookCall:
-        """Parse query parameters. Raises `InvalidInputError`."""
         try:
             call = msgspec.convert(named, cls, strict=False)
         except msgspec.ValidationError as error:
@@ -86,8 +84,6 @@ class _Late(NamedTuple):
 
 
 class HookDoor:
-    """Answers hooks. Must be used from its reception's event loop."""
-
     def __init__(self, reception: Reception, intake: Intake) -> None:
         self._reception = reception
         self._intake = intake
@@ -115,7 +111,6 @@ class HookDoor:
     async def _line(
         self, report: Report | None, events: list[Json], call: HookCall, credential: Credential, until_s: float
     ) -> bytes:
-        """Return the hook's output, by `until_s` (the event loop's clock)."""
         if report is None:
             return b""
         asked = report.recall(events, max(call.left_ms, _LATE_MS))
@@ -156,7 +151,6 @@ class HookDoor:
             del self._late[session]
 
     def _keep(self, events: list[Json], principal: Principal) -> Batch:
-        """Store events until they are published."""
         batch = tuple(map(encoded, events))
         waiting = self._waiting(principal)
         if not batch or waiting is None:
@@ -185,8 +179,8 @@ class HookDoor:
     async def _publish(
         self, line: asyncio.Task[bytes], own: Batch, principal: Principal, credential: Credential
     ) -> bool:
-        """Publish events after the answer, and after those that are waiting; return whether all are durable or were
-        refused for good.
+        """Publish events after the answer, and after those that wait; return whether all are durable or refused for
+        good.
         """
         await asyncio.wait({line})
         waiting = self._waiting(principal)
@@ -219,7 +213,7 @@ async def _is_done(task: asyncio.Task[Any], until_s: float) -> bool:
 
 
 def _decoded(events: Iterable[bytes]) -> Iterator[Json]:
-    """Yield events, without the lines that a killed hook left unfinished."""
+    """A killed hook leaves an unfinished line."""
     for event in events:
         with suppress(msgspec.DecodeError):
             yield msgspec.json.decode(event, type=dict[str, Any])

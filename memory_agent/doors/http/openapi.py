@@ -57,7 +57,6 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
 
 
 def describe_door() -> dict[str, Any]:
-    """Return the OpenAPI document."""
     bodies = [body_type(verb.params) for verb in PUBLIC]
     results = [type(None) if verb.result is None else verb.result for verb in PUBLIC]
     (events, published, *schemas), components = msgspec.json.schema_components(

@@ -88,7 +88,6 @@ def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> 
 
 
 def answered(error: MemoryAgentError | RelayError, status: int | None = None) -> Answered:
-    """Return the status, body and headers of an error response."""
     described = problem(error, status)
     headers = {"content-type": PROBLEM_TYPE}
     if described.status == _STATUS[UnauthorizedError]:

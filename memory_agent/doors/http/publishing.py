@@ -1,7 +1,6 @@
 """Publishes events that arrive over HTTP, with the caller's key and under the relay's own rules.
 
-The response contains a receipt for each event: its journal number, or why it was refused. A refused event does not
-affect the request's other events.
+A refused event does not affect the request's other events.
 """
 
 from __future__ import annotations
@@ -68,9 +67,8 @@ class Intake(NamedTuple):
 async def publish_events(request: EventsRequest, principal: Principal, token: str, intake: Intake) -> Published:
     """Publish events and wait for their acknowledgements.
 
-    Raises `UnavailableError` if some are missing at the deadline (the request can be repeated, because the relay
-    recognises stored events), or `ScopeMissingError`, `JournalPausedError` or `ConsumerBehindError` if the relay
-    refuses all events.
+    Raises `UnavailableError` if some are missing at the deadline; the request can be repeated. Raises
+    `ScopeMissingError`, `JournalPausedError` or `ConsumerBehindError` if the relay refuses all events.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     events = [_with_user(event, user_id) for event in request.events]

@@ -1,8 +1,8 @@
 """The HTTP server: uvicorn's protocol, inside the daemon's event loop.
 
-uvicorn's own server class is not used, because it handles signals, which the daemon does itself, and wakes up ten times
-a second. Three limits are added to its protocol class: on the time to receive a request's head, on the number of
-connections, and on the time for which a client reads nothing.
+uvicorn's own server class handles signals, which the daemon does itself, and wakes up ten times a second. Three limits
+are added to its protocol class: on the time to receive a request's head, on the number of connections, and on the time
+for which a client reads nothing.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class HttpDoor:
-    """An HTTP server at one address."""
-
     def __init__(self, settings: HttpSettings, place: Place, layout: Layout) -> None:
-        """Bind the port; requests are served once `run` is called.
+        """Bind the port; requests are served once `run` is called. Raises `SettingsError`.
 
-        If the settings choose no port, binds the one that this data folder had before, so that an open page finds the
-        server again, or else a free one. Raises `SettingsError` for an unusable address or certificate.
+        If the settings choose no port, binds the former port of this data folder, so that an open page finds the server
+        again, or else a free one.
         """
         self._settings = settings
         self._place = place
@@ -63,8 +61,7 @@ class HttpDoor:
     async def run(self, reception: Reception, relay: Endpoints, limits: EventLimits, bodies_bytes: int) -> None:
         """Serve until cancelled, then drop running requests and end streams.
 
-        `limits` apply to published events. At most `bodies_bytes` of request bodies are buffered; a single body may
-        have any size.
+        At most `bodies_bytes` of request bodies are buffered; a single body may have any size.
         """
         watch = JournalWatch(relay)
         intake = Intake(relay.ingest, limits, self._layout)
@@ -98,12 +95,10 @@ class HttpDoor:
 
     @property
     def running(self) -> int:
-        """The number of requests in progress, including streams."""
         return len(self._state.tasks)
 
     @property
     def requests(self) -> int:
-        """The number of requests so far."""
         return self._state.total_requests
 
     def close(self) -> None:
@@ -209,7 +204,6 @@ def _config(app: Asgi) -> Config:
 
 
 def _listen(place: Place, former_port: Path) -> socket.socket:
-    """Return a listening socket. Raises `SettingsError`."""
     listening = _former(place, former_port) if place.port == 0 else None
     if listening is None:
         try:
@@ -225,7 +219,6 @@ def _listen(place: Place, former_port: Path) -> socket.socket:
 
 
 def _former(place: Place, former_port: Path) -> socket.socket | None:
-    """Return a socket at the port in a file, or None if there is none or it is in use."""
     try:
         port = int(former_port.read_text())
         return _bound(place.host, port) if 0 < port <= MOST_PORT else None

@@ -1,9 +1,8 @@
 """Server-sent events: journal entries, and the progress of long requests.
 
-An event's id is its journal number. A client that reconnects with `Last-Event-ID` therefore misses only events that are
-no longer in the journal, and receives a `gap` for them. The daemon buffers nothing for subscribers: when a client stops
-reading, so does its stream. Each stream reads from the relay with the caller's own key, so the relay's access rules
-apply. `JournalWatch` wakes the streams when there is more to read.
+An event's id is its journal number, so a client that reconnects with `Last-Event-ID` misses only events that are no
+longer in the journal, and receives a `gap` for them. When a client stops reading, so does its stream. Each stream reads
+from the relay with the caller's own key, and `JournalWatch` wakes it when there is more to read.
 
 Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream`, they send `progress` events,
 which also keep proxies from closing the connection, and finally the result.
@@ -97,7 +96,7 @@ def events_of(patterns: tuple[str, ...]) -> Take:
 
 
 def read_place(last_event_id: str | None) -> int | None:
-    """Return the number in a `Last-Event-ID`, or None if there is none. Raises `InvalidInputError`."""
+    """Raises `InvalidInputError`."""
     if not last_event_id:
         return None
     if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) < _LARGEST_SEQ):
@@ -111,7 +110,6 @@ class Stream:
     def __init__(
         self, relay: Endpoints, watch: JournalWatch, token: str, name: str, take: Take, heartbeat_s: float
     ) -> None:
-        """Send the results of `take` for journal entries as events named `name`."""
         self._subscriber = AsyncSubscriber(relay.ingest, None, identity=Identity(token=token))
         self._watch = watch
         self._name = name
@@ -123,7 +121,7 @@ class Stream:
         self._sent_s = 0.0
 
     async def begin(self, user_id: str | None, after: int | None, owner: Owner | None = None) -> None:
-        """Follow the entries of one user, or of all users (None), after number `after`; default: only new entries.
+        """Follow the entries of one user (None: all users) after number `after`; default: only new entries.
 
         `owner` returns the user to follow, or None while it is unknown. Raises `UnavailableError` or, if the relay
         rejects the key, `UnauthorizedError`, `ScopeMissingError` or `UserNotAllowedError`.
@@ -153,7 +151,6 @@ class Stream:
                 yield self._sent(f": still here\nid: {self._seq}\n\n".encode())
 
     async def close(self) -> None:
-        """Close the connection to the relay."""
         await self._subscriber.close()
 
     async def _next(self) -> AsyncIterator[bytes]:
@@ -196,8 +193,7 @@ class JournalWatch:
     """Wakes the streams whose users have new journal entries. Must be used from a single event loop.
 
     The relay signals each new event without naming its user. One task therefore reads the journal for all streams, with
-    the data folder's token, and wakes the streams concerned, which read with their own keys. Waking 40 idle streams at
-    each signal used half a core at 100 events/s (decision 0028).
+    the data folder's token, and wakes the streams concerned (decision 0028).
     """
 
     def __init__(self, relay: Endpoints) -> None:
@@ -207,7 +203,6 @@ class JournalWatch:
         self._called = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until cancelled, retrying while the relay is unavailable."""
         async with AsyncSubscriber(*self._relay) as journal:
             while True:
                 if not self._waiting:
@@ -219,10 +214,7 @@ class JournalWatch:
                     await asyncio.sleep(_PAUSE_S)
 
     async def wait(self, user_id: str | None, after: int, timeout_s: float) -> None:
-        """Wait until the user (None: any user) may have an entry after number `after`, for at most `timeout_s`.
-
-        `after` is the journal's last number as of the caller's last read.
-        """
+        """Wait until the user (None: any user) may have an entry after number `after`, which the caller has read."""
         self._called.set()
         if after < self._seq:  # these entries were read while no stream waited for this user
             await asyncio.sleep(_PACE_S)
@@ -239,7 +231,6 @@ class JournalWatch:
             del self._waiting[woken]
 
     async def _look(self, journal: AsyncSubscriber) -> None:
-        """Read the next entries and wake the streams concerned; at the end of the journal, wait for more."""
         begin = self._seq
         batch = await journal.fetch(begin, _AT_ONCE, max_bytes=_MOST_BYTES)
         self._seq = batch.entries[-1].seq if batch.entries else batch.last_seq
@@ -271,7 +262,7 @@ class Work:
     """A request in progress. It is completed even if its client disconnects."""
 
     def __init__(self, answer: Coroutine[Any, Any, bytes], pause_s: float) -> None:
-        """Start the request. `answer` returns the result as JSON, or raises `MemoryAgentError`."""
+        """`answer` returns the result as JSON, or raises `MemoryAgentError`."""
         self._started_s = time.monotonic()
         self._pause_s = min(pause_s, MOST_PAUSE_S)
         self._answer = asyncio.create_task(answer)
@@ -285,10 +276,7 @@ class Work:
             self._answer.result()
 
     async def frames(self, waiting: Callable[[], Awaitable[int]] | None) -> AsyncGenerator[bytes]:
-        """Yield progress events, then the result or the problem.
-
-        `waiting` counts the memories without vectors. If it is not None, the result is sent once the count is 0.
-        """
+        """Yield progress events, then the result or the problem. If `waiting` is not None, wait until it returns 0."""
         try:
             while not self._answer.done():
                 yield self._progress(None)

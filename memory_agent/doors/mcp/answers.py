@@ -1,4 +1,4 @@
-"""Results of verbs as a model reads them: one text, in `content` and in `structuredContent`. Pure.
+"""Results of verbs as a model reads them. Pure.
 
 Some clients show a model only the text, others only the structured content, so the text is in both. Memories are data
 in the fenced block from `context_block`; outside it, there are only our own words, ids and numbers.
@@ -32,7 +32,6 @@ def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(result: RecallResult) -> str:
-    """Return a recall's block with memory ids, or a line that reports that nothing was found."""
     return context_block(result, _RECALL_TOKENS, with_ids=True) or "No memory is relevant to this."
 
 
@@ -64,9 +63,7 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def _tier(memory: RetrievedMemory) -> dict[str, Any]:
-    """Return the fields of a shared memory: its tier, whether it is proven and has a file; {} for the user's own
-    memories.
-    """
+    """Return whether a shared memory is proven and has a file; {} for the user's own memories."""
     shared = shared_origin(memory)
     if shared is None:
         return {}

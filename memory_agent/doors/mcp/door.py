@@ -1,7 +1,4 @@
-"""Answers MCP messages. Requests to the memory pass through the reception, as at every door.
-
-No state is kept between requests, in any protocol version, so clients can continue after the daemon restarts.
-"""
+"""Answers MCP messages. Keeps no state between requests, so clients can continue after the daemon restarts."""
 
 from __future__ import annotations
 
@@ -54,15 +51,13 @@ _LARGE_BYTES = 1 << 18
 
 
 class Reply(NamedTuple):
-    """A response for the transport. A notification gets status 202 and no body."""
+    """A notification gets status 202 and no body."""
 
     status: int
     body: bytes = b""
 
 
 class McpDoor:
-    """Answers MCP messages. Must be used from its reception's event loop."""
-
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
 
@@ -148,7 +143,6 @@ class McpDoor:
         return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
 
     async def _ask(self, name: str, fields: Mapping[str, Any], context: Context, credential: Credential) -> Any:
-        """Return the result of a verb. Raises `RpcError`."""
         verb = BY_NAME[name]
         try:
             asked = request_in(context, verb, fields, credential.token)
@@ -160,5 +154,5 @@ class McpDoor:
 
 
 def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:
-    """Convert a verb's reply to a tool's result. Raises the error that the reply contains."""
+    """Raises the error that the reply contains."""
     return answered(verb.name, protocol.decode_reply(reply, verb.result), msgspec.msgpack.decode(request.params))

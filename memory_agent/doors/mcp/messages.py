@@ -67,7 +67,6 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The `_meta` of the parameters, or an empty mapping."""
         meta = self.params.get("_meta")
         return meta if isinstance(meta, dict) else {}
 
@@ -79,7 +78,6 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the message over HTTP."""
         version = self.meta.get(VERSION_KEY)
         if not isinstance(version, str) or not version.isascii() or not version.isprintable():
             return {}
@@ -88,7 +86,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> Any:
-        """The tool, prompt or resource that the message names, for the header `Mcp-Name`, or None for other methods."""
+        """The tool, prompt or resource that the message names, for the header `Mcp-Name`."""
         parameter = NAMED.get(self.method)
         return None if parameter is None else self.params.get(parameter)
 
@@ -112,7 +110,6 @@ _reader = msgspec.json.Decoder(Message)
 
 
 def read_message(line: bytes) -> Message:
-    """Parse a message. Raises `RpcError`."""
     try:
         return _reader.decode(line)
     except msgspec.ValidationError as error:
@@ -123,10 +120,8 @@ def read_message(line: bytes) -> Message:
 
 
 def id_within(start: bytes, end: bytes) -> Id | None:
-    """Return the id in the first or last bytes of a line that cannot be decoded, or None.
-
-    `start` and `end` may overlap. The client waits for a reply with its id even if the line is too long or ends within
-    a character. Clients write the id first or last.
+    """Return the id in the first or last bytes of a line that cannot be decoded, or None. Clients write it first or
+    last.
     """
     found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
     if found is not None:
@@ -167,12 +162,10 @@ def header_value(text: str) -> str:
 
 
 def result_line(id: Id, result: Mapping[str, Any]) -> bytes:
-    """Encode the result of a request as JSON."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "result": result})
 
 
 def error_line(error: RpcError) -> bytes:
-    """Encode the error of a request as JSON."""
     described = {"code": error.code, "message": error.message}
     if error.data is not None:
         described["data"] = error.data

@@ -1,11 +1,9 @@
-"""Bridges an agent's standard input to the daemon's `/mcp`: each line is a message, and each request uses an
-`Exchange`.
+"""Bridges an agent's standard input to the daemon's `/mcp`: each line is a message.
 
-A coding agent starts one bridge process per session, so it uses only msgspec, sockets and threads: its imports take
-0.07 s of processor time and 18 MB. The transports of the `mcp` library (2.3) take 0.84 s and 63 MB (measured), have no
-deadlines and start no daemon; asyncio by itself adds 9 MB and 0.05 s. The bridge lists the tools without a daemon,
-starts a daemon if none is running, and answers every request within a deadline, at worst with an error that explains
-what to do.
+A coding agent starts one bridge process per session, so it imports only msgspec, sockets and threads, in 0.07 s and 18
+MB; the `mcp` library takes 0.84 s and 63 MB, has no deadlines and starts no daemon. The bridge lists the tools without
+a daemon, starts a daemon if none is running, and answers every request within a deadline, at worst with an error that
+explains what to do.
 """
 
 from __future__ import annotations
@@ -59,8 +57,7 @@ class LocalDoor:
     """Finds the address of a data folder's daemon, and starts a daemon if none is running."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start: Callable[[], Start] | None = Start) -> None:
-        """`token` is the token of the caller's own key; None means the data folder's token. `say` shows a line to the
-        user.
+        """`token` is that of the caller's own key (None: the data folder's). `say` shows a line to the user.
 
         `start` returns how to start a daemon; None means that no daemon is started.
         """
@@ -73,9 +70,8 @@ class LocalDoor:
         self._process: Any = None
 
     def find(self, until_s: float) -> Door:
-        """Return the daemon's address; if a daemon is starting, wait for it until `until_s` (monotonic clock).
-
-        Raises `UnavailableError`.
+        """Return the daemon's address; wait for a starting daemon until `until_s` (monotonic clock). Raises
+        `UnavailableError`.
         """
         while True:
             if (door := local_door(self._layout, self._token)) is not None:
@@ -92,10 +88,7 @@ class LocalDoor:
             time.sleep(_POLL_S)
 
     def start(self) -> None:
-        """Start a daemon if none is running or starting.
-
-        Raises `UnavailableError`, or `SettingsError` or `OSError` if the data folder cannot be used.
-        """
+        """Start a daemon if none is running or starting. Raises `UnavailableError`, `SettingsError` and `OSError`."""
         folder = self._layout.data_dir
         with self._guard:
             if self._layout.daemon_runs() or (self._process is not None and self._process.poll() is None):
@@ -211,9 +204,7 @@ class Bridge:
         return "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
 
     def _key(self, message: Message) -> str | None:
-        """Return the key of an identical earlier call of unknown outcome, or a new key; return None for other
-        messages.
-        """
+        """Return the key of an identical earlier call of unknown outcome, or a new one; None for other messages."""
         if message.method != "tools/call":
             return None
         key = self._unsure.setdefault(_call(message), os.urandom(16).hex())
@@ -222,7 +213,7 @@ class Bridge:
         return key
 
     def _cancel(self, id: object) -> None:
-        """Cancel a request: if it is unsent, it is not sent, and no answer is written."""
+        """An unsent request is not sent, and no answer is written."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
@@ -234,8 +225,6 @@ class Bridge:
 
 
 class _Request:
-    """A message that is forwarded to the daemon."""
-
     def __init__(self, message: Message, line: bytes, key: str | None) -> None:
         self.message = message
         self.is_cancelled = False

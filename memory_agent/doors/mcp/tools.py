@@ -1,8 +1,8 @@
 """The tools: the verb that each tool calls, the tool's parameters, and those that the context fills in.
 
-A standard tool is a verb with some of its parameters, and uses the verb's types, defaults and checks. The classic tools
-have names and parameters that agents know from other systems, and call the same verbs. Users, sessions and runs come
-from the context, so that a model cannot name somebody else's.
+A standard tool uses its verb's parameters, types, defaults and checks. The classic tools have names and parameters that
+agents know from other systems. Users, sessions and runs come from the context, so that a model cannot name somebody
+else's.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Tool:
 
     def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
         """Translate a tool call into a request for its verb. `key` identifies a repeated call, as `Idempotency-Key`
-        does for any verb.
+        does.
 
         Raises `InvalidInputError` (with the parameter's name).
         """
@@ -84,7 +84,7 @@ class Tool:
         return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
     def _effect(self) -> dict[str, bool]:
-        """Return the annotations for the tool's effect on memories, without the protocol's defaults."""
+        """Return the annotations that differ from the protocol's defaults."""
         if self.verb.repeat == "read":
             return {"readOnlyHint": True}
         return {} if self.verb.name == "forget" else {"destructiveHint": False}
@@ -145,9 +145,8 @@ def _verb_tool(
 
 
 def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
-    """Return a struct type with the named fields of `struct`, and `EVERYWHERE` if it is among the names.
-
-    `types` overrides field types.
+    """Return a struct type with the named fields of `struct`, and `EVERYWHERE` if it is named.
+    `types` overrides types.
     """
     known = {field.name: field for field in msgspec.structs.fields(struct)}
     fields: list[tuple[str, Any, Any]] = []
@@ -165,14 +164,10 @@ def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any])
 
 
 class SearchMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of `search_memory`."""
-
     query: str
 
 
 class ExtractMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of `extract_memory`."""
-
     topic: str
     title: str
     content: str
@@ -180,16 +175,12 @@ class ExtractMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class VectorMemorySearch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of `vector_memory_search`."""
-
     query: str
     scope: Scope = "user"
     limit: int = 5
 
 
 class VectorMemoryWrite(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of `vector_memory_write`."""
-
     content: str
     title: str | None = None
     kind: Kind = "finding"
@@ -362,10 +353,7 @@ def describe_catalogue() -> dict[str, Any]:
 
 
 def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: str) -> Request:
-    """Return a verb's request. The context determines who owns a memory, and whose words a recall leaves out.
-
-    Raises `InvalidInputError` (with the parameter's name).
-    """
+    """Return a verb's request. The context determines who owns a memory, and whose words a recall leaves out."""
     known = {
         "session_id": context.session_id,
         "run_id": context.run_id,

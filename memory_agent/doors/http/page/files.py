@@ -1,8 +1,4 @@
-"""The page's static files, which need no key.
-
-They are read for each request, so that an edited file is served at once. Only names that match `_NAME` are looked up,
-so no path leads out of this folder or to its Python files.
-"""
+"""The page's static files, which need no key, read for each request. No name leads out of this folder (`_NAME`)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Sessions of browsers: each stands for the token of the key that signed in.
 
-A browser sends a cookie to every port of this machine, and any account may serve one. So a session has two secrets, and
-a request needs both: the cookie, which scripts cannot read, and the page key, which only scripts of the page's origin
-can read. A ticket signs in once, so that no token has to be in a command line or in the browser's history.
+A browser sends a cookie to every port of this machine, and any account may serve one. So a request needs two secrets:
+the cookie, which scripts cannot read, and the page key, which only scripts of the page's origin can read. A ticket
+signs in once, so that no token has to be in a command line or in the browser's history.
 
 The file of sessions survives a restart of the daemon. It contains digests of the secrets, and tokens encrypted with
-keystreams (SHAKE-256) that are derived from the secrets and used once, so it reveals no token.
+keystreams (SHAKE-256) that are derived from the secrets and used once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ class Sessions:
         self._attributes = "; Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_tls else "")
 
     def give_ticket(self, key_id: str, token: str, now_s: float) -> str:
-        """Return a ticket for a token."""
         ticket = secrets.token_urlsafe(_SECRET_BYTES)
         self._add("ticket", key_id, token, self._secret("ticket", ticket), now_s)
         return ticket
@@ -113,7 +112,6 @@ class Sessions:
         return token
 
     def begin(self, key_id: str, token: str, now_s: float) -> Secrets:
-        """Begin a session for a token."""
         made = Secrets(secrets.token_urlsafe(_SECRET_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
         self._add("session", key_id, token, self._secret("session", *made), now_s)
         return made
@@ -123,7 +121,7 @@ class Sessions:
         return self._open(self._secret("session", *given), now_s)
 
     def end(self, given: Secrets) -> None:
-        """End a session. Idempotent."""
+        """Idempotent."""
         with self._guard:
             self._remove(self._secret("session", *given))
 
@@ -164,7 +162,7 @@ class Sessions:
 
 
 def _read(path: Path) -> _Table:
-    """Return the sessions in a file, or none if it is missing or damaged: browsers then sign in again."""
+    """A missing or damaged file has no sessions: browsers sign in again."""
     try:
         return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Table)
     except FileNotFoundError:
