@@ -1,7 +1,7 @@
 """Answers one hook: publishes its input as events and, for a prompt, returns relevant memories.
 
 A hook never stops the client: without a daemon, with invalid input, or after the deadline, the answer is empty and the
-exit code is 0. The events are then stored for the next hook (`waiting`), and a missing daemon is started for it.
+exit code is 0. The events are then stored for the next hook (`waiting`), and a missing daemon is started.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ def answer(options: Options, source: IO[bytes], out: int, deadline: Deadline) ->
 
 
 class _Hook:
-    """One hook call, which publishes events, recalls memories, or does both."""
-
     def __init__(self, options: Options, deadline: Deadline) -> None:
         self._options = options
         self._deadline = deadline
@@ -107,7 +105,7 @@ class _Hook:
             return None
 
     def _recall(self, door: Door, report: Report, events: list[Json]) -> Exchange | None:
-        """Send the recall without waiting for the response; return None if there is no query or it cannot be sent."""
+        """Send the recall without waiting for the response."""
         asked = report.recall(events, max(self._deadline.left_s * 1000 - _ON_THE_WAY_MS, 1.0))
         if asked is None:
             return None
@@ -136,10 +134,10 @@ class _Hook:
 
 
 def receiver_of(url: str | None, token: str | None) -> str:
-    """Return an id of the daemon and key that events are stored for, because the key determines their user; return ""
-    for the data folder's own.
+    """Return an id of the daemon and key that events are stored for, or "" for the data folder's own.
 
-    The id of a key of this data folder begins its SHA-256, by which an erasure finds its user (`erasure.hook_events`).
+    The key determines the events' user: an erasure finds it by the id, the start of the key's SHA-256
+    (`erasure.hook_events`).
     """
     if url is None and token is None:
         return ""
@@ -167,7 +165,6 @@ def _origin(options: Options) -> Origin:
 
 
 def _block(recall: Exchange) -> str:
-    """Wait for the response to a recall; return its block, or "" if there is no block or no response."""
     try:
         answer = recall.receive()
         found = json.loads(answer.body) if answer.status == 200 else {}
@@ -178,7 +175,6 @@ def _block(recall: Exchange) -> str:
 
 
 def _status(publishing: Exchange) -> int:
-    """Wait for the acknowledgements; return the response's status, or 0 if there is none."""
     try:
         return publishing.receive().status
     except OSError:

@@ -1,5 +1,4 @@
-"""The current session of each agent process, from its hooks: after `/clear` and `/resume`, it differs from the one that
-the process began with, which its MCP server was started with.
+"""The current session of each agent process: after `/clear` and `/resume`, its MCP server still has the first one.
 
 A file for each process, named by its id and start time, contains the session's id.
 """
@@ -19,7 +18,6 @@ class CurrentSessions:
     """The sessions of the agent processes on this machine. Does nothing on systems without `/proc`."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is created by the first `set`."""
         self._folder = folder
 
     def get(self, process: int) -> str | None:
@@ -30,10 +28,7 @@ class CurrentSessions:
         return None
 
     def set(self, process: int, session: str) -> None:
-        """Store the session that a hook reports; `process` is the hook's parent: the agent, or its shell.
-
-        Removes the files of processes that have ended.
-        """
+        """Store the session that a hook reports; `process` is the hook's parent: the agent, or its shell."""
         agent = _agent(process)
         if agent is None or _SESSION.fullmatch(session) is None or self.get(process) == session:
             return

@@ -1,7 +1,7 @@
 """A hook's deadline, measured from the start of its process. The process then exits, even if it is blocked.
 
-The main thread waits while a second thread works. Rejected: a timer (`SIGALRM`), whose handler runs only when the
-interrupted code returns to Python; reading an endless input or resolving a host name may not return for seconds.
+The main thread waits while a second thread works: the handler of a timer (`SIGALRM`) would run only when the
+interrupted code returns to Python, which reading an input or resolving a host name may not do for seconds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ _WHOLE_S = 1.0
 
 
 class Deadline:
-    """The deadline of the current process, on the monotonic clock."""
-
     def __init__(self, limit_ms: int = USUAL_MS) -> None:
         self.until_s = max(_started_s() + limit_ms / 1000, time.monotonic() + _LEAST_S)
         self._guard = threading.Lock()
 
     @property
     def left_s(self) -> float:
-        """The remaining time; 0 or less after the deadline."""
         return self.until_s - time.monotonic()
 
     @contextmanager
@@ -49,7 +46,7 @@ class Deadline:
 
 
 def _started_s() -> float:
-    """Return the start time of this process (monotonic clock), estimated if the system does not report it."""
+    """Estimated if the system does not report it."""
     now_s = time.monotonic()
     try:
         with open("/proc/self/stat") as stat:

@@ -1,7 +1,7 @@
-"""Parses a hook's input into transcript entries and a prompt.
+"""Parses a hook's input into transcript entries and a prompt. Hooks that report nothing new are ignored.
 
 Entries get the same ids as in the transcript readers (`sessions.entries`), so importing the session later does not
-store it twice. Hooks that report nothing new, such as those before a tool call, are ignored.
+store it twice.
 """
 
 from __future__ import annotations
@@ -65,15 +65,12 @@ class Input:
         return NOTHING if parse is None else parse(self)
 
     def text(self, name: str) -> str:
-        """Return a text field, or ""."""
         return self._text(self._fields, name)
 
     def flag(self, name: str) -> bool:
-        """Return whether a field is true."""
         return self._fields.get(name) is True
 
     def call(self) -> Call:
-        """Return the reported tool call."""
         arguments = self._fields.get("tool_input")
         return Call(name=self.text("tool_name"), arguments=arguments if isinstance(arguments, dict) else {})
 

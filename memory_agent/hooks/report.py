@@ -15,9 +15,7 @@ from memory_agent.sessions.entries import Session
 from memory_agent.sessions.events import channel_of, event_of
 
 MOST_CHARS = 9_000
-"""Maximum length of a block. Claude Code replaces 10,000 characters with a preview, and a pipe can buffer this many in
-any script.
-"""
+"""Maximum length of a block. Claude Code replaces 10,000 characters with a preview."""
 MOST_INPUT_BYTES = 32 << 20
 """Maximum input size, so that endless input cannot exhaust memory. Images that a tool reads take several megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
@@ -36,11 +34,7 @@ Json = dict[str, Any]
 
 
 class Origin(NamedTuple):
-    """Where an input comes from: the client, and what the hook's command line and environment say.
-
-    `project` is the folder in which the session began, which comes before the input's, and `working` the hook's own,
-    which comes last. `channel` overrides the folder's channel.
-    """
+    """Where an input comes from. The folder of a session is `project`, else that in the input, else `working`."""
 
     client: str
     project: str = ""
@@ -50,8 +44,6 @@ class Origin(NamedTuple):
 
 
 class Report:
-    """One hook's input with its session."""
-
     def __init__(self, origin: Origin, fields: Json) -> None:
         self._origin = origin
         self._input = Input(origin.client, fields)
@@ -61,7 +53,6 @@ class Report:
 
     @property
     def session(self) -> str:
-        """The session's id, or ""."""
         return self._session.id
 
     @property
@@ -70,7 +61,6 @@ class Report:
         return self._input.name in _CONTEXT
 
     def events(self) -> list[Json]:
-        """Return the events to publish."""
         found = (
             event_of(entry, self._session, self._origin.user, 0, self._input.at, "session")
             for entry in self.content.entries
@@ -109,7 +99,7 @@ class Report:
         return encoded({"hookSpecificOutput": {"hookEventName": self._input.name, "additionalContext": shown}}) + b"\n"
 
     def _session_end(self, reason: str) -> Json:
-        """Return the event for the end of the session, which creates no memory but reaches followers of the journal."""
+        """The event creates no memory but reaches followers of the journal."""
         event = {
             "event_type": "session.ended",
             "timestamp": self._input.at.isoformat(),
@@ -136,5 +126,4 @@ def read_report(data: bytes, origin: Origin) -> Report | None:
 
 
 def encoded(fields: Json) -> bytes:
-    """Return JSON."""
     return json.dumps(fields, ensure_ascii=False).encode(errors="replace")

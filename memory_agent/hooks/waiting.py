@@ -1,9 +1,8 @@
 """Stores hook events on disk until a daemon acknowledges them: each hook writes a file, and the next one sends it.
 
-A file is written before its events are sent, and deleted when they are acknowledged. Hooks run concurrently, and any of
-them may be killed; at worst, a file is sent twice, and the relay recognises the duplicate events. Like a publisher's
-spool, the files are not encrypted. An encrypted data folder therefore has no files, and its events are lost if no
-daemon is running.
+A file is deleted when its events are acknowledged. Hooks run concurrently, and may be killed; at worst, a file is sent
+twice, and the relay recognises the duplicate events. The files are not encrypted, so an encrypted data folder has none,
+and its events are lost if no daemon is running.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class Batch(NamedTuple):
     is_last: bool = True
 
     def forget(self) -> None:
-        """Delete the files."""
         for file in self.files:
             file.unlink(missing_ok=True)
 
@@ -42,9 +40,7 @@ class Waiting:
     """The files in one folder. From the first `batch` to `close`, no other hook sends earlier files."""
 
     def __init__(self, folder: Path, receiver: str = "") -> None:
-        """`receiver` identifies a daemon or key other than the data folder's, whose events are stored in a separate
-        folder.
-        """
+        """`receiver` identifies a daemon or key other than the data folder's, whose events have a separate folder."""
         self._folder = folder / receiver
         self._lock: int | None = None
 
@@ -64,8 +60,8 @@ class Waiting:
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
         """Return the events of at most `most` earlier files, oldest first, then `own` if there is room.
 
-        Returns only `own` while another hook is sending the earlier files. Events of `own` that are no longer in its
-        file were sent by another hook, or erased.
+        While another hook is sending the earlier files, returns only `own`, without the events that were sent or
+        erased.
         """
         may_send_all = self._may_send_all()
         own = _left_of(own)

@@ -1,7 +1,6 @@
 """ATIF, the Agent Trajectory Interchange Format 1.x: one JSON document with a list of steps per run.
 
-The format has no field for the outcome, so `extra.reward` (0 to 1), which evaluations add, is used. Steps
-copied from another trajectory are skipped. Embedded trajectories of subagents get the subagents' ids.
+The format has no field for the outcome, so `extra.reward` (0 to 1), which evaluations add, is used.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ class AtifReader(Reader):
         self._at: Any = None
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the version, the ids and the reward. Raises `msgspec.DecodeError`."""
         version = _texts.decode(head.get("schema_version", b"null")) or ""
         self._is_known = _VERSION.fullmatch(version) is not None
         if not self._is_known:
@@ -94,7 +92,6 @@ class AtifReader(Reader):
         self._reward = next((value for value in (extra.get("reward"),) if _is_share(value)), None)
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a step or of a subagent's trajectory. Raises `msgspec.DecodeError`."""
         if not self._is_known:
             yield BOOKKEEPING
         elif member == "steps":
@@ -108,7 +105,6 @@ class AtifReader(Reader):
             yield BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
-        """Yield the run's end if there is a reward."""
         if self._has_task and self._reward is not None:
             what: What = "failed" if self._reward == 0 else "completed"
             yield Entry(

@@ -70,7 +70,6 @@ class ChatGptReader(Reader):
         super().__init__(Session(client=NAME))
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a conversation. Raises `msgspec.DecodeError`."""
         conversation = _conversations.decode(item)
         id = conversation.conversation_id or conversation.id or conversation.current_node or ""
         self.session = Session(client=NAME, id=id, title=conversation.title)

@@ -48,7 +48,6 @@ class ClaudeAiReader(Reader):
         super().__init__(Session(client=NAME))
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a conversation. Raises `msgspec.DecodeError`."""
         conversation = _conversations.decode(item)
         self.session = Session(client=NAME, id=conversation.uuid, title=conversation.name)
         for message in conversation.chat_messages:

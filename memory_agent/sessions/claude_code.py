@@ -1,8 +1,7 @@
 """Claude Code: `~/.claude/projects/<folder>/<session>.jsonl`, and subagents in files below a session's folder.
 
 Each line is one block of a message. A prompt begins a run; the message that ends the model's turn completes it, and an
-interruption by the user cancels it. Text that was added by hooks, memories or the client is an attachment or is marked,
-and is skipped.
+interruption by the user cancels it.
 """
 
 from __future__ import annotations
@@ -70,8 +69,6 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class ClaudeCodeReader(Reader):
-    """Reads the lines of one session."""
-
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))
         self._run: str | None = None
@@ -79,7 +76,6 @@ class ClaudeCodeReader(Reader):
         self._is_ended = False
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line. Raises `msgspec.DecodeError`."""
         line = _lines.decode(item)
         self.session.id = line.session_id or self.session.id
         self.session.folder = self.session.folder or line.cwd

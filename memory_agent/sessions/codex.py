@@ -1,7 +1,6 @@
-"""Codex: `~/.codex/sessions/Y/M/D/rollout-*.jsonl`.
+"""Codex: `~/.codex/sessions/Y/M/D/rollout-*.jsonl`. A turn is a run.
 
-Messages and calls are read from `response_item`; `event_msg` repeats them, but only it reports how a turn ended. A turn
-is a run. Context injected by hooks or the client is marked; in files written by older versions, it only has tags.
+Messages and calls are read from `response_item`; `event_msg` repeats them, but only it reports how a turn ended.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class CodexReader(Reader):
-    """Reads the lines of one session. Entries that hooks do not report use their line numbers as ids."""
+    """Entries that hooks do not report have their line numbers as ids."""
 
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))
@@ -81,7 +80,6 @@ class CodexReader(Reader):
         self._held: Entry | None = None
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line. Raises `msgspec.DecodeError`."""
         line = _lines.decode(item)
         payload = line.payload
         if line.type == "session_meta":
@@ -97,7 +95,6 @@ class CodexReader(Reader):
             yield BOOKKEEPING if line.type in _BOOKKEEPING else UNKNOWN
 
     def release(self) -> Iterator[Found]:
-        """Yield the last message, which was held back because it may end its turn."""
         if self._held is not None:
             yield self._held
         self._held = None
@@ -198,7 +195,7 @@ def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
 
 
 def _kinds(payload: _Payload) -> Sequence[str]:
-    """Return the kinds of a message's parts; empty for client versions that do not write kinds."""
+    """Older versions of the client do not write kinds."""
     noted = payload.internal_chat_message_metadata_passthrough
     kinds = noted.get("content_item_kinds") if isinstance(noted, dict) else None
     return [str(kind) for kind in kinds] if isinstance(kinds, list) else []

@@ -1,9 +1,8 @@
-"""The messages and actions of a session as entries with stable ids. Avoids importing `msgspec`, so that hooks start
-fast.
+"""The messages and actions of a session as entries with stable ids. Avoids `msgspec`, so that hooks start fast.
 
 Hooks and the transcript reader produce the same id for the same message or action, so it is stored once. A turn is a
 prompt and everything up to the next prompt: `promptId` in Claude Code, `turn_id` in Codex. Gemini CLI passes no ids to
-its hooks, so its texts are identified by their digests, and equal texts in a session are stored once.
+its hooks, so its texts are identified by their digests.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ What = Literal["user", "assistant", "command", "step", "assignment", "begin", "c
 
 
 class Session:
-    """A session; its fields are set as it is read. `folder` is the project's folder on the session's machine."""
+    """The fields are set as the session is read. `folder` is the project's folder on the session's machine."""
 
     def __init__(self, client: str, id: str = "", folder: str | None = None, title: str | None = None) -> None:
         self.client = client
@@ -113,22 +112,18 @@ def text_of(content: Any) -> str:
 
 
 def without_reminders(text: str) -> str:
-    """Return a text from Claude Code without the reminders that the client inserted."""
     return _REMINDER.sub("", text).strip()
 
 
 def without_hook_context(text: str) -> str:
-    """Return a text from Gemini CLI without the context that hooks added."""
     return _HOOK.sub("", text).strip()
 
 
 def run_of(client: str, turn: str) -> str:
-    """Return the run id for a turn."""
     return f"{client}:{turn}"
 
 
 def begins_run(prompt: str) -> bool:
-    """Return whether a Claude Code prompt is a new request."""
     return len(prompt.split()) >= _FEWEST_WORDS
 
 

@@ -1,8 +1,7 @@
 """Convert session entries to events with their original times, and with ids that make a second import a no-op.
 
-Imports publish events of the types `history.*`, and hooks publish `session.*`. Both become memories like the
-corresponding types from live emitters (`signals.toml`), but they trigger no recall: imported messages are in the past,
-and hooks recall by themselves. Sessions of one project share a channel.
+Imports publish events of the types `history.*`, and hooks publish `session.*`. They trigger no recall: imported
+messages are in the past, and hooks recall by themselves.
 """
 
 from __future__ import annotations
@@ -107,7 +106,6 @@ def channel_of(folder: str) -> str:
 
 
 def is_below(folder: str | None, project: str) -> bool:
-    """Return whether a session's `folder` is the project's folder or is below it."""
     return folder is not None and (folder == project or PurePath(project) in PurePath(folder).parents)
 
 

@@ -65,7 +65,6 @@ class Places(NamedTuple):
     clients: tuple[str, ...] = NAMES
 
     def find(self) -> Iterator[Path]:
-        """Yield the files and folders that may be sessions."""
         if self.paths:
             yield from _find_below(self.paths)
             return

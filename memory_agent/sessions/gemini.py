@@ -1,8 +1,7 @@
 """Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.jsonl`, with lines that are messages or patches to the session.
 
-A message is repeated when it changes, and its last version counts, so the latest messages are held back at first. The
-log does not record how a turn ended, so there are no runs. Older versions wrote a single document, `session-*.json`,
-with the same messages.
+A message is repeated when it changes, and its last version counts, so the latest messages are held back. The log does
+not record how a turn ended, so there are no runs. Older versions wrote one document with the same messages.
 """
 
 from __future__ import annotations
@@ -78,20 +77,16 @@ _messages = msgspec.json.Decoder(_Message)
 
 
 class GeminiReader(Reader):
-    """Reads one session, written as lines or, by older versions, as one document."""
-
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))
         self._latest: Pending[_Message] = Pending()
         self._is_subagent = False
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the ids of a document. Raises `msgspec.DecodeError`."""
         known = (b'"%s":%s' % (name.encode(), head[name]) for name in ("sessionId", "kind") if name in head)
         yield from self.read(b"{%s}" % b",".join(known), 0)
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line, or of a message in a document. Raises `msgspec.DecodeError`."""
         if member not in ("", "messages"):
             yield BOOKKEEPING
             return
@@ -110,7 +105,6 @@ class GeminiReader(Reader):
             yield BOOKKEEPING
 
     def release(self) -> Iterator[Found]:
-        """Yield the latest messages, which were held back because they might change."""
         for message in self._latest.clear():
             yield from self._message(message)
 
@@ -155,7 +149,6 @@ def _result(call: _ToolCall) -> Result:
 
 
 def _output(result: Any) -> str:
-    """Return the text that the model received from a tool."""
     texts = []
     for part in result if isinstance(result, list) else [result]:
         answer = part.get("functionResponse") if isinstance(part, Mapping) else None

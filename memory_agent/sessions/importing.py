@@ -29,9 +29,8 @@ _REPORTED_BYTES = 1 << 20
 
 
 class ImportCounts(msgspec.Struct, kw_only=True):
-    """Counts of an import: sessions by client, entries `taken` by kind, entries `left` out by reason, and `bad` places.
-
-    `skipped_files` counts files that are not sessions, by reason. `bad_places` contains the first thousand bad places.
+    """Counts of an import: sessions by client, entries taken by kind or left out by reason, files skipped by reason,
+    bad places.
     """
 
     sessions: dict[str, int] = {}
@@ -75,7 +74,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """What has been imported and skipped. May be used during the import."""
+        """May be used during the import."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),
@@ -108,7 +107,6 @@ class SessionImport:
             self._report("sessions", total, total)
 
     def _find(self) -> None:
-        """Open new files and drop deleted files."""
         self._transcripts = {path: one for path, one in self._transcripts.items() if path.exists()}
         for path in self._places.find():
             if path in self._transcripts or self._skipped.get(path) == _state(path):
@@ -167,7 +165,6 @@ class SessionImport:
 
 
 def _written(path: Path) -> datetime:
-    """Return the time a file was last modified, or the Unix epoch if the file cannot be read."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

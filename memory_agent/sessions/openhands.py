@@ -64,7 +64,6 @@ class OpenHandsReader(Reader):
         self._run: str | None = None
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of the event in a file. Raises `msgspec.DecodeError`."""
         event = _events.decode(item)
         if event.kind == "MessageEvent":
             yield from self._message(event)

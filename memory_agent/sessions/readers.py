@@ -27,20 +27,15 @@ class Pending(Generic[Value]):
         return [self._values.pop(next(iter(self._values)))] if len(self._values) > _MOST_PENDING else []
 
     def take(self, id: str) -> Value | None:
-        """Remove and return the value with this id, or None."""
         return self._values.pop(id, None)
 
     def clear(self) -> Iterator[Value]:
-        """Remove all values and yield them in order."""
         while self._values:
             yield self._values.pop(next(iter(self._values)))
 
 
 class Reader(ABC):
-    """Reads a file of JSON lines, or a JSON document item by item.
-
-    `session` is the session of the last entries yielded.
-    """
+    """Reads a file of JSON lines, or a JSON document item by item. `session` is that of the last entries yielded."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -55,10 +50,10 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list).
+        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list), by its number
+        from 1.
 
-        `number` is the number of the line, or of the item in its list, from 1. Raises `msgspec.DecodeError` for an item
-        that does not match the format.
+        Raises `msgspec.DecodeError` for an item that does not match the format.
         """
 
     def release(self) -> Iterator[Found]:

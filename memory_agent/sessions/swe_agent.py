@@ -1,8 +1,7 @@
 """SWE-agent (`*.traj`) and mini-swe-agent (`*.traj.json`): one JSON document per run.
 
-SWE-agent lists steps of thought, action and observation without times; mini-swe-agent lists the model's messages with
-times. `info.exit_status` describes how the run ended; `info.resolved`, added by evaluations, states whether it solved
-the issue.
+SWE-agent lists steps without times; mini-swe-agent lists the model's messages with times. `info.resolved`, added by
+evaluations, states whether the run solved the issue.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ class SweAgentReader(Reader):
         self._open: list[str] = []
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the run's issue and its exit status. Raises `msgspec.DecodeError`."""
         if "info" in head:
             self._info = _infos.decode(head["info"])
         first = (_messages.decode(item) for name, item in head.items() if name.startswith("history["))
@@ -95,7 +93,6 @@ class SweAgentReader(Reader):
             yield from self._requested(text_of(task.content), "history")
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a step or a message. Raises `msgspec.DecodeError`."""
         if member == "trajectory":
             yield from self._step(_steps.decode(item), number)
         elif member == "messages":
@@ -104,7 +101,6 @@ class SweAgentReader(Reader):
             yield BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
-        """Yield the run's end if its status is known."""
         yield from super().end()
         status = self._info.exit_status
         if not self._has_task or not status:

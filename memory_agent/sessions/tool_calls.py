@@ -43,8 +43,6 @@ _MOST_COMMAND_CHARS = 4_000
 
 
 class Call(NamedTuple):
-    """A tool call: the tool's name and the arguments."""
-
     name: str
     arguments: Mapping[str, Any] = {}
 

@@ -39,7 +39,6 @@ class Transcript(ABC):
     """The file or folder of a session or an export. `read_bytes` of its `size_bytes` have been read."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
-        """`make` returns a new reader for the format."""
         self.path = path
         self.read_bytes = 0
         self._make = make
@@ -47,12 +46,10 @@ class Transcript(ABC):
 
     @property
     def session(self) -> Session:
-        """The session of the last entry yielded."""
         return self._reader.session
 
     @property
     def size_bytes(self) -> int:
-        """The current size of the files, or 0 if they no longer exist."""
         return _size(self.path)
 
     @property
@@ -75,14 +72,10 @@ class LineTranscript(Transcript):
 
     @property
     def has_news(self) -> bool:
-        """Whether there are lines to read, or messages are held back."""
         return self._is_holding or self.size_bytes != self.read_bytes
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the entries of new lines; if there are none, yield the messages that were held back.
-
-        If the file `is_growing`, an incomplete last line is left to the next call.
-        """
+        """If there are no new lines, yields the messages that were held back."""
         if self.size_bytes < self.read_bytes:
             self.read_bytes = self._numbers = 0
             self._reader = self._make()
@@ -122,11 +115,10 @@ class DocumentTranscript(Transcript):
 
     @property
     def has_news(self) -> bool:
-        """Whether the document has changed since it was read."""
         return _state(self.path) != self._state
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield all entries. If the file `is_growing`, a document that ends early is left to the next call."""
+        """With `is_growing`, a document that ends early is left to the next call."""
         state = _state(self.path)
         self._reader = self._make()
         try:
@@ -166,16 +158,13 @@ class FolderTranscript(Transcript):
 
     @property
     def size_bytes(self) -> int:
-        """The current size of the files."""
         return sum(map(_size, self.path.glob(self._pattern)))
 
     @property
     def has_news(self) -> bool:
-        """Whether there are files to read."""
         return any(file.name not in self._known for file in self.path.glob(self._pattern))
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the entries of new files. If the folder `is_growing`, an incomplete file is left to the next call."""
         for number, file in enumerate(sorted(self.path.glob(self._pattern)), 1):
             if file.name not in self._known:
                 yield from self._file(number, file, is_growing)
@@ -232,7 +221,7 @@ def open_document(path: Path) -> Iterator[BinaryIO]:
 def _head(stream: BinaryIO, *, is_whole: bool) -> dict[str, bytes]:
     """Return the members of a document that are not lists, and the first items of those that are.
 
-    If `is_whole` is true, raises `NotJsonError` for a damaged or incomplete document.
+    With `is_whole`, raises `NotJsonError` for a damaged or incomplete document.
     """
     found: dict[str, bytes] = {}
     size = 0
