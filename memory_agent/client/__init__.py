@@ -1,7 +1,7 @@
 """Clients of a daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits, `in_ray.ActorMemoryProvider` calls actors.
 
-All have the same methods, which `python -m ops.documents` generates from the table of verbs. Read `blocking` first.
-`in_ray` is not exported, because it imports Ray.
+`python -m ops.documents` generates their methods from the table of verbs. Read `blocking` first. `in_ray` is not
+exported, because it imports Ray.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ class Address:
         return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
-        """Raise `UnavailableError` if the address is local and no daemon serves the data folder. From then on until
-        `release`, the daemon does not end because it is idle.
+        """Raise `UnavailableError` if the address is local and no daemon serves the data folder.
+
+        From then on until `release`, the daemon does not end because it is idle.
         """
         if not self.is_local:
             return
@@ -61,7 +62,6 @@ class Attempts:
     """The attempts to send one call: their deadline, and whether another one follows a failure."""
 
     def __init__(self, address: Address, call: Call) -> None:
-        """Raises `UnavailableError` if the address is local and no daemon serves the data folder."""
         address.require()
         self._address = address
         self._call = call
@@ -74,10 +74,10 @@ class Attempts:
         return max(0.0, self._ends_s - time.monotonic())
 
     def pause_s(self, error: UnavailableError) -> float:
-        """Return how long to wait before the next attempt, given the failure of the last one.
+        """Return how long to wait before the next attempt. Raises `UnavailableError` and `ConnectionLostError`.
 
         After a lost connection, a call that may be repeated is sent again, to a daemon that may need some seconds to
-        restart. Raises `UnavailableError`, or `ConnectionLostError` if the call may have taken effect.
+        restart.
         """
         if isinstance(error, ConnectionLostError):
             self._losses, self._lost_s = self._losses + 1, time.monotonic()
@@ -103,8 +103,7 @@ def find_daemon(
 ) -> Address:
     """Return the address and key for the daemon at `endpoint`, or for the one that serves `data_dir`.
 
-    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN, as on the command line.
-    Raises `SettingsError` for an unreadable key file.
+    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN. Raises `SettingsError`.
     """
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
     if token is None and key_file is None:

@@ -21,10 +21,7 @@ from relay.net import AsyncRequestSocket
 
 
 class AsyncMemoryClient(AsyncMemoryMethods):
-    """One user's memory, accessed through the daemon with asyncio. Any number of requests may run concurrently.
-
-    Each method raises the same errors as its counterpart in `MemoryClient`.
-    """
+    """`MemoryClient` for asyncio. Any number of requests may run concurrently. Each method raises the same errors."""
 
     def __init__(
         self,
@@ -43,7 +40,6 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         self._socket: AsyncRequestSocket | None = None
 
     async def send(self, call: Call) -> Any:
-        """Send one request and return its result."""
         attempts = Attempts(self._address, call)
         with call_span(call.verb.name) as span:
             request = call.encode(self._named, self._address.token, span.traceparent)

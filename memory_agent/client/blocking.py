@@ -27,9 +27,9 @@ from relay.net import RequestSocket
 class MemoryClient(MemoryMethods):
     """One user's memory, accessed through the daemon. Thread-safe; a forked child opens connections of its own.
 
-    Every method raises `UnavailableError` if no daemon runs, `DeadlineExceededError`, and the errors of `Memory`. If
-    the daemon ends during a call, the call is sent again if it may be repeated and the daemon restarts within five
-    seconds; otherwise, `ConnectionLostError` says what is known of its outcome.
+    Every method raises the errors of `Memory`, `UnavailableError` if no daemon runs, and `DeadlineExceededError`. If
+    the daemon ends during a call that may be repeated, and restarts within five seconds, the call is sent again;
+    otherwise, `ConnectionLostError` says what is known of its outcome.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class MemoryClient(MemoryMethods):
         token: str | None = None,
         key_file: Path | str | None = None,
     ) -> None:
-        """Connect to the daemon that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR, else the platform's folder),
-        or to the one at `endpoint`.
+        """Connect to the daemon at `endpoint`, or to the one that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR,
+        else the platform's folder).
 
         The key is a `token` or the file that `keys create` wrote; without either, $MEMORY_AGENT_KEY_FILE or
-        $MEMORY_AGENT_TOKEN, else the data folder's own token. A key for one user implies that user, and any other user
-        is refused; with a key for all users, the default is the user `default`. `curve+tcp://` endpoints need the file
-        of a CURVE key. Raises `SettingsError` for an unreadable key file.
+        $MEMORY_AGENT_TOKEN, else the data folder's own token. `user_id` defaults to the user of the key, or to
+        `default` with a key for all users. `curve+tcp://` endpoints need the file of a CURVE key. Raises
+        `SettingsError` for an unreadable key file.
         """
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file)
@@ -56,13 +56,12 @@ class MemoryClient(MemoryMethods):
         self._renew()
 
     def _renew(self) -> None:
-        """Start without connections in this process. Those of a parent process work only there."""
+        """Connections of a parent process work only there."""
         self._process_id = os.getpid()
         self._guard = threading.Lock()  # a thread of the parent may have held the former one during the fork
         self._idle: list[RequestSocket] = []
 
     def send(self, call: Call) -> Any:
-        """Send one request and return its result."""
         attempts = Attempts(self._address, call)
         with call_span(call.verb.name) as span:
             request = call.encode(self._named, self._address.token, span.traceparent)
@@ -135,9 +134,7 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one request. The number of sockets depends on the number of concurrent requests, not on that
-        of threads.
-        """
+        """The number of sockets depends on the number of concurrent requests, not on that of threads."""
         if self._process_id != os.getpid():
             self._renew()
         with self._guard:

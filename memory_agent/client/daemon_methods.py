@@ -1,6 +1,5 @@
-"""The methods that only a daemon provides, with their signatures and documentation.
-
-`Memory` declares the methods of a user's memory. `ops/documents/clients.py` reads both.
+"""The methods that only a daemon provides, with their signatures and documentation. `ops/documents/clients.py` reads
+them.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class DaemonMethods(Protocol):
         ...
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are recallable or quarantined. `through` maps users to
-        journal numbers. Raises `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are recallable or quarantined. Raises
+        `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)
@@ -56,8 +55,7 @@ class DaemonMethods(Protocol):
         ...
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session whose events a conductor publishes as `system`, or None if
-        unknown.
+        """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
 
         Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
 
@@ -92,10 +90,7 @@ class DaemonMethods(Protocol):
         ...
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase the user: memories, events, runs, learner and folder.
-
-        Requests block during the erasure, and then see an empty memory, which receives the events published in the
-        meantime.
+        """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()

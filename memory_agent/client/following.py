@@ -1,8 +1,8 @@
 """Follow the blocks that the daemon publishes for one user, and changes to shared items.
 
-The relay's live feed announces new entries, which are read from the journal. A subscriber that stops reading therefore
-does not block others, and misses only deleted entries when it continues. Only entries published with the data folder's
-own key (the daemon's) are accepted, so that other keys cannot forge them.
+The relay's live feed announces new entries, which are read from the journal, so a subscriber that stops reading misses
+only deleted entries. Only entries published with the data folder's own key (the daemon's) are accepted, so that other
+keys cannot forge them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,6 @@ class Following(Generic[T]):
         return self._reading.take_next()
 
     def close(self) -> None:
-        """Close the connection."""
         self._subscriber.close()
 
     def __iter__(self) -> Iterator[T]:
@@ -134,7 +133,6 @@ class Following(Generic[T]):
         self.close()
 
     def _look(self, end_s: float) -> bool:
-        """Read new entries or wait for them; return whether the time has run out."""
         reading = self._reading
         if reading.user_id is None:
             reading.user_id = self._owner()
@@ -156,7 +154,6 @@ class AsyncFollowing(Generic[T]):
         owner: Callable[[], Awaitable[str | None]] = _nobody,
         after: int | None = None,
     ) -> None:
-        """Like `Following`, but following starts with `begin`."""
         self._reading = _Reading(user_id, take)
         self._owner = owner
         self._after = after
@@ -173,11 +170,9 @@ class AsyncFollowing(Generic[T]):
 
     @property
     def seq(self) -> int:
-        """As `Following.seq`."""
         return self._reading.returned_seq
 
     async def wait(self, timeout_s: float) -> T | None:
-        """Return the next entry, or None after `timeout_s`."""
         if not self._reading.has_begun:
             await self.begin()
         end_s = time.monotonic() + timeout_s
@@ -192,7 +187,6 @@ class AsyncFollowing(Generic[T]):
         return self._reading.take_next()
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._subscriber.close()
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -234,7 +228,6 @@ class AsyncBlocks(AsyncFollowing[Block]):
     """`Blocks` for asyncio."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], Awaitable[str | None]]) -> None:
-        """Like `Blocks`, but following starts with `begin`."""
         wanted.check(user_id)
         super().__init__(feed, user_id, wanted.block_in, owner)
 
@@ -263,7 +256,6 @@ class _Reading(Generic[T]):
         return bool(batch.entries) or batch.has_more
 
     def take_next(self) -> T:
-        """Return the next decoded entry."""
         self.returned_seq, found = self.ready.popleft()
         return found
 

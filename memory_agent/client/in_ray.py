@@ -1,7 +1,4 @@
-"""A client for planners that are Ray tasks, actors or drivers. It bypasses the gateway.
-
-The client wakes the user, finds the user's actor, and sends requests directly to it.
-"""
+"""A client for planners that are Ray tasks, actors or drivers: it sends requests directly to the user's actor."""
 
 from __future__ import annotations
 
@@ -20,9 +17,8 @@ from memory_agent.verbs.table import BY_METHOD, Call
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     """Join the Ray cluster of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
-    `ray.init` by itself cannot join it, because it replaces loopback addresses with the external one. Raises
-    `UnavailableError`, including for a daemon without Ray, and when Ray was imported before this package without token
-    mode (`RAY_AUTH_MODE=token`).
+    `ray.init` itself would replace loopback addresses with the external one. Raises `UnavailableError` for a daemon
+    without Ray, and if Ray was imported before this package without token mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
     with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
@@ -35,8 +31,8 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 class ActorMemoryProvider(MemoryMethods):
     """One user's memory, accessed through the Ray actor that hosts it. Verbs of the daemon are sent to the daemon.
 
-    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is first
-    retried once; any other fails immediately, because it may have taken effect.
+    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died, after one retry of a repeatable
+    request.
     """
 
     def __init__(

@@ -356,10 +356,7 @@ class ErasureMethods:
         return self._ask("erasure.erase_expired", dry_run=dry_run)
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase the user: memories, events, runs, learner and folder.
-
-        Requests block during the erasure, and then see an empty memory, which receives the events published in the
-        meantime.
+        """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()
@@ -535,8 +532,8 @@ class MemoryMethods:
         return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are recallable or quarantined. `through` maps users to
-        journal numbers. Raises `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are recallable or quarantined. Raises
+        `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)
@@ -547,8 +544,7 @@ class MemoryMethods:
         return self._ask("wait", through=through, timeout_s=timeout_s)
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session whose events a conductor publishes as `system`, or None if
-        unknown.
+        """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
 
         Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
 

@@ -1,4 +1,7 @@
-"""Generates the clients' methods from the table of verbs, with the signatures and docstrings of `Memory`."""
+"""Generates the clients' methods from the table of verbs, with the signatures and docstrings of `Memory`.
+
+The asynchronous client and the protocol repeat only the first paragraph of each docstring.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +66,8 @@ def declared(verb: Verb) -> Callable[..., Any]:
 def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
     what = {
         "sync": "The methods of every blocking client: those of the memory and of its namespaces.",
-        "async": "The methods of the asynchronous client: those of the memory and of its namespaces.",
-        "protocol": "The protocol satisfied by an embedded `Memory` and every blocking client of a daemon.",
+        "async": "The methods of the asynchronous client. `methods` has their whole documentation.",
+        "protocol": "The protocol satisfied by an embedded `Memory`, which documents it, and every blocking client.",
     }[kind]
     imports["typing"].add("Protocol")
     if kind != "protocol":
@@ -147,8 +150,10 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
                 imports[known[name]].add(name)
     name = verb.method.rpartition(".")[2]
     documentation = inspect.cleandoc(function.__doc__ or verb.summary)
-    if kind != "sync" or verb.is_embedded:
-        documentation = _without_example(documentation)
+    if kind != "sync":
+        documentation = "\n".join(textwrap.wrap(documentation.partition("\n\n")[0], _WIDTH - len('        """"""')))
+    elif verb.is_embedded:  # the example uses an embedded memory
+        documentation = documentation.partition("\n\n>>> ")[0]
     documentation = textwrap.indent(documentation, " " * 8).strip()
     if "\n" in documentation:
         documentation += "\n        "
@@ -160,11 +165,6 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
         return "\n".join([*lines, "        ...\n"])
     asked = ", ".join([f'"{verb.method}"', *map(_passed, own)])
     return "\n".join([*lines, f"        return {'await ' if kind == 'async' else ''}self._ask({asked})\n"])
-
-
-def _without_example(documentation: str) -> str:
-    """Return a docstring without its example, which uses an embedded memory or a blocking client."""
-    return documentation.partition("\n\n>>> ")[0]
 
 
 def _passed(parameter: inspect.Parameter) -> str:
