@@ -25,10 +25,7 @@ def episodic_memory(memory: MemoryClient, *, tools: bool = True, context_tokens:
 
 
 class MemoryProvider(ContextProvider):
-    """Adds a block of memories that resemble the request, and tools, to an agent's context, not to its history.
-
-    The session's id is that of the memories. May be used in any event loop.
-    """
+    """Adds a block of memories that resemble the request, and tools, to an agent's context, not to its history."""
 
     def __init__(self, memory: MemoryClient, *, tools: bool = True, context_tokens: int = USUAL_TOKENS) -> None:
         super().__init__(SOURCE)
@@ -39,7 +36,6 @@ class MemoryProvider(ContextProvider):
         self._context_tokens = context_tokens
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
-        """Recall for the last message of the user."""
         context.extend_tools(self.source_id, self._tools)
         if request := _request_of(context.input_messages):
             block = await asyncio.to_thread(
@@ -56,15 +52,13 @@ class MemoryProvider(ContextProvider):
 class OutcomesMiddleware(AgentMiddleware):
     """Makes each run of an agent a run of the memory, whose outcome its recalls are credited with.
 
-    An exception ends the run as failed, and cancellation as cancelled. A streamed run that is not read to its end, for
-    any reason, ends as cancelled.
+    An exception ends the run as failed. Cancellation, or a stream that is not read to its end, ends it as cancelled.
     """
 
     def __init__(self, memory: MemoryClient) -> None:
         self.memory = memory
 
     async def process(self, context: AgentContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Begin a run, and end it with its outcome."""
         session_id = None if context.session is None else context.session.session_id
         request = _request_of(context.messages)
         run = AgentRun(self.memory, request, session_id=session_id, recalls=False)

@@ -1,7 +1,6 @@
 """One run of an agent: recalls before its work, and reports at its end how the work went, so that recall learns.
 
-Uses the blocking client, also for asyncio: it may be called from any thread, so a run works in any event loop, and a
-cancelled task leaves no request half done. Rejected: `AsyncMemoryClient`, whose socket belongs to one event loop, while
+Uses the blocking client, also for asyncio: the socket of `AsyncMemoryClient` belongs to one event loop, while
 frameworks open a loop per call.
 """
 
@@ -33,7 +32,7 @@ _current: ContextVar[AgentRun | None] = ContextVar("memory_agent_run", default=N
 
 
 def current_run_id(memory: MemoryClient) -> str | None:
-    """Return the id of the run of this memory's user in whose context the caller works, for `recall(by_run=...)`."""
+    """Return the id of the current context's run, if it is of this memory's user, for `recall(by_run=...)`."""
     run = _open_run()
     return run.id if run is not None and run.memory.user_id == memory.user_id else None
 
@@ -68,8 +67,8 @@ def searched_text(text: str) -> str:
 async def in_thread(function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
     """Call a blocking function in a thread.
 
-    If the caller is cancelled, the function still completes before `CancelledError` is raised, so that what it writes
-    precedes what is written next.
+    If the caller is cancelled, the function still completes before `CancelledError` is raised, so that writes stay in
+    order.
     """
     call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -85,8 +84,8 @@ class AgentRun:
 
     `recalled` is the answer to the recall, and `block` the text for the prompt, "" if nothing was recalled. Set
     `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed,
-    cancellation as cancelled. A run that never ends, because its process died, expires and teaches nothing. A request
-    without text, such as an image, has no run. Every method raises the errors of the client.
+    cancellation as cancelled. A run that never ends expires and teaches nothing. A request without text has no run.
+    Every method raises the errors of the client.
 
     >>> with AgentRun(memory, "Deploy to staging") as run:
     ...     run.output = "Connected to the VPN, then deployed."
@@ -121,7 +120,6 @@ class AgentRun:
 
     @property
     def block(self) -> str:
-        """The recalled memories as a block for the prompt."""
         return (self.recalled.context if self.recalled is not None else None) or ""
 
     def begin(self) -> Self:
@@ -164,8 +162,7 @@ class AgentRun:
     def end_with(self, error: BaseException | None) -> None:
         """End the run with the outcome that an exception means; None is success.
 
-        Warns if that cannot be stored, as without a daemon or if the run has ended already: the agent's work is done,
-        and its answer must not be lost.
+        Warns if the outcome cannot be stored: the agent's work is done, and its answer must not be lost.
         """
         try:
             if error is None:

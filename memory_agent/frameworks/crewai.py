@@ -32,9 +32,9 @@ class CrewMemory(Memory):
     """A memory for `Crew(memory=...)` or `Agent(memory=...)`, also through its scopes and slices.
 
     A task that recalls is a run, which ends as completed or failed with the task. A recall finds all memories of the
-    user unless it names a scope; everything else affects only what CrewAI stored. CrewAI continues without memories if
-    a recall fails, so this reports a missing daemon when it is created. What a task produced is kept as the run; pass
-    `llm` to extract memories from it too. Raises the errors of the client.
+    user unless it names a scope; everything else affects only what CrewAI stored. CrewAI ignores a failed recall, so a
+    missing daemon is reported on creation. With `llm`, memories are also extracted from the results of tasks. Raises
+    the errors of the client.
 
     >>> crew = Crew(agents=[agent], tasks=[task], memory=CrewMemory(memory))
     >>> "VPN" in crew.kickoff().raw
@@ -157,7 +157,6 @@ class Storage:
         return self.memory.forget(ids if record_ids is None else list({*ids} & {*record_ids}))
 
     def update(self, record: MemoryRecord) -> None:
-        """Replace the record with the same id."""
         self.save([record])
 
     def get_record(self, record_id: str) -> MemoryRecord | None:
@@ -183,17 +182,14 @@ class Storage:
         )
 
     def list_scopes(self, parent: str = "/") -> list[str]:
-        """Return the scopes directly below a scope."""
         start = normalize_scope_path(parent).rstrip("/") + "/"
         below = [record.scope.removeprefix(start) for record in self._in_scope(parent) if record.scope != parent]
         return sorted({start + path.split("/")[0] for path in below if path.strip("/")})
 
     def list_categories(self, scope_prefix: str | None = None) -> dict[str, int]:
-        """Return how many of a scope's records each category has."""
         return dict(Counter(category for record in self._in_scope(scope_prefix) for category in record.categories))
 
     def count(self, scope_prefix: str | None = None) -> int:
-        """Return the number of a scope's records."""
         return self.memory.stats(_filter(scope_prefix)).memories
 
     def reset(self, scope_prefix: str | None = None) -> None:

@@ -27,8 +27,6 @@ TYPE = "google_adk"
 
 
 class _Clients:
-    """One client for each user, made by `client_of` at first use."""
-
     def __init__(self, client_of: Callable[[str], MemoryClient]) -> None:
         self._client_of = client_of
         self._clients: dict[str, MemoryClient] = {}
@@ -45,9 +43,9 @@ class MemoryService(BaseMemoryService):
     """A memory service of ADK over the memories of its users.
 
     An event with text becomes an episode with an id made from app, session and event, so adding a session again stores
-    only what is new, and an event whose memory was deleted is stored again. A search is a recall among the memories
-    of the app, and belongs to the invocation's run (`OutcomesPlugin`). `client_of` returns the client of a user; by
-    default, that of the daemon on the default data folder. May be used in any event loop.
+    only what is new. A search is a recall among the memories of the app, and belongs to the invocation's run
+    (`OutcomesPlugin`). `client_of` returns the client of a user; by default, that of the daemon on the default data
+    folder.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient, *, top_k: int = 10) -> None:
@@ -55,7 +53,6 @@ class MemoryService(BaseMemoryService):
         self._top_k = top_k
 
     async def add_session_to_memory(self, session: Session) -> None:
-        """Store the events of a session that have text."""
         await self.add_events_to_memory(
             app_name=session.app_name, user_id=session.user_id, events=session.events, session_id=session.id
         )
@@ -84,8 +81,8 @@ class MemoryService(BaseMemoryService):
     ) -> None:
         """Store findings with their authors and times, under new ids.
 
-        Raises `InvalidInputError` with the path of metadata that is not JSON, or for a time that is not in ISO 8601,
-        before any is stored.
+        Raises `InvalidInputError` for metadata that is not JSON, or a time that is not in ISO 8601, before any is
+        stored.
         """
         memory = self._clients.of(user_id)
         found = [_finding(entry, custom_metadata or {}, app_name) for entry in memories]
@@ -98,7 +95,6 @@ class MemoryService(BaseMemoryService):
         await in_thread(store)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """Recall among the memories of the app."""
         memory = self._clients.of(user_id)
 
         def recall() -> list[MemoryEntry]:
@@ -109,7 +105,7 @@ class MemoryService(BaseMemoryService):
         return SearchMemoryResponse(memories=await asyncio.to_thread(recall))
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Forget a memory of the app. Does nothing if there is none with this id."""
+        """Idempotent."""
         memory = self._clients.of(user_id)
 
         def forget() -> None:
@@ -122,9 +118,8 @@ class MemoryService(BaseMemoryService):
 class OutcomesPlugin(BasePlugin):
     """Makes each invocation a run of the memory, whose outcome the searches of `MemoryService` are credited with.
 
-    Pass it to the runner (`App(plugins=[...])`). An exception ends the run as failed. ADK does not report that an
-    invocation was cancelled, so its run is cancelled when its task is, and otherwise, as after a timeout inside the
-    task, when the runner is closed.
+    Pass it to the runner (`App(plugins=[...])`). An exception ends the run as failed. ADK does not report cancellation,
+    so the run is cancelled when its task is, or else when the runner is closed.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient) -> None:
@@ -133,7 +128,6 @@ class OutcomesPlugin(BasePlugin):
         self._runs: dict[str, AgentRun] = {}
 
     async def before_run_callback(self, *, invocation_context: Any) -> None:
-        """Begin a run for the user's message."""
         session = invocation_context.session
         request = _text_of(invocation_context.user_content)
         run = AgentRun(self._clients.of(session.user_id), request, session_id=session.id, recalls=False)
@@ -150,21 +144,17 @@ class OutcomesPlugin(BasePlugin):
         run.enter()
 
     async def on_event_callback(self, *, invocation_context: Any, event: Event) -> None:
-        """Keep the text of the last answer as the run's output."""
         run = self._runs.get(invocation_context.invocation_id)
         if run is not None and event.is_final_response():
             run.output = _text_of(event.content) or run.output
 
     async def after_run_callback(self, *, invocation_context: Any) -> None:
-        """End the run as completed."""
         await self._end(invocation_context, None)
 
     async def on_run_error_callback(self, *, invocation_context: Any, error: Exception) -> None:
-        """End the run as failed."""
         await self._end(invocation_context, error)
 
     async def close(self) -> None:
-        """End the runs of the invocations that did not end as cancelled."""
         while self._runs:
             _, run = self._runs.popitem()
             await in_thread(run.end_with, asyncio.CancelledError())
@@ -194,7 +184,7 @@ def _store(
 
 
 def _finding(entry: MemoryEntry, shared: Mapping[str, object], app_name: str) -> dict[str, Any]:
-    """Return the arguments of `remember` for an entry. A time without a zone is local, as those of ADK are."""
+    """A time without a zone is local, as those of ADK are."""
     try:
         time = None if entry.timestamp is None else datetime.fromisoformat(entry.timestamp).astimezone()
     except ValueError as error:

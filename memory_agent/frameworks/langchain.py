@@ -71,30 +71,24 @@ class MemoryChatHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:
-        """The messages, oldest first."""
         found: list[BaseMessage] = messages_from_dict(self._messages.read())
         return found
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Store messages. Durable on return.
-
-        Raises `InvalidInputError` with the path of a value that is not JSON, before any message is stored.
-        """
+        """Durable on return. Raises `InvalidInputError` for a value that is not JSON, before any message is stored."""
         self._messages.append(Message(one.text, one.type == "human", message_to_dict(one)) for one in messages)
 
     def clear(self) -> None:
-        """Forget the messages of this session."""
         self._messages.clear()
 
 
 class RunOutcomes(BaseCallbackHandler):
     """Makes each outermost run of a chain or graph a run of the memory, whose outcome its recalls are credited with.
 
-    Pass it as a callback. The request is the last user message of the input, the output the last message of the
-    result, and the session LangGraph's `thread_id`. An exception ends the run as failed, and cancellation as cancelled.
-    An interrupted graph leaves its run open; resuming the thread continues it, also in another process. Recalls by this
-    package's retriever, store and node during the run belong to it. Each begin and end is one request to the daemon, in
-    the thread of the chain.
+    Pass it as a callback. The request is the last user message of the input, the output the last message of the result,
+    and the session LangGraph's `thread_id`. An exception ends the run as failed, and cancellation as cancelled. An
+    interrupted graph leaves its run open; resuming the thread continues it, also in another process. Recalls by this
+    package's retriever, store and node belong to the run.
 
     >>> chain = RunnableLambda(lambda request: "Connected to the VPN, then deployed.")
     >>> chain.invoke("Deploy to staging", {"callbacks": [RunOutcomes(memory)]})
@@ -121,7 +115,6 @@ class RunOutcomes(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Begin a run, or continue that of an interrupted thread, if this is the outermost chain."""
         if parent_run_id is not None:
             return
         run = self._begun(request_of(inputs), (metadata or {}).get("thread_id"))
@@ -130,7 +123,6 @@ class RunOutcomes(BaseCallbackHandler):
             self._runs[run_id] = run
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
-        """End the run as completed, unless the graph was interrupted."""
         if (run := self._runs.pop(run_id, None)) and run_id not in self._interrupted:
             run.output = _last_text(outputs, None)
             run.end_with(None)
@@ -139,7 +131,6 @@ class RunOutcomes(BaseCallbackHandler):
     def on_chain_error(
         self, error: BaseException, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
     ) -> None:
-        """End the run as failed or cancelled."""
         if parent_run_id in self._runs and type(error).__name__ == "GraphInterrupt":
             self._interrupted.add(parent_run_id)
         if run := self._runs.pop(run_id, None):
@@ -177,7 +168,7 @@ def _last_text(value: Any, type: str | None) -> str | None:
 
 
 def _messages(values: Sequence[Any]) -> list[BaseMessage]:
-    """Return the messages in a list, none if it is a list of other values."""
+    """A list of other values has no messages."""
     try:
         return list(convert_to_messages(values))
     except (NotImplementedError, ValueError):

@@ -1,8 +1,7 @@
 """LangGraph: a store whose items are memories, and a node that recalls before the model.
 
-An item is one memory of type `langgraph`, with an id made from its namespace and key, so `get` is exact and sees every
-earlier write, also by other processes. The value is in the memory's metadata; its text is what recall searches.
-`langchain.RunOutcomes` reports how a graph's run ended.
+An item is one memory of type `langgraph`, with an id made from its namespace and key, so `get` is exact. The value is
+in the memory's metadata; its text is what recall searches. `langchain.RunOutcomes` reports how a graph's run ended.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ class MemoryStore(BaseStore):
     """A LangGraph store over one user's memory. May be used from any thread, event loop or forked child.
 
     A search with a query is a recall: hybrid, ranked by what helped before, and part of the current run
-    (`RunOutcomes`). Searches without one return items by last update, newest first. `fields` are the paths of the text
-    to search, as in LangGraph's `IndexConfig`; by default every text of the value. Values must be JSON, and secrets in
-    them are masked. There is no `ttl`. Raises `InvalidInputError` with the path of a value that is not JSON, before
-    anything of the batch is written, and the errors of the client.
+    (`RunOutcomes`). Other searches return items by last update, newest first. `fields` are the paths of the text to
+    search, as in LangGraph's `IndexConfig`; by default every text of the value. Values must be JSON, and secrets in
+    them are masked. There is no `ttl`. Raises `InvalidInputError` for a value that is not JSON, before anything of the
+    batch is written, and the errors of the client.
 
     >>> store = MemoryStore(memory)
     >>> store.put(("alice", "facts"), "vpn", {"text": "Staging needs the VPN"})
@@ -194,7 +193,6 @@ def _id_of(namespace: tuple[str, ...], key: str) -> str:
 
 
 def _fields_of(record: MemoryRecord) -> dict[str, Any]:
-    """Return the fields of the item that a memory holds."""
     return {
         "namespace": tuple(record.metadata["namespace"]),
         "key": record.metadata["key"],
@@ -212,7 +210,7 @@ def _filter(op: SearchOp, **metadata: MetadataValue) -> MemoryFilter:
 
 
 def _pushed_down(wanted: Mapping[str, Any] | None) -> dict[str, MetadataValue]:
-    """Return the conditions that a filter of metadata can apply: equality with a text or number."""
+    """A filter of metadata can apply equality with a text or number."""
     return {
         key: value
         for key, value in (wanted or {}).items()

@@ -18,8 +18,8 @@ from memory_agent.records.prompt_block import without_blocks
 class EpisodicMemoryBlock(BaseMemoryBlock[str]):
     """A block of memories that resemble the last user message. May be used in any event loop.
 
-    Messages that leave the short-term memory become episodes, without blocks of recalled memories. A recall within
-    `async with AgentRun(memory, request, recalls=False)` is credited with the run's outcome.
+    Messages that leave the short-term memory become episodes. A recall within `async with AgentRun(memory, request,
+    recalls=False)` is credited with the run's outcome.
 
     >>> block = EpisodicMemoryBlock(memory=memory, context_tokens=200)
     >>> "VPN" in asyncio.run(block.aget([ChatMessage("deploy to staging")]))

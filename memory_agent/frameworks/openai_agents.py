@@ -32,8 +32,8 @@ async def run_with_memory(
 ) -> RunResult:
     """Run an agent as `Runner.run` does, as a run of the memory, whose outcome its recalls are credited with.
 
-    The block of recalled memories stands before the input in each request to the model, and is not part of the
-    session. The request is the last user message; the session's id is that of the memories.
+    The block of memories precedes the input in each request to the model, and is not part of the session. The request
+    is the last user message; the session's id is that of the memories.
     """
     session_id = None if session is None else session.session_id
     async with AgentRun(memory, _request_of(input), session_id=session_id, context_tokens=context_tokens) as run:
@@ -47,7 +47,7 @@ def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
     """Return a configuration whose requests to the model contain the run's block.
 
     For `Runner.run_streamed`, within `async with AgentRun(memory, request) as run`: set `run.output` after the last
-    event of the stream.
+    event.
     """
     config = run_config or RunConfig()
     former = config.call_model_input_filter
@@ -64,10 +64,10 @@ def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
 
 
 class MemorySession:
-    """A session of the SDK whose items are episodes that later sessions recall.
+    """A session of the SDK whose items are episodes that later sessions recall. May be used in any event loop.
 
-    May be used in any event loop. Items are exact but for masked secrets. Raises `InvalidInputError` with the path of
-    a value that is not JSON, before an item of the call is stored, and the errors of the client.
+    Secrets in items are masked. Raises `InvalidInputError` for a value that is not JSON, before an item of the call is
+    stored, and the errors of the client.
     """
 
     def __init__(self, memory: MemoryClient, session_id: str, session_settings: SessionSettings | None = None) -> None:
@@ -88,11 +88,9 @@ class MemorySession:
         await in_thread(self._items.append, messages)
 
     async def pop_item(self) -> Any:
-        """Forget the latest item, and return it."""
         return await in_thread(self._items.pop)
 
     async def clear_session(self) -> None:
-        """Forget all items of the session."""
         await in_thread(self._items.clear)
 
 
@@ -112,7 +110,6 @@ def _request_of(input: str | list[Any]) -> str:
 
 
 def _text_of(item: Any) -> str:
-    """Return the text of an item: of a message, or of what a tool was given or returned."""
     content = item.get("content") or item.get("output") or item.get("arguments") or ""
     if isinstance(content, str):
         return content

@@ -19,9 +19,9 @@ from memory_agent.frameworks.tools import MemoryTools
 class EpisodicMemory(AbstractCapability[Any]):
     """Makes each run of an agent a run of the memory, whose outcome its recalls are credited with.
 
-    The block of recalled memories stands before the messages in each request to the model, and is not part of the
-    history. With `tools`, the model also recalls and remembers on its own initiative. The conversation's id is the
-    session of the memories.
+    The block of memories precedes the messages in each request to the model, and is not part of the history. With
+    `tools`, the model also recalls and remembers on its own initiative. The conversation's id is the session of the
+    memories.
     """
 
     memory: MemoryClient
@@ -30,7 +30,6 @@ class EpisodicMemory(AbstractCapability[Any]):
     _run: AgentRun | None = field(default=None, init=False, repr=False)
 
     async def for_run(self, ctx: RunContext[Any]) -> EpisodicMemory:
-        """Return a copy for this run."""
         copy = replace(self)
         copy._run = AgentRun(
             self.memory,
@@ -41,7 +40,6 @@ class EpisodicMemory(AbstractCapability[Any]):
         return copy
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
-        """Return the tools."""
         if not self.tools:
             return None
         tools = MemoryTools(self.memory)
@@ -50,7 +48,6 @@ class EpisodicMemory(AbstractCapability[Any]):
         )
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: Any) -> Any:
-        """Begin the run and recall, and end it with its outcome."""
         assert self._run is not None
         async with self._run as run:
             result = await handler()
@@ -58,7 +55,6 @@ class EpisodicMemory(AbstractCapability[Any]):
             return result
 
     async def before_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:
-        """Add the block to the request alone."""
         if self._run is not None and self._run.block:
             block = ModelRequest(parts=[UserPromptPart(self._run.block)])
             request_context.messages = [block, *request_context.messages]

@@ -18,8 +18,8 @@ def run_with_memory(
 ) -> Any:
     """Run an agent as `agent.run` does, as a run of the memory, whose outcome its recalls are credited with.
 
-    The block of recalled memories stands before the task. An exception, or an agent without an answer after its last
-    step, is a failed run. Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
+    The block of memories precedes the task. An exception, or an agent without an answer after its last step, is a
+    failed run. Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
     """
     if options.get("stream"):
         raise InvalidInputError("stream", "ends after the call; use AgentRun around the steps instead")
@@ -33,8 +33,6 @@ def run_with_memory(
 
 
 class RecallMemories(Tool):
-    """Recalls from a memory."""
-
     name = "recall_memories"
     description = MemoryTools.recall_memories.__doc__
     inputs: ClassVar[dict[str, Any]] = {"query": {"type": "string", "description": "What you are about to do."}}
@@ -45,13 +43,10 @@ class RecallMemories(Tool):
         self._tools = MemoryTools(memory)
 
     def forward(self, query: str) -> str:
-        """Return the block."""
         return self._tools.recall_memories(query)
 
 
 class Remember(Tool):
-    """Stores a finding in a memory."""
-
     name = "remember"
     description = MemoryTools.remember.__doc__
     inputs: ClassVar[dict[str, Any]] = {"text": {"type": "string", "description": "One finding in plain words."}}
@@ -62,5 +57,4 @@ class Remember(Tool):
         self._tools = MemoryTools(memory)
 
     def forward(self, text: str) -> str:
-        """Store the text."""
         return self._tools.remember(text)

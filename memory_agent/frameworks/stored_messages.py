@@ -28,8 +28,8 @@ class Message(NamedTuple):
 class StoredMessages:
     """One session's messages, exact but for masked secrets, and seen at once by every process.
 
-    Their texts, without blocks of recalled memories, are episodes that later sessions recall. `type` is that of the
-    memories, one for each framework. Every method raises the errors of the client.
+    Their texts are episodes that later sessions recall. Each framework has a `type` of memories. Every method raises
+    the errors of the client.
 
     >>> messages = StoredMessages(memory, "session-1", "example")
     >>> messages.append([Message("Deploy to staging", True, {"content": "Deploy to staging"})])
@@ -46,11 +46,9 @@ class StoredMessages:
     def append(self, messages: Iterable[Message]) -> None:
         """Store messages. Durable on return.
 
-        Raises `InvalidInputError` with the path of a value that is not JSON, before any message is stored. If a message
-        is refused later, as over a quota, those stored before it are forgotten again.
-
-        The order is that of the calls, also if the clock is set back: a message is then stored with the time of the one
-        before it. It is refused if that time is too far ahead (`relay.events.max_future_s`).
+        Raises `InvalidInputError` for a value that is not JSON, before any message is stored. If a message is refused
+        later, those stored before it are forgotten again. The order is that of the calls: if the clock was set back, a
+        message gets the time of the one before it.
         """
         checked = [(message, check_object("message", message.fields, MOST_LEVELS)) for message in messages]
         latest = self._latest(1) if checked else []
@@ -90,7 +88,6 @@ class StoredMessages:
         return latest[0].metadata["message"] if latest else None
 
     def clear(self) -> None:
-        """Forget all messages of the session."""
         while ids := [record.id for record in self._records()]:
             self._memory.forget(ids)
 

@@ -1,9 +1,7 @@
 """Connects coding agents to a memory: edits their settings files so that they start our MCP server and call our hooks.
 
-Read `clients` first (which entries belong in which file), then `connection`, which writes and removes them. `json_text`
-and `toml_text` edit a file without changing any other byte; `plugin` generates the same entries for a marketplace.
-`installed_files` writes the files that shells and `man` read.
-`units` defines and installs the daemon as a service of systemd or launchd.
+Read `clients` first (which entries belong in which file), then `connection`, which writes and removes them. `units`
+installs the daemon as a service of systemd or launchd.
 """
 
 from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, hook_launcher, this_program

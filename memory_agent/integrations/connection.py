@@ -1,8 +1,8 @@
 """Connects a client to the memory: writes our entries into its files, and removes exactly those entries.
 
-Changes edit the text in place, so every other byte is preserved. A copy of the original is stored in our state folder
-rather than beside the file, because a project's folder is shared. A record there contains the file before and after the
-change, so disconnecting restores the same bytes; if the file has been edited since, only our entries are removed.
+A copy of the original is stored in our state folder, because a project's folder is shared. A record there contains the
+file before and after the change, so disconnecting restores the same bytes; if the file has been edited since, only our
+entries are removed.
 """
 
 from __future__ import annotations
@@ -64,11 +64,9 @@ class Connection:
         self._state = state
 
     def connecting(self, command: Command) -> list[Change]:
-        """Return the changes that connect the client. Writes nothing. Raises `ClientSettingsError`."""
         return [self._change(path, file, command) for path, file in self._scope.files()]
 
     def disconnecting(self) -> list[Change]:
-        """Return the changes that disconnect the client. Writes nothing. Raises `ClientSettingsError`."""
         return [self._change(path, file, None) for path, file in self._scope.files()]
 
     def _change(self, path: Path, file: File, command: Command | None) -> Change:
@@ -101,11 +99,11 @@ class Connection:
             return None
 
     def apply(self, changes: list[Change]) -> None:
-        """Write the files. Durable on return.
+        """Write the files. Durable on return. Raises `OSError` and `ChangedMeanwhileError`; other files may have been
+        written.
 
         Each file is replaced atomically and keeps its owner and permissions; a symbolic link is kept, and its target is
-        replaced. Raises `OSError`, or `ChangedMeanwhileError` if a file was modified after the change was planned; that
-        file is not written, but others may have been.
+        replaced.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
@@ -125,7 +123,7 @@ class Connection:
                     self._forget(change, folders[change.path])
 
     def _write(self, change: Change, folders: tuple[str, ...]) -> None:
-        """Write a file, after writing its backup and its record."""
+        """The backup and the record are written first."""
         path = change.path
         if change.then is None:
             _require_same(change)
@@ -218,9 +216,7 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content, or None if there is no file. Raises `ClientSettingsError` for an uneditable file, and
-    `OSError`.
-    """
+    """Raises `ClientSettingsError` for an uneditable file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -241,13 +237,12 @@ def _missing_folders(path: Path) -> Iterator[str]:
 
 
 def _require_same(change: Change) -> None:
-    """Raise `ChangedMeanwhileError` if the file was modified after the change was planned."""
     if _read(change.path) != change.now:
         raise ChangedMeanwhileError(change.path)
 
 
 def _replace(change: Change, content: bytes) -> None:
-    """Replace the file. Clients write it too, so it is compared with the planned change at the last moment."""
+    """Clients write the file too, so it is compared with the planned change at the last moment."""
     target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")
@@ -272,7 +267,7 @@ def _replace(change: Change, content: bytes) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock that serialises this user's `connect` and `disconnect` commands."""
+    """Serialises this user's `connect` and `disconnect` commands."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

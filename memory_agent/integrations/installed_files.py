@@ -54,13 +54,12 @@ def remove_file(path: Path, mark: str = MARK) -> bool:
 
 
 def _folder(variables: Mapping[str, str], name: str) -> Path | None:
-    """Return the folder named by a variable. Relative paths are ignored, as the XDG specification demands."""
+    """Relative paths are ignored, as the XDG specification demands."""
     path = Path(variables.get(name, ""))
     return path if path.is_absolute() else None
 
 
 def _own(path: Path, mark: str) -> str | None:
-    """Return the text of our file, or None if there is no file."""
     try:
         text = path.read_bytes().decode(errors="replace")
     except FileNotFoundError:

@@ -1,8 +1,7 @@
 """Edits JSON text in place: every other byte is preserved, including comments and layout.
 
-The parser records positions, and accepts only what each client accepts. Rejected: `json-five` 1.1, which keeps comments
-but rewrites the whole document in its own layout, and `jsonc-edit` 0.2, which edits in place but starts Node.js and
-downloads a parser with npm at its first use. `json5-document`, which keeps spans, requires Python 3.12.
+The parser records positions, and accepts only what each client accepts. `json-five` rewrites the whole document in its
+own layout, `jsonc-edit` needs Node.js, and `json5-document` requires Python 3.12.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class Number(NamedTuple):
 
 @dataclass(slots=True)
 class Item:
-    """A member of an object or an element of an array.
-
-    `before` is the end of the previous token or comment; `is_below_comment` is true if that is a line comment.
-    """
+    """A member of an object or an element of an array. `before` is the end of the previous token or comment."""
 
     key: str | None
     start: int
@@ -71,7 +67,7 @@ class Node:
     inner: int = 0
 
     def item(self, name: str | int) -> Item | None:
-        """Return a member by key (the last one if the key is repeated), or an element by index."""
+        """Of repeated keys, the last one counts."""
         if isinstance(name, int):
             return self.items[name] if isinstance(self.value, list) and name < len(self.items) else None
         found = [item for item in self.items if item.key == name]
@@ -98,12 +94,10 @@ class JsonText:
         return self.root.value
 
     def find(self, path: KeyPath) -> Any:
-        """Return the value at a path, or None if there is none."""
         node = self.node(path)
         return None if node is None else node.value
 
     def node(self, path: KeyPath) -> Node | None:
-        """Return the value at a path with its positions, or None if there is none."""
         here = self.root
         for name in path:
             item = here.item(name)
@@ -171,7 +165,6 @@ class JsonText:
         return _Layout(newline, own + unit, own, unit, is_line, "" if is_line and re.search(r'":\S', text) else " ")
 
     def _unit(self) -> str:
-        """Return the indentation of one level."""
         for item in self.root.items:
             indent = _indent_at(self.text, item.start)
             if indent:
@@ -202,7 +195,6 @@ class JsonText:
         return JsonText(self.text[: node.start + 1] + inside + self.text[node.end - 1 :], self.syntax)
 
     def inside(self, path: KeyPath) -> str:
-        """Return the text between the brackets of a value."""
         node = self.node(path)
         assert node is not None
         return self.text[node.start + 1 : node.end - 1]
@@ -244,8 +236,6 @@ def _indent_at(text: str, at: int) -> str | None:
 
 
 class _Parser:
-    """A recursive descent parser."""
-
     def __init__(self, text: str, syntax: Syntax) -> None:
         self._text = text
         self._syntax = syntax
@@ -263,9 +253,7 @@ class _Parser:
         return node
 
     def _next(self) -> None:
-        """Advance to the next token, skipping spaces and comments; set `_before` to the end of the previous token or
-        comment.
-        """
+        """Advance to the next token, skipping spaces and comments; set `_before` to the end of the last one skipped."""
         self._at += len(self._token)
         self._before = self._at
         self._is_below_comment = False

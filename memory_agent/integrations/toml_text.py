@@ -1,7 +1,7 @@
 """Edits TOML text in place: adds a table at the end, and removes it again.
 
-Rejected: `tomlkit` 0.15. Adding and then removing a table with it does not restore 6 of the tests' 8 sample files: it
-treats the comments after a table as part of it, and so moves or removes comments that belong to the next table.
+`tomlkit` treats the comments after a table as part of it, and so moves or removes comments that belong to the next
+table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class TomlText:
             raise UneditableError("nested too deeply") from error
 
     def find(self, path: KeyPath) -> Any:
-        """Return the value at a path, or None if there is none."""
         here: Any = self.value
         for name in path:
             here = here.get(name) if isinstance(here, Mapping) else None
@@ -101,7 +100,6 @@ def _is_toml(text: str) -> bool:
 
 
 def _below(block: list[str]) -> list[str]:
-    """Return the trailing empty lines and comments of a table."""
     end = len(block)
     while end and (not block[end - 1].strip() or block[end - 1].lstrip().startswith("#")):
         end -= 1

@@ -156,7 +156,6 @@ class Service(NamedTuple):
             self._run(command)
 
     def remove(self) -> None:
-        """Stop the service, and remove its file. Raises `OSError` and `UnavailableError`."""
         self._run(self.steps.stop)
         self.path.unlink()
         flush(self.path.parent)
