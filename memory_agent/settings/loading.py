@@ -1,7 +1,4 @@
-"""Reads settings from the defaults, then a TOML file, environment variables and the command line's flags.
-
-An unknown name or an out-of-range value raises an error that names the setting.
-"""
+"""Reads settings from the defaults, then a TOML file, environment variables and the command line's flags."""
 
 from __future__ import annotations
 
@@ -46,12 +43,11 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Settings:
-    """Return the defaults, overridden by `file`, then by the environment, then by `overrides`.
+    """Return the defaults, overridden by `file`, then by the environment, then by `overrides`. Raises `SettingsError`.
 
     A variable is named `MEMORY_AGENT_` plus the path of the setting with `__` between its parts, as in
     `MEMORY_AGENT_RECALL__MODE=vector`; an override has the key `recall.mode`. `warn` receives a message for each
     setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning` is issued.
-    Raises `SettingsError`.
 
     >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
     >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
@@ -172,8 +168,10 @@ def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.
 
 
 def variables_named(settings: Settings, present: Iterable[str]) -> tuple[str, ...]:
-    """Return the environment variables that a daemon with these settings reads: those that a value names, and of the
-    variables `present`, those of libraries that the settings choose.
+    """Return the environment variables that a daemon with these settings reads.
+
+    Those are the variables that a value names and, of the variables `present`, those of libraries that the settings
+    choose.
 
     >>> own = OpenAIEmbedder(api_key="${KEY}")
     >>> variables_named(Settings(embedder=own, archive=ArchiveSettings(url="s3://own")), ["AWS_PROFILE", "GH_TOKEN"])
@@ -205,9 +203,8 @@ def import_named(setting: str, name: str) -> Callable[..., Any]:
 
 
 def read_value(text: str) -> Any:
-    """Parse a value written as text: lists, tables, numbers and booleans as TOML, anything else as plain text.
-
-    A number may begin with a decimal point, which TOML does not allow.
+    """Parse a value: lists, tables, numbers and booleans as TOML (also a number like `.5`), anything else as plain
+    text.
     """
     number = _LEADING_POINT.sub(r"\g<1>0.", text)
     try:

@@ -1,6 +1,7 @@
 """The settings as structs, one for each table of the TOML file, with their defaults and bounds.
 
-Sizes are in bytes; durations are in seconds or milliseconds, according to the field's suffix.
+`ops/SETTINGS.md` describes each field. Sizes are in bytes; durations are in seconds or milliseconds, according to the
+field's suffix.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ class EmbedderSettings(
     """An embedding model that runs on this machine (`embedder.type` is `local`, the default).
 
     `model` is the bundled one (`minilm`), another name in `embedders.weights`, or a repository of the model hub as
-    OWNER/NAME. `folder` holds the weights; if empty, the default locations are searched. `query_prefix` and
-    `passage_prefix` are prepended to queries and memories. `auto` uses the prefixes that the model was trained with,
-    recognised by its name, and none for unknown models.
+    OWNER/NAME.
     """
 
     model: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?$")] = "minilm"
@@ -57,11 +56,7 @@ class EmbedderSettings(
 
 
 class RemoteEmbedder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """A model behind the HTTP API of a server, which receives the texts of memories and queries.
-
-    Texts longer than `passage_chars` get several vectors. `dimensions` of 0 are the model's own. A request has at most
-    `batch` texts.
-    """
+    """A model behind the HTTP API of a server, which receives the texts of memories and queries."""
 
     model: str
     url: str
@@ -117,13 +112,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the vectors of a new user are searched; `memory-agent migrate` moves existing users.
-
-    `url` is the PostgreSQL database of pgvector, where a `${VARIABLE}` stands for a variable of the environment.
-    `database_schema` must belong to one data folder. A statement may take `timeout_s`. From `hnsw_from` passages on, a
-    user's vectors in pgvector get an HNSW graph. `allow_plain` permits engines that store vectors unencrypted although
-    encryption is on.
-    """
+    """Where the vectors of a new user are searched; `memory-agent migrate` moves existing users."""
 
     engine: Literal["builtin", "sqlite-vec", "pgvector", "lancedb"] = "builtin"
     url: str = ""
@@ -134,12 +123,7 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The archive, to which changes of each user's store are uploaded. Without a `url` nothing is archived.
-
-    `options` are passed to the file system of the URL's protocol (`fsspec`); they may contain secrets. An operation may
-    take `timeout_s`, and one second more for each megabyte. `journal`: acknowledge events only once the archive
-    contains them, too.
-    """
+    """The archive, to which changes of each user's store are uploaded. Without a `url` nothing is archived."""
 
     url: str = ""
     interval_s: Positive = 5.0
@@ -159,17 +143,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How memories are ranked.
 
-    `vector_weight`: the weight of cosine similarity in a memory's own score; words have the remaining weight.
-    `contiguity`: if the query is a question, a memory that is a question passes this share of its surplus to the next
-    memory. `context_words`: the weight of the query's words that a memory and its neighbours in the session contain
-    together. `speaker_weight`: how much less agents' intermediate messages count, such as an assistant's. `dates`: how
-    a time in the query is used. `date_weight`: the boost for a memory of that time. `kind_weight`: the boost for a
-    memory of a kind that the query asks for, such as a command. `echo_minutes`: the time for which answers omit the
-    calling session's own messages, and requests with the query's words. `min_relevance`: memories below this relevance
-    are omitted, even if none remain; 0 is off. At the default, 9 of 10 correct answers are returned, and most questions
-    without an answer in memory return nothing: 9 of 10 on conversations, 8 of 10 for agents of other projects (decision
-    0014). `outcome`: how far a memory of an approved run is ranked above a similar match from a failed run, as a share
-    of the best score.
+    At the default of `min_relevance`, 9 of 10 correct answers are returned, and most questions without an answer in
+    memory return nothing (decision 0014).
     """
 
     mode: Mode = "hybrid"
@@ -190,14 +165,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The judge: a model that selects the memories of an answer from the best `candidates`, at most `most`.
-
-    `server` is the protocol of a language model's server, `openai` (chat completions) or `anthropic` (messages), or
-    MODULE:NAME of a caller's own function (`memory_agent.Reranker`). `api_key` names an environment variable, as in
-    `${OPENAI_API_KEY}`. `parameters` are further fields of a request's body. If the judge fails, is late or replies
-    with nonsense, the answer has the best `fallback` memories by score. It is not called if less than `least_ms` remain
-    before the deadline, or while `at_once` requests of this process wait for it.
-    """
+    """The judge: a model that selects the memories of an answer from the best `candidates`, at most `most`."""
 
     server: Annotated[str, msgspec.Meta(pattern=r"^(off|openai|anthropic|[\w.]+:\w+)$")] = "off"
     url: str = ""  # "": that of OpenAI or Anthropic
@@ -217,16 +185,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the memory follows runs and learns from them.
-
-    `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always
-    applies it, and `off` learns nothing. `engine` is `sona`, or MODULE:NAME of a class or function that returns a
-    custom engine (`memory_agent.learning.LearningEngine`). The weights scale with the spread of the scores; 0 is off.
-    `association` applies to memories used in similar requests, as a share of their own score; `recurrence` is added
-    when the same request recurs; `shift` applies to the similarity to the adapted query; `prior` applies to memories
-    that helped, regardless of the query. At a cosine of `retry_similarity` or more, the later of two requests counts as
-    a rewording of the earlier; at `request_similarity` or more, a recall and a request count as the same.
-    """
+    """How the memory follows runs and learns from them. The weights scale with the spread of the scores; 0 is off."""
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
@@ -245,10 +204,9 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories that expire at the age of `age_s`; 0 retains them forever.
+    """Memories that expire at the age of `age_s`; 0 retains them forever. All conditions must hold.
 
-    All conditions must hold. `events` lists patterns of event types as in the signal table, and `signals` lists names
-    of its rows. Neither matches a memory that does not come from an event.
+    Neither `events` nor `signals` matches a memory that does not come from an event.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -261,21 +219,14 @@ class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long memories are retained. The first matching rule decides; memories that match no rule are retained.
-
-    Each user is checked at most once per `interval_s`, and only if a memory has expired.
-    """
+    """How long memories are retained. The first matching rule decides; memories that match no rule are retained."""
 
     rules: tuple[RetentionRule, ...] = ()
     interval_s: Positive = 86_400.0
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The maximum number of memories of a user, by tier.
-
-    `users` maps users to tiers; others have the tier `default`, and "" is no quota. At the limit, new memories and
-    events are refused (`refuse`), or the user's oldest unused memories are forgotten (`forget`).
-    """
+    """The maximum number of memories of a user, by tier."""
 
     tiers: dict[str, Count] = msgspec.field(default_factory=lambda: {"standard": 10_000, "large": 100_000})
     default: str = ""
@@ -289,13 +240,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`).
-
-    `table` is a TOML file that changes the default table of triggers. `off_for` lists users for whom no recall is
-    triggered. At most `at_once` recalls run concurrently and at most `waiting` triggers are queued; beyond that, the
-    oldest are dropped. No recall starts while more than `lag_events` events await ingestion, counting at most 200 per
-    user.
-    """
+    """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`)."""
 
     enabled: bool = True
     table: str = ""
@@ -306,15 +251,7 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits and ranking of shared items.
-
-    An author may have `items_per_author` items with a total of `bytes_per_author`. A user may search `searches` times
-    in a burst and `searches_per_s` times a second on average. A run's use of items is reported `report_after_s` after
-    the run ends, so that late verdicts count. `prior` is the mean quality of all runs, which a proven item exceeds. A
-    pattern that `offers_together` users offer in the same words is shown to other users. In figures, all users of a
-    person, or of an organisation, have one vote (`one_vote_per`), which counts `votes_after_days` after the first of
-    their keys was created.
-    """
+    """Limits and ranking of shared items."""
 
     items_per_author: Count = 1_000
     bytes_per_author: Count = 64 << 20
@@ -328,12 +265,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The HTTP server.
-
-    `listen` is HOST:PORT. Port 0 selects the former port or a free one, and "" turns the server off. Beyond loopback,
-    the PEM files `certificate` and `private_key` are required. `hosts` lists additional names that requests may use for
-    this machine. A connection is closed if a request or its answer makes no progress for `timeout_s`.
-    """
+    """The HTTP server. Beyond loopback, `certificate` and `private_key` are required."""
 
     listen: str = "127.0.0.1:0"
     certificate: str = ""
@@ -346,13 +278,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TracingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Traces for OpenTelemetry. Without an `endpoint` nothing is traced.
-
-    `endpoint` is the address of a collector, which receives spans at ENDPOINT/v1/traces. The values of `headers` name
-    an environment variable, as in `Bearer ${TOKEN}`. `sample_ratio` is the share of requests without a trace context
-    for which a trace begins. With `ids`, spans contain the ids of users and memories. Spans are exported every
-    `interval_s`, or when 512 are waiting.
-    """
+    """Traces for OpenTelemetry. Without an `endpoint` nothing is traced."""
 
     endpoint: str = ""
     headers: dict[str, HeaderReference] = {}
@@ -365,18 +291,7 @@ Reembed = Literal["local", "always", "never"]
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon.
-
-    `listen` adds endpoints to the socket file; endpoints beyond loopback require CURVE. At most `dedicated_hosts` users
-    at a time have their own process; all others share `shared_hosts` processes. `spare_hosts` idle processes are kept
-    ready for the next users. `auto` depends on the cores and the memory (`daemon.capacity`). At most `most_awake` users
-    are awake at a time. `owner_claims` determines which keys may assign a run or session, and with it the events of
-    `system`, to a user. `vouched` permits only keys for all users; `any` also permits users' own keys, which could
-    claim another user's run first. After a change of model, upkeep replaces the vectors of awake users if `reembed`
-    permits it: `local` only if neither model is on a server. With `light` the daemon runs as one process without Ray;
-    all users share one host. A daemon that a client such as a coding agent started ends after `idle_end_min` minutes
-    without requests, events or work of its own, unless `listen` has endpoints; 0 is never.
-    """
+    """The daemon: its endpoints, processes, limits and upkeep."""
 
     listen: tuple[str, ...] = ()
     light: bool = False
@@ -402,12 +317,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Other machines that host users (`memory-agent join`).
-
-    `listen` is the IP address of this machine at which they reach the daemon's Ray and hosts; "" is no cluster. A
-    machine whose clock differs by more than `clock_tolerance_s` may not join. Users of a machine that does not answer
-    for `lease_s` wake on another one.
-    """
+    """Other machines that host users (`memory-agent join`)."""
 
     listen: str = ""
     clock_tolerance_s: Positive = 5.0
@@ -415,10 +325,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings: one struct for each table of the TOML file.
-
-    `former_embedder` is the embedder that `embedder` replaced. It embeds queries until all memories have new vectors.
-    """
+    """All settings: one struct for each table of the TOML file."""
 
     data_dir: str = ""
     log_level: Level = "info"

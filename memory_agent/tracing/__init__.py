@@ -1,7 +1,7 @@
 """Traces in OpenTelemetry's terms: one trace from a client through the door and the host to the embedder.
 
-Read `spans` first. Only `otlp` imports OpenTelemetry, once tracing is on (`tracing.endpoint`, `trace_clients`). Spans
-contain names of verbs, numbers, error codes and times: no text, vector or token, and ids only with `tracing.ids`.
+Read `spans` first. Only `otlp` imports OpenTelemetry, once tracing is on. Spans contain names of verbs, numbers, error
+codes and times: no text, vector or token, and ids only with `tracing.ids`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ __all__ = [
 
 
 def start_tracing(settings: TracingSettings) -> None:
-    """Export spans of this process to `settings.endpoint` from now on; do nothing if it is empty.
-
-    Raises `SettingsError`, also if OpenTelemetry is not installed.
+    """Export spans of this process to `settings.endpoint` from now on; do nothing if it is empty. Raises
+    `SettingsError`.
     """
     if settings.endpoint:
         otlp, address = _otlp("tracing.endpoint"), _address(settings)
@@ -86,7 +85,6 @@ def trace_clients() -> None:
 
 
 def _otlp(setting: str) -> ModuleType:
-    """Return the module that imports OpenTelemetry. Raises `SettingsError`."""
     try:
         from memory_agent.tracing import otlp
     except ImportError as error:
@@ -95,7 +93,7 @@ def _otlp(setting: str) -> ModuleType:
 
 
 def _address(settings: TracingSettings) -> tuple[str, dict[str, str]]:
-    """Return the URL to export to, and the headers. Raises `SettingsError`."""
+    """Return the URL to export to, and the headers."""
     url = settings.endpoint
     check_url("tracing.endpoint", url)
     if settings.headers and is_exposed(url):

@@ -2,10 +2,8 @@
 
 Only this file imports OpenTelemetry. A thread exports the spans from a bounded queue, so a missing or slow collector
 delays no request. A batch is sent again until the collector accepts or rejects it. While the queue is full, new spans
-are dropped and counted.
-
-Rejected: OpenTelemetry's SDK and its exporter. A span takes 37 us there, or 15 without the SDK's tracer; here it takes
-5 (measured with 1.45). They drop a batch that the collector does not accept in time, and shutdown can wait for 30 s.
+are dropped and counted. With OpenTelemetry's own SDK, a span takes 37 us instead of 5 (measured with 1.45), and
+shutdown can wait for 30 s.
 """
 
 from __future__ import annotations
@@ -42,8 +40,6 @@ _TRANSIENT = (408, 429)
 
 
 class SpanExport:
-    """Exports the spans of a process in batches (`spans.Tracer`)."""
-
     def __init__(self, url: str, headers: Mapping[str, str], interval_s: float) -> None:
         """Start the thread that exports to `url` every `interval_s`, or when 512 spans are waiting."""
         self._collector = Connection(url, headers)
@@ -57,7 +53,6 @@ class SpanExport:
         self._thread.start()
 
     def record(self, span: Span) -> None:
-        """As `Tracer.record`."""
         count = len(self._waiting)
         if count >= _QUEUE:
             self._lost += 1
@@ -67,7 +62,6 @@ class SpanExport:
             self._wake.put(None)
 
     def close(self) -> None:
-        """As `Tracer.close`."""
         self._is_closing = True
         self._wake.put(None)
         self._thread.join(_CLOSE_S)
@@ -130,7 +124,6 @@ class Connection:
             return 0, type(error).__name__
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _send(self, body: bytes) -> tuple[int, str]:
@@ -141,7 +134,6 @@ class Connection:
 
 
 def encode_spans(spans: Sequence[Span]) -> bytes:
-    """Return the body of an export."""
     request = ExportTraceServiceRequest()
     group = request.resource_spans.add()
     resource: dict[str, Attribute] = {
@@ -198,7 +190,6 @@ class ProgramSpan:
         return f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}" if own.is_valid else ""
 
     def note(self, result: Any) -> None:
-        """As `CallSpan.note`."""
         for name, value in described(self._verb, result).items():
             self._span.set_attribute(name, value)
 

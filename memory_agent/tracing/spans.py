@@ -62,8 +62,6 @@ class CallSpan(Protocol):
 
 
 class Tracer(Protocol):
-    """Receives the spans of a process."""
-
     def record(self, span: Span) -> None:
         """Queue an ended span for export. Returns immediately."""
         ...
@@ -96,7 +94,6 @@ class Span:
         return f"00-{self.trace_id:032x}-{self.id:016x}-01"
 
     def set(self, name: str, value: Attribute) -> None:
-        """Set an attribute."""
         self.attributes[name] = value
 
     def mark(self, stage: str) -> None:
@@ -115,7 +112,7 @@ class Span:
         self.attributes[ERROR] = code
 
     def end(self) -> None:
-        """End the span, and queue it for export. A `with` statement does this, too."""
+        """Queue the span for export. A `with` statement does this, too."""
         self.ended_ns = self.began_ns + time.perf_counter_ns() - self._began
         if _tracer is not None:
             _tracer.record(self)
@@ -164,7 +161,7 @@ def code_of(error: BaseException) -> str:
 def described(verb: str, result: Any, user_id: str = "") -> dict[str, Attribute]:
     """Return the attributes of a verb's result: the operation, the number of memories and, with `user_id`, the ids.
 
-    Attributes that a result lacks are omitted: an error here would fail a request whose work is done.
+    A result that lacks an attribute raises nothing, because its work is done.
     """
     found: dict[str, Attribute] = {OPERATION: OPERATIONS[verb]} if verb in OPERATIONS else {}
     if user_id:
@@ -185,7 +182,6 @@ _begin_program_span: Callable[[str], CallSpan] | None = None
 
 
 def start(tracer: Tracer, sample_ratio: float, *, with_ids: bool) -> None:
-    """Record spans with `tracer` from now on."""
     global _tracer, _sample_ratio, _with_ids
     _tracer, _sample_ratio, _with_ids = tracer, sample_ratio, with_ids
     _ids.seed()
@@ -206,7 +202,6 @@ def use_program(begin: Callable[[str], CallSpan]) -> None:
 
 
 def current_span() -> AnySpan:
-    """Return the span of the request that this thread or task handles."""
     return _current.get()
 
 

@@ -1,9 +1,8 @@
-"""Parameters of every verb. Pure, without sockets.
+"""Parameters of every verb. Pure.
 
-Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. `of`
-builds the struct from call arguments, so that all clients apply the same checks and defaults; `arguments` returns the
-keyword arguments for the corresponding `Memory` method. A write that may be repeated carries an `event_id`, which
-identifies repeats. A field with documentation is an option of the verb's command.
+Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. A write
+that may be repeated carries an `event_id`, which identifies repeats. A field with documentation is an option of the
+verb's command.
 """
 
 from __future__ import annotations
@@ -68,8 +67,6 @@ EventId = Annotated[str, means("An id that you choose. A request repeated with t
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Parameters of one verb."""
-
     implied: ClassVar[frozenset[str]] = frozenset()
     """Fields that are derived from the other fields and the deadline. HTTP callers omit them."""
 
@@ -85,7 +82,6 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """Build from the fields that are not implied, and the request's deadline."""
         return cls.of(**fields)
 
     @classmethod
@@ -112,14 +108,12 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NoParams(Params, frozen=True, kw_only=True):
-    """For verbs without parameters."""
+    pass
 
 
 class JoinParams(Params, frozen=True, kw_only=True):
-    """Parameters of `join`: a machine's name, IP address, cores, version and model.
-
-    `again`: whether the machine rejoins automatically after Ray or the daemon has ended. `in_common`: values that must
-    be equal on all machines, by name (`daemon.compatibility`).
+    """`again`: whether the machine rejoins automatically after Ray or the daemon has ended. `in_common`: values that
+    must be equal on all machines, by name (`daemon.compatibility`).
     """
 
     name: str
@@ -132,18 +126,15 @@ class JoinParams(Params, frozen=True, kw_only=True):
 
 
 class LeaveParams(Params, frozen=True, kw_only=True):
-    """Parameters of `leave`: the machine's name."""
-
     name: str
 
 
 class RecallParams(Params, frozen=True, kw_only=True):
-    """Parameters of `recall`.
+    """Parameters of `recall`. A query of several parts is sent as one text.
 
     `usual_deadline`: whether the caller set no deadline; if so, the deadline in the daemon's settings applies if it is
     shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone:
-    `reference_offset_s` is the UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any,
-    which determines when clocks change. A query of several parts is sent as one text.
+    `reference_offset_s` is the UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -204,7 +195,6 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `Memory.recall`, with the same checks."""
         named = {name: arguments.pop(name, None) for name in ("query", "top_k", "filter", "mode", "deadline_ms")}
         options: dict[str, Any] = {**check_options(arguments)}
         return cls(
@@ -219,17 +209,14 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """As `of`."""
         return cls.of(**fields, deadline_ms=deadline_ms)
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
-        """Return the recall's deadline in milliseconds, or None for the verb's default."""
         deadline_ms = arguments.get("deadline_ms")
         return None if deadline_ms is None else check_deadline_ms(deadline_ms)
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Return the arguments, with the reference time in the caller's zone."""
         given = {name: value for name, value in asdict(self).items() if name not in self.implied}
         deadline_ms = min(remaining_ms, usual_ms) if self.usual_deadline else remaining_ms
         return given | {"deadline_ms": deadline_ms, "reference_time": self.local_reference_time}
@@ -248,7 +235,6 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def protocol_version(self) -> int:
-        """The version that introduced the newest of the set options."""
         if self.vector is not None or self.unlogged:
             return SCOPE_VERSION
         newest = (self.by_session, self.by_event, self.min_relevance, self.runs, self.tiers)
@@ -259,8 +245,6 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
 
 class RememberParams(Params, frozen=True, kw_only=True):
-    """Parameters of `remember`."""
-
     text: str
     kind: Annotated[Kind, means("The kind of memory.")] = "finding"
     source: Annotated[
@@ -284,7 +268,6 @@ class RememberParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """As `Params.of`. Metadata defaults to an empty mapping."""
         metadata = arguments.get("metadata")
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidInputError("metadata", "must be a mapping")
@@ -299,8 +282,6 @@ class RememberParams(Params, frozen=True, kw_only=True):
 
 
 class ListParams(Params, frozen=True, kw_only=True):
-    """Parameters of `list`: at most `limit` memories, starting at the cursor `after`."""
-
     filter: MemoryFilter | None = None
     order: Annotated[Order, means("Which memories come first.")] = "newest"
     limit: Annotated[int, means("Maximum number of memories.", 1, MOST_LISTED)] = 50
@@ -308,22 +289,16 @@ class ListParams(Params, frozen=True, kw_only=True):
 
 
 class SessionsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `sessions`: at most `limit` sessions, starting at the cursor `after`."""
-
     filter: MemoryFilter | None = None
     limit: Annotated[int, means("Maximum number of sessions.", 1, MOST_LISTED)] = 50
     after: Annotated[str | None, means("Continue after the page that printed this cursor.")] = None
 
 
 class MapParams(Params, frozen=True, kw_only=True):
-    """Parameters of `map`: at most `limit` memories."""
-
     limit: Annotated[int, means("Maximum number of memories.", 1, MOST_POINTS)] = 5_000
 
 
 class StatsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `stats`: without a filter, the statistics of all memories."""
-
     filter: MemoryFilter | None = None
 
     @property
@@ -333,8 +308,6 @@ class StatsParams(Params, frozen=True, kw_only=True):
 
 
 class RebuildParams(Params, frozen=True, kw_only=True):
-    """Parameters of `rebuild`."""
-
     vectors: Annotated[bool, OptionHelp("Embed all memories again, after the model has changed.")] = False
 
     @property
@@ -344,27 +317,19 @@ class RebuildParams(Params, frozen=True, kw_only=True):
 
 
 class GetParams(Params, frozen=True, kw_only=True):
-    """Parameters of `get`."""
-
     ids: tuple[str, ...]
     with_embedding: bool = False
 
 
 class IdsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `forget`."""
-
     ids: tuple[str, ...]
 
 
 class SessionParams(Params, frozen=True, kw_only=True):
-    """Parameters of `forget_session`."""
-
     session_id: str
 
 
 class FeedbackParams(Params, frozen=True, kw_only=True):
-    """Parameters of `feedback`. `quality` is 0..1."""
-
     recall_id: str
     event_id: EventId
     used: Annotated[tuple[str, ...], means("A memory from that answer that was used.")] = ()
@@ -373,8 +338,6 @@ class FeedbackParams(Params, frozen=True, kw_only=True):
 
 
 class RunBeginParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_begin`. Without `run_id`, the run gets a new id."""
-
     objective: str
     event_id: EventId
     run_id: Annotated[str | None, means("The run's id. Default: a new id, which is printed.")] = None
@@ -385,8 +348,6 @@ class RunBeginParams(Params, frozen=True, kw_only=True):
 
 
 class RunStepParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_step`. `memory_ids` are the memories that the step used."""
-
     run_id: str
     text: str
     event_id: EventId
@@ -394,10 +355,6 @@ class RunStepParams(Params, frozen=True, kw_only=True):
 
 
 class RunEndParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0 to 1, or None if
-    unrated.
-    """
-
     run_id: str
     event_id: EventId
     outcome: Annotated[RunEnd, means("How it ended.")] = "completed"
@@ -407,34 +364,25 @@ class RunEndParams(Params, frozen=True, kw_only=True):
 
 
 class RunIdParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_get`."""
-
     run_id: str
 
 
 class RunListParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_list`: runs in this state, or in any; at most `limit`."""
-
     state: Annotated[RunState | None, means("Only runs in this state.")] = None
     limit: Annotated[int, means("Maximum number of runs.", 1, MOST_LISTED)] = 50
 
 
 class RunSimilarParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_similar`."""
-
     query: str
     top_k: Annotated[int, means("Maximum number of runs.", 1, MOST_SIMILAR_RUNS)] = 5
     min_relevance: MinRelevance = None
 
 
 class SonaImportParams(Params, frozen=True, kw_only=True):
-    """Parameters of `sona_import`: the bytes that `sona_export` returned."""
-
     data: bytes
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """As `Params.of`. Raises `InvalidInputError` if there are more bytes than an export can have."""
         size = len(arguments["data"])
         if size > _MOST_IMPORT_BYTES:
             raise InvalidInputError("data", f"has {size} bytes; the limit is {_MOST_IMPORT_BYTES}")
@@ -442,14 +390,13 @@ class SonaImportParams(Params, frozen=True, kw_only=True):
 
 
 class EraseParams(Params, frozen=True, kw_only=True):
-    """Parameters of `erase` and of `erase_begin`, the daemon's first step of an erasure."""
+    """Also of `erase_begin`, the daemon's first step of an erasure."""
 
     selection: Selection
     dry_run: bool = False
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `Erasure.erase`."""
         dry_run = arguments.pop("dry_run", False)
         selection = Selection.of(**arguments)
         selection.check()
@@ -457,47 +404,36 @@ class EraseParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """Build from the selection itself."""
         params = cls(**fields)
         params.selection.check()
         return params
 
 
 class EraseExpiredParams(EraseParams, frozen=True, kw_only=True):
-    """`EraseParams` for memories that have expired under a retention rule."""
-
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `Erasure.erase_expired`."""
         return cls(selection=Selection(expired=True), **arguments)
 
 
 class EraseUserParams(EraseParams, frozen=True, kw_only=True):
-    """`EraseParams` for all data of a user."""
-
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `erasure.erase_user`."""
         return cls(selection=Selection(everything=True), **arguments)
 
 
 class EraseFinishParams(Params, Intent, frozen=True, kw_only=True):
-    """Parameters of `erase_finish`, the daemon's last step of an erasure: the intent that `erase_begin` returned."""
+    """The intent that `erase_begin` returned."""
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Return the intent."""
         return {"intent": Intent(**asdict(self))}
 
 
 class OwnerParams(Params, frozen=True, kw_only=True):
-    """Parameters of `owner`: a run or a session."""
-
     run_id: str | None = None
     session_id: str | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is set."""
         named = [name for name in ("run_id", "session_id") if arguments.get(name) is not None]
         if len(named) != 1:
             raise InvalidInputError("run_id", "exactly one of run_id and session_id is required")
@@ -506,32 +442,25 @@ class OwnerParams(Params, frozen=True, kw_only=True):
 
 
 class ReactParams(Params, frozen=True, kw_only=True):
-    """Parameters of `react`: an event of the journal, and the trigger that reacts to it."""
-
     event: bytes
     trigger: str
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Add the deadline."""
         return asdict(self) | {"deadline_ms": remaining_ms}
 
 
 class AgeParams(Params, frozen=True, kw_only=True):
-    """Parameters of `age`."""
-
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Limit the work of one request."""
         return {"limit": AGED_AT_ONCE}
 
 
 class WaitParams(Params, frozen=True, kw_only=True):
-    """Parameters of `wait`: for each user, the journal number up to which events must be handled."""
+    """For each user, the journal number up to which events must be handled. The timeout becomes the request's."""
 
     through: dict[str, int]
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `wait`. The timeout becomes the request's timeout."""
         through = arguments["through"]
         if not isinstance(through, Mapping):
             raise InvalidInputError("through", "must map users to journal numbers")
@@ -539,24 +468,20 @@ class WaitParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
-        """Return the timeout in milliseconds."""
         return float(arguments["timeout_s"]) * 1000
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The users in `through`."""
         return tuple(self.through)
 
 
 class QuarantineParams(Params, frozen=True, kw_only=True):
-    """Parameters of `quarantine_list`: at most `limit` entries after `after`."""
-
     after: Annotated[int, OptionHelp("Only entries with a higher id.", {"minimum": 0})] = 0
     limit: Annotated[int, OptionHelp("Maximum number of entries.", {"minimum": 1})] = 100
 
 
 class QuarantineIdsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `quarantine_retry` and `quarantine_drop`. Empty `ids` means every entry."""
+    """Empty `ids` means every entry."""
 
     ids: tuple[int, ...] = ()
 
@@ -584,7 +509,7 @@ def _zone_fields(moment: datetime | None) -> dict[str, Any]:
 
 
 def _in_zone(moment: datetime, zone: str | None) -> datetime:
-    """Return the moment in the zone, or unchanged if this machine does not know the zone."""
+    """Return the moment in the zone, or unchanged if this machine does not support the zone."""
     if zone is None:
         return moment
     try:

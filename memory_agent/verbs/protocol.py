@@ -1,10 +1,9 @@
 """Requests and replies of the daemon, as MessagePack. Pure, without sockets.
 
-A request names a verb and carries its parameters (`params`) undecoded, so that the gateway forwards them to the user's
-host without reading them. A reply is a result or a fault; the client raises a fault as the same exception with the same
+A request carries its verb's parameters (`params`) undecoded, so that the gateway forwards them to the user's host
+without reading them. A reply is a result or a fault; the client raises a fault as the same exception with the same
 arguments. New fields are added last, with defaults; the type of a field never changes. A request with an option that an
-older daemon would ignore carries the version that introduced the option. A trace context needs none: it changes no
-answer.
+older daemon would ignore carries the version that introduced the option.
 """
 
 from __future__ import annotations
@@ -279,7 +278,6 @@ _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def encode(value: object) -> bytes:
-    """Encode one value."""
     return _encoder.encode(value)
 
 
@@ -329,7 +327,6 @@ def decode_host_request(frames: Sequence[bytes]) -> tuple[HostRequest, bytes]:
 
 
 def encode_result(value: object) -> bytes:
-    """Encode a reply with a result."""
     return _encoder.encode(Reply(result=msgspec.Raw(_encoder.encode(value))))
 
 
@@ -340,7 +337,6 @@ def encode_fault(error: errors.MemoryAgentError) -> bytes:
 
 
 def is_fault(reply: bytes) -> bool:
-    """Whether a reply that this module encoded contains a fault. Does not decode it."""
     return reply.startswith(_FAULT)
 
 

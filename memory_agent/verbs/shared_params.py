@@ -11,8 +11,6 @@ from memory_agent.verbs.params import MinRelevance, OptionHelp, Params
 
 
 class PreviewParams(Params, frozen=True, kw_only=True):
-    """Parameters of `publish_preview`."""
-
     title: Annotated[
         str | None, OptionHelp("The title. Default: the memory's title, or the document's first heading.")
     ] = None
@@ -48,35 +46,25 @@ class PreviewParams(Params, frozen=True, kw_only=True):
 
 
 class ConfirmParams(Params, frozen=True, kw_only=True):
-    """Parameters of `publish_confirm`: the preview, and the bytes of its attachment."""
-
     preview: PublishPreview
     attachment: bytes | None = None
 
 
 class OfferParams(Params, frozen=True, kw_only=True):
-    """Parameters of `offer`."""
-
     preview: PublishPreview
 
 
 class ItemParams(Params, frozen=True, kw_only=True):
-    """Parameters of `unpublish`, `shared_item` and `shared_attachment`."""
-
     item_id: str
 
 
 class RateParams(Params, frozen=True, kw_only=True):
-    """Parameters of `rate`. `rating` is 0..1, or None to remove the rating."""
-
     item_id: str
     rating: float | None
     version: Annotated[str | None, OptionHelp("The version to rate. Default: the current version.")] = None
 
 
 class SearchSharedParams(Params, frozen=True, kw_only=True):
-    """Parameters of `search_shared`."""
-
     query: str
     top_k: Annotated[int, means("Maximum number of items.", 1)] = 5
     content_types: Annotated[tuple[ContentType, ...], means("Of this type.")] = ()
@@ -85,17 +73,12 @@ class SearchSharedParams(Params, frozen=True, kw_only=True):
 
 
 class NameParams(Params, frozen=True, kw_only=True):
-    """Parameters of `shared_name`."""
-
     name: str | None
 
 
 class AskSharedParams(Params, frozen=True, kw_only=True):
-    """Parameters of `ask_shared`: a request from a user's memory to the store of shared items."""
-
     caller: Caller
     ask: AnySharedRequest
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Add the remaining time."""
         return {"caller": self.caller, "ask": self.ask, "timeout_s": remaining_ms / 1000}
