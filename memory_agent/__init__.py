@@ -47,39 +47,38 @@ if TYPE_CHECKING:
     )
     from memory_agent.tracing import trace_clients
 
-_HOMES = {
-    "ActorMemoryProvider": "client.in_ray",
-    "AsyncMemoryClient": "client",
-    "EmbedderSettings": "settings",
-    "Exclusion": "records.memories",
-    "FeedbackReport": "records.trajectories",
-    "IngestReport": "records.memories",
-    "IngestSettings": "settings",
-    "JudgeSettings": "settings",
-    "LearningSettings": "settings",
-    "Memory": "memory",
-    "MemoryAgentError": "errors",
-    "MemoryClient": "client",
-    "MemoryFilter": "records.memories",
-    "MemoryProvider": "provider",
-    "MemoryRecord": "records.memories",
-    "MemoryStats": "records.memories",
-    "RecallResult": "records.memories",
-    "RecallSettings": "settings",
-    "Reranker": "rerankers",
-    "RetentionSettings": "settings",
-    "RetrievedMemory": "records.memories",
-    "Selection": "rerankers",
-    "Settings": "settings",
-    "Snippet": "rerankers",
-    "SonaStatus": "records.trajectories",
-    "StoreSettings": "settings",
-    "Trajectory": "records.trajectories",
-    "context_block": "recall.context",
-    "join_ray": "client.in_ray",
-    "load_settings": "settings",
-    "trace_clients": "tracing",
+_NAMES = {
+    "client": ("AsyncMemoryClient", "MemoryClient"),
+    "client.in_ray": ("ActorMemoryProvider", "join_ray"),
+    "errors": ("MemoryAgentError",),
+    "memory": ("Memory",),
+    "provider": ("MemoryProvider",),
+    "recall.context": ("context_block",),
+    "records.memories": (
+        "Exclusion",
+        "IngestReport",
+        "MemoryFilter",
+        "MemoryRecord",
+        "MemoryStats",
+        "RecallResult",
+        "RetrievedMemory",
+    ),
+    "records.trajectories": ("FeedbackReport", "SonaStatus", "Trajectory"),
+    "rerankers": ("Reranker", "Selection", "Snippet"),
+    "settings": (
+        "EmbedderSettings",
+        "IngestSettings",
+        "JudgeSettings",
+        "LearningSettings",
+        "RecallSettings",
+        "RetentionSettings",
+        "Settings",
+        "StoreSettings",
+        "load_settings",
+    ),
+    "tracing": ("trace_clients",),
 }
+"""The public names by module."""
 
 __all__ = [
     "ActorMemoryProvider",
@@ -120,9 +119,7 @@ def _load_cxx_locale() -> None:
     """Create the C++ locale of the system's libstdc++ before an extension module loads another copy of it.
 
     Otherwise importing ONNX Runtime after usearch crashes with SIGSEGV (usearch 2.26.6, onnxruntime 1.31.1; decision
-    0011). Likely cause: usearch bundles a C++ library whose locale ids are unique process-wide (STB_GNU_UNIQUE), and
-    ONNX Runtime, which uses the system's libstdc++, treats them as its own. Rejected: importing ONNX Runtime first,
-    which takes 35 MB in a process that only searches.
+    0011).
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # without libstdc++ there is nothing to do
@@ -133,6 +130,7 @@ _load_cxx_locale()  # before any module of this package loads an engine
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,23 +49,20 @@ def default_data_dir() -> Path:
 
 
 def platform_data_dir() -> Path:
-    """Return the platform's folder for this program's data."""
     import platformdirs  # imported late: takes 10 ms, and most clients set the folder
 
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
 
 
 def connections_dir() -> Path:
-    """Return the folder where `connect` records what it adds to clients' settings, and stores copies of these files."""
+    """Return the folder where `connect` stores what it adds to clients' settings, and copies of these files."""
     import platformdirs  # imported late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 
 
 class Holder(NamedTuple):
-    """The process that holds a folder's lock. `version` is empty for a command that uses the folder alone, such as
-    `restore`.
-    """
+    """The process that holds a folder's lock. `version` is empty for a command such as `restore`."""
 
     pid: int
     version: str
@@ -93,7 +90,17 @@ class Layout:
         self.journal = self.data_dir / "journal"
         self.cluster = self.data_dir / "cluster"
         self.lock = self.data_dir / "daemon.lock"
+        self.node_marker = self.data_dir / "node"
+        self.hooks = self.data_dir / "hooks"
+        self.log = self.data_dir / "daemon.log"
         self._token = self.data_dir / "token"
+        self.http = self.run / "http"
+        self.http_port = self.run / "http-port"
+        self.page_sessions = self.run / "page-sessions"
+        self.start_lock = self.run / "start.lock"
+        self.start = self.run / "start"
+        self.calls_lock = self.run / "calls.lock"
+        self.agents = self.run / "agents"
 
     def create(self) -> None:
         """Create the folders, private to this user. Raises `SettingsError`."""
@@ -114,59 +121,9 @@ class Layout:
         return ipc_endpoint(self.run / "gateway.sock")
 
     @property
-    def http(self) -> Path:
-        """The file with the address of the daemon's HTTP server."""
-        return self.run / "http"
-
-    @property
-    def http_port(self) -> Path:
-        """The file with the port that the HTTP server had last, if the settings choose none."""
-        return self.run / "http-port"
-
-    @property
-    def page_sessions(self) -> Path:
-        """The file with the sessions of browsers."""
-        return self.run / "page-sessions"
-
-    @property
-    def start_lock(self) -> Path:
-        """The file that is locked while a client starts a daemon."""
-        return self.run / "start.lock"
-
-    @property
-    def start(self) -> Path:
-        """The file with the options and variables of the daemon that a client started last."""
-        return self.run / "start"
-
-    @property
-    def calls_lock(self) -> Path:
-        """The file that local calls share a lock of (`LocalCall`), and a daemon that ends when idle locks alone."""
-        return self.run / "calls.lock"
-
-    @property
-    def node_marker(self) -> Path:
-        """The file that marks the folder of a machine that joined a daemon."""
-        return self.data_dir / "node"
-
-    @property
-    def hooks(self) -> Path:
-        """The folder with the hook events that no daemon has acknowledged yet."""
-        return self.data_dir / "hooks"
-
-    @property
-    def agents(self) -> Path:
-        """The folder with the current sessions of coding agents."""
-        return self.run / "agents"
-
-    @property
     def is_encrypted(self) -> bool:
         """Whether this folder is encrypted at rest."""
         return (self.data_dir / "encryption").exists()
-
-    @property
-    def log(self) -> Path:
-        """The file that receives the standard error of a daemon started by a client."""
-        return self.data_dir / "daemon.log"
 
     @property
     def embedder(self) -> str:
@@ -183,11 +140,7 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the token of the key `local`, which has all scopes for all users. Creates the token at the first
-        start.
-
-        Raises `KeyFileError`.
-        """
+        """Return the token of the key `local`, and create the key at the first start. Raises `KeyFileError`."""
         from relay import ensure_local_key  # imported late, as below: a client on this machine only needs paths
 
         return ensure_local_key(self.data_dir)
@@ -213,17 +166,13 @@ class Layout:
 
     @property
     def holder(self) -> Holder | None:
-        """The process that holds this folder's lock, or None.
-
-        Read from the lock file, which may still name the former holder: `stopping` identifies the process.
-        """
+        """The process that holds this folder's lock, or None. The lock file may still name the former holder."""
         pid, _, version = (self.lock.read_text() if self.daemon_runs() else "").strip().partition(" ")
         return Holder(int(pid), version) if pid else None
 
     def claim_start(self) -> TextIO | None:
-        """Return a file that is open while a daemon starts, or None while another client is starting one.
-
-        Creates the folders. Raises `SettingsError`.
+        """Return a file that is open while a daemon starts, or None while another client is starting one. Raises
+        `SettingsError`.
         """
         self.create()
         file = open(os.open(self.start_lock, os.O_RDWR | os.O_CREAT, 0o600), "w")  # noqa: SIM115
@@ -264,8 +213,8 @@ class Layout:
     def hold(self, *, serves: bool = True) -> Iterator[None]:
         """Finish an interrupted restore, then hold this folder's lock as its only daemon.
 
-        `serves=False` is for a command that uses the folder alone, and that `memory-agent stop` must not stop. Raises
-        `DaemonRunningError` (with the process that holds the lock).
+        `serves=False` is for a command that `memory-agent stop` must not stop. Raises `DaemonRunningError` with the
+        process that holds the lock.
         """
         from memory_agent.storage.folder_moves import finish_moves
 
@@ -292,9 +241,6 @@ def _version() -> str:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock until the file is closed; return False if a daemon holds the lock. Retries: clients' checks hold it
-    briefly.
-    """
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

@@ -78,9 +78,7 @@ class RunsProvider(Protocol):
         ...
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the texts of their
-        steps.
-        """
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step."""
         ...
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:

@@ -1,9 +1,8 @@
 """Starts a data folder's daemon for a client that finds none, apart from the client's process.
 
-The daemon has a session of its own, runs in the data folder, and inherits no open file, only the variables that it
-needs. Its standard input is the locked file `run/start.lock`: nobody else starts a daemon until `serve` holds the
-folder, which then closes it, or has ended. How it was started is stored, so that hooks, which have no options of
-`serve`, can repeat it after an idle end.
+The daemon inherits only the variables that it needs. Its standard input is the locked file `run/start.lock`, so that no
+other client starts a daemon until `serve` holds the folder or has ended. How it was started is stored, so that hooks
+can start it again after an idle end.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Start(NamedTuple):
 
 
 def start_daemon(layout: Layout, start: Start) -> Any:
-    """Start the daemon of the folder; return its process (`subprocess.Popen`), or None if one runs or is starting.
+    """Start the daemon of the folder; return its process, or None if a daemon runs or is starting.
 
     Raises `SettingsError` or `OSError` if the data folder cannot be used.
     """
@@ -74,7 +73,7 @@ def start_daemon(layout: Layout, start: Start) -> Any:
 
 
 def record_start(layout: Layout, start: Start) -> None:
-    """Store how to start the daemon of a folder, for hooks, unless this is known. Raises `SettingsError`, `OSError`."""
+    """Store how to start a folder's daemon, unless this is stored already. Raises `SettingsError` and `OSError`."""
     if not layout.start.exists():
         layout.create()
         _write_private(layout.start, json.dumps(start._asdict()).encode())
@@ -83,8 +82,8 @@ def record_start(layout: Layout, start: Start) -> None:
 def restart_daemon(layout: Layout) -> Any:
     """Start a daemon as it was last started, or with the default settings in an unused folder; return its process.
 
-    Does nothing and returns None if another program serves the folder, after `memory-agent stop`, if a variable that
-    the daemon needs is missing, or soon after another attempt. Ignores a folder that cannot be used.
+    Returns None if a process holds the folder, after `memory-agent stop`, if a variable that the daemon needs is
+    missing, soon after another attempt, or if the folder cannot be used.
     """
     with contextlib.suppress(OSError, ValueError, TypeError):
         if layout.daemon_runs():

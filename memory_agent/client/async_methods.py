@@ -104,9 +104,7 @@ class AsyncRunsMethods:
         return await self._ask("runs.get", run_id=run_id)
 
     async def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the texts of their
-        steps.
-        """
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step."""
         return await self._ask("runs.similar", query=query, top_k=top_k, min_relevance=min_relevance)
 
     async def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:

@@ -117,7 +117,7 @@ class RunsMethods:
         return self._ask("runs.get", run_id=run_id)
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the texts of their steps.
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
 
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
