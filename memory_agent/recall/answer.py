@@ -5,16 +5,11 @@
 
 The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match.
 `words` and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side.
-`centred` is always False, `likeness` always 0 and `like` always None: queries are not centred, and likeness among
-answers does not lower a score. `quality` is the quality of the memory or its run, or None if unknown. `outcome` is what
-it adds to the score in either ranking; it may be negative. `learned` is what the learner added, 0 unless the memory
-comes from the learned ranking (`arm`). `caused_by` lists the past runs behind `learned`: the run that used the memory
-for a similar request, or else the runs with the most similar requests. `repeats` lists the former requests folded into
-this memory. `by_score` is the place by score, from 1, of a memory that a judge selected. The names are part of the
-public interface: names may be added, but existing ones never change their meaning.
-
-`note_of` creates a recall's log entry for feedback and attribution. The entry contains ids and vectors,
-never text.
+`quality` is that of the memory or its run, or None if unknown. `learned` is 0 unless the memory comes from the learned
+ranking (`arm`). `caused_by` lists the run that used the memory for a similar request, or else the runs with the most
+similar requests. `repeats` lists the former requests folded into this memory. `by_score` is the place by score, from 1,
+of a memory that a judge selected. `centred`, `likeness` and `like` are constant. The names are part of the public
+interface: names may be added, but existing ones never change their meaning.
 
 Shapes: p selected candidates.
 """
@@ -83,8 +78,8 @@ class Answer(NamedTuple):
 class _Occurrences(NamedTuple):
     """A memory and its duplicates: how many there are, the first and last time, and the rows of the newest.
 
-    `newest` has one row more than the maximum number of origins. `failed` is the number of failed runs of these
-    memories and of the former requests folded into them.
+    `newest` has one row more than the maximum number of origins. `failed` counts the failed runs of these memories and
+    of the former requests folded into them.
     """
 
     number: int
@@ -97,8 +92,8 @@ class _Occurrences(NamedTuple):
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
     """Return an answer with the selected candidates (p,) as memories, in the same order.
 
-    Reads each memory once, all from one snapshot, which is newer than the search. Omits memories that were deleted
-    after the search and, if there is a filter, memories that were replaced after it.
+    Reads each memory once, all from one snapshot that is newer than the search. Omits memories that were deleted after
+    the search and, if there is a filter, memories that were replaced after it.
     """
     occurrences = _occurrences(found, search)
     named = [row for place, one in enumerate(occurrences) for row in _named(found, search, place, one)]
@@ -146,7 +141,6 @@ def _named(found: Candidates, search: Search, place: int, occurring: _Occurrence
 
 
 def _requests(found: Candidates, search: Search, place: int) -> list[int]:
-    """Return the rows of the first 20 former requests that are folded into a memory."""
     rows: list[int] = search.view.rows[found.folded[place][:_MOST_REQUESTS]].tolist()
     return rows
 
@@ -165,10 +159,10 @@ def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
 
 
 def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int, tuple[int, int]]]:
-    """Return the cosines of the nearest passages (p,), or NaN if there is no query vector, and the passages' offsets by
+    """Return the cosines of the nearest passages (p,), or NaN without a query vector, and offsets (begin, end) by
     place.
 
-    Offsets (begin, end) are included only for passages other than the first of their text.
+    Offsets are included only for passages other than the first of their text.
     """
     if search.vector is None:
         return np.full(found.slots.shape, np.nan), {}
@@ -198,9 +192,7 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is the cosine of its best `passage`, which is None for the first
-        passage.
-        """
+        """Return the memory at `place`. `cosine` is that of its best `passage`, which is None for the first passage."""
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
         passages = self._highlight(record, passage)
@@ -265,9 +257,7 @@ class _Presented(NamedTuple):
         }
 
     def _repeats(self, place: int) -> dict[str, object] | None:
-        """Return the explanation of the requests folded into a memory, with at most 20 ids, or None if there are
-        none.
-        """
+        """Return the explanation of the requests folded into a memory, or None if there are none."""
         folded = self.found.folded[place]
         if not folded.size:
             return None
@@ -313,9 +303,6 @@ def _retrieval(cosine: float, bm25: float) -> Retrieval:
     return "hybrid" if bm25 > 0 else "vector"
 
 
-_NO_CONDITIONS: tuple[object, ...] = (None, ())
-
-
 def _conditions(search: Search) -> dict[str, Any]:
     """Return the conditions of the query's filter, by field. `spans` lists the query's times if they filter."""
     query = search.query
@@ -324,16 +311,15 @@ def _conditions(search: Search) -> dict[str, Any]:
         conditions["min_score"] = query.floor
     if query.dates == "filter":
         conditions["spans"] = msgspec.to_builtins([(date.since, date.until) for date in search.dates])
-    return {field: value for field, value in conditions.items() if value not in ([], *_NO_CONDITIONS)}
+    return {field: value for field, value in conditions.items() if value not in (None, (), [])}
 
 
 def number(value: float) -> float | None:
-    """Return `value`, or None if it is NaN."""
     return None if math.isnan(value) else value
 
 
 def note_of(result: RecallResult, query: Query, now: datetime, answer: Answer | None) -> RecallNote:
-    """Return the log entry of a recall. `answer` is None if only shared items were searched."""
+    """Return the log entry of a recall: ids and vectors, no text. `answer` is None without a search of own memories."""
     route, shown, ranks, boosts = USUAL.route, list[Shown](), list[int](), list[int]()
     if answer is not None:
         route, shown = answer.advice.route, _shown(answer)

@@ -1,18 +1,11 @@
-"""Collects the memories that may answer a query, with the parts of their scores, which an answer's `explanation`
-reports.
+"""Collects the memories that may answer a query, with the parts of their scores.
 
     total = fused + dates + speaker + context + lent + kind + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
 
-`shortlist` creates the candidates; every later stage takes and returns candidates (`stages`, `selection`).
-
-The cosine and the late interaction are used unscaled. BM25 has no fixed scale, so it is used as a share of the best
-match. A missing side is unknown, not zero: a memory without a vector gets the mean cosine. Rejected by measurement
-(decision 0013): min-max scaling, which makes a score depend on the other candidates and amplifies noise in small sets;
-z-scores; reciprocal ranks.
-
-`speaker`: the intermediate texts of an agent, such as an assistant's messages, repeat in more words what the user wrote
-and what was found. They rank below other memories that match about as well (decision 0013).
+`shortlist` creates the candidates; every later stage takes and returns candidates (`stages`, `selection`). BM25 has no
+fixed scale, so it is used as a share of the best match. A memory without a vector gets the mean cosine. `speaker`
+lowers the intermediate texts of an agent, which repeat what the user wrote and what was found (decision 0013).
 
 Shapes: n candidates; in `shortlist`, all slots of the view.
 """
@@ -38,17 +31,12 @@ from memory_agent.storage.view import NO_NAME, View
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
-"""Indexes into the arrays of candidates."""
 
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8
-"""Maximum number of slots with equal scores, as a multiple of the limit: 20,000 notes "build N failed" all have the
-same words."""
-_OTHER_LANGUAGE = 3.0
-"""Amount subtracted from the logit if the query is in a foreign language, because the model rates all texts in that
-language as similar (decision 0015)."""
+_MOST_TIED = 8  # slots with equal scores per slot of the limit: 20,000 notes "build N failed" have the same words
+_OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
 _MOST_RUNS, _MOST_OF_RUNS = 5, 60
@@ -57,60 +45,42 @@ _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
 
 class Candidates(msgspec.Struct, frozen=True, dict=True):
-    """Candidates and the parts of their scores, as arrays (n,), in order of slots or, after selection, best first.
-
-    `shortlist` sets the first group of fields. `cosines` is NaN for a memory without a vector. `bm25` is 0 if no word
-    is shared, and `shares` is `bm25` divided by its best value. `words` measures how well the candidate matches the
-    query's words, and `near` how well it or its neighbours do (`late_interaction`). `evidence` is the logit of the
-    relevance, ignoring other candidates.
-
-    `stages` sets the second group, which is 0 or NaN until then. `lenders` contains the slot that lent the score, or
-    -1. `kind` is what a memory gains if it is of a kind that the query asks for. `requests` numbers former requests
-    that repeat the query, from 1 for the best; it is 0 for other memories. `relevance` and `qualities` (of the
-    candidates' runs) are NaN if unknown. `association` and `outcome` are what a candidate gains from past use and from
-    its quality. `vouched` marks candidates that are relevant because runs used them often for similar requests.
-
-    `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that a candidate
-    comes from. `ranks` is the candidate's rank in the learned ranking, from 1, if the baseline was compared with it,
-    and `boosts` what past use adds to its score there (`storage/stored_runs`). `copies` contains the slots of the
-    duplicates folded into each candidate, and `folded` the slots of the folded former requests and their copies.
-    `by_score` is the candidate's place by score, from 1, if a judge selected it.
-
-    `is_all`: whether no memory outside the candidates can answer.
-    """
+    """Candidates and the parts of their scores, as arrays (n,), in order of slots or, after selection, best first."""
 
     slots: Slots
     rows: Slots
     fingerprints: Slots
-    cosines: Scores
+    cosines: Scores  # NaN without a vector
     bm25: Scores
-    shares: Scores
-    words: Scores
-    near: Scores
-    evidence: Scores
+    shares: Scores  # `bm25` divided by its best value
+    words: Scores  # how well the memory matches the query's words
+    near: Scores  # how well it or its neighbours do
+    evidence: Scores  # the logit of the relevance, ignoring other candidates
     fused: Scores
     dates: Scores
     speaker: Scores
 
+    # Set by `stages`; 0 or NaN until then.
     context: Scores
     lent: Scores
     kind: Scores
-    lenders: Slots
-    requests: Slots
-    relevance: Scores
-    qualities: Scores
+    lenders: Slots  # the slot that lent the score, or -1
+    requests: Slots  # the number of a former request that repeats the query, from 1 for the best, or 0
+    relevance: Scores  # NaN if unknown
+    qualities: Scores  # of the run; NaN if unknown
     association: Scores
-    vouched: Mask
+    vouched: Mask  # relevant because runs used the memory often for similar requests
     outcome: Scores
 
+    # Set by `selection`.
     shift: Scores
-    arms: Slots
-    ranks: Slots
-    boosts: Slots
-    by_score: Slots
-    copies: tuple[Slots, ...] = ()
-    folded: tuple[Slots, ...] = ()
-    is_all: bool = False
+    arms: Slots  # the ranking that the candidate comes from
+    ranks: Slots  # in the learned ranking, from 1, if the baseline was compared with it
+    boosts: Slots  # what past use adds to the score there (`storage/stored_runs`)
+    by_score: Slots  # the place by score, from 1, if a judge selected the candidate
+    copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
+    folded: tuple[Slots, ...] = ()  # the former requests folded into it, and their copies
+    is_all: bool = False  # whether no memory outside the candidates can answer
 
     @cached_property
     def total(self) -> Scores:
@@ -159,11 +129,9 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, **parts)
 
     def first(self, limit: int) -> Candidates:
-        """Return the first `limit` candidates."""
         return self.take(np.arange(min(limit, self.slots.size)))
 
     def joined(self, other: Candidates) -> Candidates:
-        """Return these candidates followed by those of `other`."""
         parts: dict[str, object] = {}
         for name, part in msgspec.structs.asdict(self).items():
             if isinstance(part, np.ndarray):
@@ -179,7 +147,7 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     In the mode `vector`, they include the exact best `sure`. If copies of a few texts crowd out others, `limit` counts
     texts. If the query asks for kinds of memories, adds memories of these kinds.
     """
-    best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
+    best = [_by_vector(search, limit, sure), _of_texts(search, search.bm25, limit, above=0.0), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
     is_all = _is_all(search, slots, limit)
     if search.is_hybrid and not search.deadline.expired():
@@ -191,8 +159,10 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Slots:
-    """Return memories of the kinds that the query asks for: of the runs that match best, the nearest to the query, and
-    those of the time that it names or, if asked for, the newest.
+    """Return memories of the kinds that the query asks for.
+
+    They are the nearest of the runs that match best, the nearest of all, those of a named time and, if asked for, the
+    newest.
     """
     slots = asked.members.nonzero()[0]
     best = found.fused + search.settings.context_words * found.near
@@ -286,7 +256,7 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
 
 
 def is_calibrated(search: Search) -> bool:
-    """Whether the query's vector, if any, comes from the model for which relevance is calibrated, without prefixes."""
+    """Whether relevance is calibrated for the origin of the query's vector, if there is one."""
     stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
     return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
 
@@ -304,9 +274,6 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return the penalty of candidates that are intermediate texts of an agent, or 0 if all candidates are such
-    texts.
-    """
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)
@@ -324,10 +291,6 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
         if floor < values[slots].min():
             return _of_texts(search, np.where(values >= floor, values, -np.inf), values.size)
     return slots
-
-
-def _by_words(search: Search, limit: int) -> Slots:
-    return _of_texts(search, search.bm25, limit, above=0.0)
 
 
 def _by_time(search: Search, limit: int) -> Slots:
@@ -372,8 +335,8 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
     """Return the nearness, 0 to 1, of each time (n,), in microseconds since 1970, to the nearest of `dates`.
 
-    An event is often mentioned in the days after it, and never before. So the value is 1 within a span and fades after
-    its end.
+    The value is 1 within a span and fades after its end, because an event is often mentioned in the days after it and
+    never before.
     """
     nearest = np.zeros(times_us.shape)
     for date in dates:
@@ -402,18 +365,13 @@ def _fading(date: UnderstoodDate) -> timedelta:
 
 
 def fuse(cosines: Scores, words: Scores, shares: Scores, weight: float) -> Scores:
-    """Return the fused scores (n,); higher is better. `weight` is the weight of the vector side.
-
-    `cosines` is NaN for a memory without a vector, `words` is the late interaction, and `shares` is BM25 divided by its
-    best value.
-    """
+    """Fuse cosines, late interaction (`words`) and shares of BM25 to scores (n,). `weight` is that of the cosines."""
     present = np.isfinite(cosines)
     filled = cosines if present.all() else np.where(present, cosines, cosines[present].mean())
     return weight * filled + (1.0 - weight) * (words + _BM25 * shares) / (1.0 + _BM25)
 
 
 def lexical_share(bm25: Scores, best_bm25: float) -> Scores:
-    """Return `bm25` (n,) divided by its best value, 0 to 1."""
     return bm25 / best_bm25 if best_bm25 > 0 else np.zeros(bm25.shape)
 
 
@@ -425,8 +383,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
     """Return the positions, ascending, of the highest `limit` scores above `above`, with all ties. NaN is omitted.
 
-    A sample of every 16th score gives a bound below which scores are not sorted: 0.1 ms instead of 0.9 for 100,000
-    scores.
+    A sample gives a bound below which scores are not sorted: 0.1 ms instead of 0.9 for 100,000 scores.
     """
     floor = _floor_of(scores, limit, above)
     order = (scores > floor).nonzero()[0]

@@ -3,20 +3,12 @@
 The block remains data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its
 version and the name of its author, quoted and stripped of the characters that separate facts (`sharing`). Each line of
 a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so
-no memory can close the block. Control and format characters are removed, so no text is hidden. A memory is shown whole
-or omitted, except that a long one is shortened and marked as such: half of BEAM's messages have at least 1,500
-characters, which would fill most of a typical block. A shortened text begins at the passage that answers the query. At
-most 1,000 characters of a shared item are shown.
+no memory can close the block. Control and format characters are removed, so no text is hidden. Titles are not in
+headings, because a title could continue as one.
 
-Tokens are counted by the caller's function, or bounded by `estimate_tokens`. The bound is for WordPiece with BERT's
-uncased vocabulary, which the bundled model uses. It holds for every text, because frequent words are single pieces in
-this vocabulary, and a piece has at least two letters if the vocabulary contains the pair. For English, the bound is 1.6
-to 2 times the number of tokens.
-
-Rejected: Markdown fences, because a memory with code would close them; titles in headings, because a title with a
-quotation mark could continue as a heading; continuing after a memory that does not fit, because a larger budget could
-then show fewer memories; three bytes per token, which is too low for symbols and Chinese (30,678 tokens for a bound of
-20,000); one token per character, which is three times too high for English.
+A memory is shown whole or omitted, except that a long one is shortened and marked as such; it then begins at the
+passage that answers the query. At most 1,000 characters of a shared item are shown. Tokens are counted by the caller's
+function, or bounded by `estimate_tokens`, which is 1.6 to 2 times their number for English.
 """
 
 from __future__ import annotations
@@ -38,10 +30,8 @@ CountTokens = Callable[[str], int]
 """Returns the number of tokens of a text, or an upper bound."""
 
 USUAL_TOKENS = 512
-"""The default token budget of a block."""
 
-FAILED_BELOW = 0.2
-"""Quality below which a run is shown as failed."""
+FAILED_BELOW = 0.2  # a run of a lower quality is shown as failed
 _ENDINGS = (
     (0.95, "approved"),
     (0.85, "completed, and a later run built on it"),
@@ -56,20 +46,15 @@ _HOW: dict[Reason | None, str] = {
 }
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
-_MOST_SHARED_CHARS = 1_000
-"""Maximum number of characters shown of another user's text. A generated summary is shorter, and a body has up to
-16,000."""
+_MOST_SHARED_CHARS = 1_000  # of another user's text: a body has up to 16,000
 _NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
-_MOST_CHARS_PER_TOKEN = 32
-"""Maximum number of characters per token of room; a longer entry is assumed not to fit. English prose averages an
-eighth of this."""
+_MOST_CHARS_PER_TOKEN = 32  # of room; a longer entry does not fit: English has an eighth of this
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
-"""Matches the ids that may appear in a heading."""
 _END_OF_NAME = re.compile(r" #[0-9a-f]{6}\Z")
 _PLAIN_NAME = re.compile(r"[\w.@+-]+")
 _MOST_NAME_CHARS = 40
@@ -96,16 +81,15 @@ def context_block(
 
     `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
     half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
-    memory of its run, such as the message that began the run, has the same words. `with_ids` adds each memory's id, for
-    a reader that can fetch the whole memory. Entries of shared items state the author and the released metrics. A long
-    shared item is shortened to the part that answers the query unless `is_whole` is true.
+    memory of its run has the same words. `with_ids` adds each memory's id, for a reader that can fetch the whole
+    memory. Entries of shared items state the author and the released metrics. A long shared item is shortened to the
+    part that answers the query unless `is_whole` is true.
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
     last line then states how many runs and memories were omitted. `count_tokens`, such as an embedder's method, is
-    called once per entry, and the counts are added. This is exact if tokens end at line ends, as in WordPiece. Without
-    `count_tokens`, tokens are estimated (`estimate_tokens`): never too low for the bundled model, and up to twice too
-    high for English. For a different model, pass its counter. Ages are relative to `now`, which defaults to the current
-    time.
+    called once per entry, and the counts are added; this is exact if tokens end at line ends, as in WordPiece. Without
+    it, tokens are estimated (`estimate_tokens`): never too low for the bundled model, and up to twice too high for
+    English. For a different model, pass its counter. Ages are relative to `now`, which defaults to the current time.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -169,7 +153,7 @@ class _Entries:
         return bool(best)
 
     def _tokens(self, entry: str) -> int:
-        """Return the number of tokens of `entry`, or a number that exceeds the room if the entry is too long to fit."""
+        """Return the number of tokens of `entry`, or one that exceeds the room if the entry is too long to fit."""
         room = self._room - self.tokens
         return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
@@ -208,7 +192,6 @@ def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
 
 
 def ending(quality: float) -> str:
-    """Return the word for how an episode of this quality ended."""
     return next((word for least, word in _ENDINGS if quality >= least), "failed")
 
 
@@ -224,9 +207,9 @@ def endings(memory: RetrievedMemory) -> str:
 def sharing(memory: RetrievedMemory) -> str:
     """Return, for a heading, who shared a memory or its text, the version and the metrics, or "" if nobody shared it.
 
-    Author and version are another user's words. They are shortened and reduced to letters, digits and `-_.'@+`, so that
-    they cannot end the quotation and continue as facts of ours. They are quoted, except for a single plain word, and
-    for a pseudonym or a number of users, which nobody can choose as a name.
+    Author and version are another user's words. They are shortened, reduced to letters, digits and `-_.'@+`, and
+    quoted, so that they cannot continue as facts of ours. Not quoted are a single plain word, and a pseudonym or a
+    number of users, which nobody can choose as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -244,9 +227,7 @@ def run_text(run: SimilarRun, now: datetime) -> str:
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often a memory was seen, when it was first and last seen, and its other outcomes, or "" if seen
-    once.
-    """
+    """Return how often a memory was seen, first and last when, and its other outcomes, or "" if seen once."""
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
@@ -316,7 +297,7 @@ def _share(value: float) -> str:
 
 
 def _author(text: str) -> str:
-    """Return an author for a heading. A chosen name is quoted, with its unforgeable suffix; others are unchanged."""
+    """Return an author for a heading. A chosen name is quoted with its unforgeable suffix."""
     if is_pseudonym(text) or is_of_many(text):
         return text
     end = _END_OF_NAME.search(text)
@@ -325,7 +306,6 @@ def _author(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return another user's words, made safe for a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
@@ -455,7 +435,6 @@ def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[Retrie
 
 
 def _has_more(memory: RetrievedMemory) -> bool:
-    """Return whether a shared item has a file or is not shown in full."""
     return _has_file(memory) or _is_long(memory)
 
 
@@ -468,7 +447,6 @@ def _is_long(memory: RetrievedMemory) -> bool:
 
 
 def _body(memory: RetrievedMemory) -> str:
-    """Return the title and text, with line ends normalised and invisible characters removed."""
     return _titled(memory, memory.record.text)
 
 
@@ -571,9 +549,10 @@ _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for lette
 def estimate_tokens(text: str) -> int:
     """Return an upper bound on the number of tokens of `text`. The sum of its lines' bounds is never lower.
 
-    A frequent word counts as one token, and so does each decomposed character (a Hangul syllable has two or three),
-    except in sequences of letters. In these, a piece has a single letter only if it is the first, the last, or before a
-    pair that the vocabulary does not contain; all other pieces have at least two letters.
+    The bound is for WordPiece with BERT's uncased vocabulary, which the bundled model uses. A frequent word counts as
+    one token, and so does each decomposed character (a Hangul syllable has two or three), except in sequences of
+    letters. In these, a piece has a single letter only if it is the first, the last, or before a pair that the
+    vocabulary does not contain.
     """
     text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
     runs = _LETTERS.findall(text)

@@ -1,11 +1,11 @@
 """Computes how well memories match the words of a query, and how likely they are relevant to it. Pure.
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with a memory's nearest word. A
-memory is represented by the signs of the model's vectors of its content words (`storage/passages`), and each word of
-the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it contains in any inflection
-has the similarity `_SAME_WORD`.
+memory is represented by the signs of the model's vectors of its content words (`storage/passages`), and each word t of
+the query is weighted by its share of the rarity. If a memory's word vectors are unknown, a word that it contains in any
+inflection has the similarity `_SAME_WORD`.
 
-    met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
+    met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)     the discount is for words that match by chance
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
     closeness_i  = as near_i, of the likenesses of word vectors themselves
@@ -13,40 +13,24 @@ has the similarity `_SAME_WORD`.
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four values contribute to the relevance. In them, the contribution of neighbours is multiplied by the memory's
-credit, 0 to 1, so that a memory in the same session about a different topic gains nothing. A memory that follows a
-question like the query, or belongs to the same run as a neighbour, continues that neighbour regardless of its own
-words, and gets full credit. If a memory's word vectors are unknown, its likeness to a word is 1 if it contains the
-word, else
-0. The rarities are smoothed for stores with few memories. Words that name a time in the query are ignored, since a
-memory need not repeat its own time. The ranking counts them; otherwise the nearness of a time would have less weight
-relative to the other words (4 points of R@10 on LoCoMo's questions with a time).
+The last four contribute to the relevance. In them, what neighbours contribute is multiplied by the memory's credit, so
+that a memory about another topic gains nothing. A memory that follows a question like the query, or belongs to a
+neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time are ignored, since a
+memory need not repeat its own time; the ranking counts them.
 
-A long text contains a near word for every word by chance. The discount accounts for this, and the power keeps the few
-close words of a long report above the discount.
-
-**Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode.
+**Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode. It
+is not the probability that the memory is *the* evidence.
 
     s_i          = cosine + 1.35 closeness + .4 closest + .35 held^2 - .03 lacked - .3 (G(T) - G(20,000))
-    G(T)         = sqrt(2 ln(1 + T / 30))
-    e_i          = 9 (s_i - 1.2)                                                        the evidence, a logit
+    G(T)         = sqrt(2 ln(1 + T / 30))                      T = tokens of all memories that may answer
+    e_i          = 9 (s_i - 1.2)                               the evidence, a logit
     relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
-    credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
+    credit_i     = (cosine - .1) / .2, from 0 to 1             E = the best e of the candidates but former requests
 
-`lacked` measures the unmatched rarity in absolute terms, not as a share, since any text matches much of a long query. T
-is the total number of tokens of all memories that may answer. The more text there is, the better its best match by
-chance: that match grows with the expected maximum of that many normal variables, fast at first and slowly later. A good
-memory vouches for the other memories of the answer, since evidence often uses different words. Judging each memory by
-itself loses 9 points of R@10 at the same rate of refusals. The logit of a vouching memory is capped at 3; otherwise it
-would admit everything. The contribution of neighbours and other candidates is multiplied by the memory's credit,
-because in a store or session about several topics, unrelated memories are near an answer. Their vectors are far from
-the query, which is rare for evidence (decision 0014). Without word vectors, words or a vector, a different line, with
-its own slope and centre, gives the same measure (`Line`). A recall's mode affects which memories become candidates, but
-not their relevance.
-
-The relevance is calibrated for the bundled model, to separate the evidence for questions from the best answers of
-stores without evidence (decision 0014). With any other model, the relevance of memories that have a vector is unknown
-(NaN). It is not the probability that a memory is *the* evidence: that base rate differs tenfold between data sets.
+G(T) is the expected best match by chance, which grows with the amount of text. A good memory vouches for the others,
+because evidence often uses other words than the query. Without word vectors, words or a vector, another line gives the
+same measure (`Line`). Relevance is calibrated for the bundled model (decision 0014); with another one, that of memories
+with a vector is unknown (NaN).
 
 Shapes: q words of the query, n memories.
 """
@@ -76,8 +60,7 @@ _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two similar questions
 _PRIOR_MEMORIES = 100  # number of assumed memories without the word, to smooth the rarity
 
-CALIBRATED_MODEL = "all-MiniLM-L6-v2"
-"""The model to which the constants were fitted. Others differ: E5 has cosines between .7 and .9 for any two texts."""
+CALIBRATED_MODEL = "all-MiniLM-L6-v2"  # the constants are fitted to it
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
@@ -110,7 +93,7 @@ class Met(NamedTuple):
     """How well memories (n,) match a query's words, by their own words and by those of their neighbours.
 
     `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the query's
-    words, except words that name a time; it is 0 if there are no words.
+    words that do not name a time.
     """
 
     own: Scores
@@ -124,9 +107,8 @@ class Met(NamedTuple):
 
 
 class _Compared(NamedTuple):
-    """The query's words, their similarities (q, n) to each memory's nearest word, and whether the memory `has` them.
-
-    `similarities` is NaN for a memory without word vectors.
+    """The query's words, their similarities (q, n) to each memory's nearest word (NaN if unknown), and whether it has
+    them.
     """
 
     words: tuple[str, ...]
@@ -247,7 +229,7 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
     """Return each memory's evidence (n,) as a logit, ignoring other candidates, or NaN if unknown.
 
     `cosines` (n,) is NaN for a memory without a vector. `lengths` (n,) contains each memory's number of words, and
-    `words` is the total number of words of all memories that may answer.
+    `words` their sum over all memories that may answer.
     """
     size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not met.rarity:
@@ -285,7 +267,6 @@ def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
 
 
 def _by_chance(tokens: float) -> float:
-    """Return the expected best match among unrelated memories, in standard deviations."""
     return math.sqrt(2.0 * math.log1p(tokens / _TOKENS_PER_CHANCE))
 
 

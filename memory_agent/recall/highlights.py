@@ -1,8 +1,7 @@
 """Finds the passage that best shows why a memory was found, with the words of the query **marked**. Pure.
 
-Chooses the same passage as `snippet()` of FTS5, but in time linear in the text; SQLite's is quadratic in the hits.
-
-Words are numbered from 0; a hit is the number of a word that the query shares.
+Chooses the same passage as `snippet()` of FTS5, in time linear in the text. Words are numbered from 0; a hit is the
+number of a word that the query shares.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[
 
 
 def highlight_of(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
-    """Return the memory's best passage for the `words` of a query, or None if no word is shared."""
     return highlight(words, record.title or "", record.text, record.tags)
 
 

@@ -1,10 +1,9 @@
 """Selects the memories of an answer with a judge (`rerankers`), or keeps the best by score if the judge fails.
 
-The ranking orders more memories than the answer needs (`Query.pool`). The judge receives a snippet of each and selects
-the answer, in its own order. Only the user's own memories are judged. Shared items keep their classes (`shared`), and
-are not sent to a server. Memories that the judge leaves out count neither as recalled nor as unused. A judged answer is
-not used to compare the rankings (`sona/comparison`), because its order is the judge's. Interleaving continues, because
-the judge's input does not show which ranking proposed a memory.
+The judge receives snippets of more memories than the answer needs (`Query.pool`), and selects the answer in its own
+order. Only the user's own memories are judged and sent to a server. Memories that the judge leaves out count neither as
+recalled nor as unused. A judged answer is not used to compare the rankings (`sona/comparison`), because its order is
+the judge's. Interleaving continues, because the judge's input does not show which ranking proposed a memory.
 """
 
 from __future__ import annotations

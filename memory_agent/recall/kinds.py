@@ -5,14 +5,11 @@
     command    a command with its output
     request    what the user asked
 
-A query asks for a kind if it is a question or begins with a word such as "show", and contains words of that kind.
-Other texts that contain such words, such as "AttributeError when ...", ask for nothing: a false positive is worse than
-a miss. "last" and "latest" ask for the newest memories. Supports English, German, French, Spanish, Italian, Russian,
-Chinese and Japanese.
+A query asks for a kind if it is a question or begins with a word such as "show", and contains words of that kind. Other
+texts with such words, such as "AttributeError when ...", ask for nothing: a false positive is worse than a miss.
+Supports English, German, French, Spanish, Italian, Russian, Chinese and Japanese.
 
-A kind is recognised by the memory's type, source or quality, never by its text, so texts in any language are found.
-Commands and ends are types such as `terminal.command.completed` and `history.run.failed`. What a query gains from this
-is in `stages`.
+A memory's kind follows from its type, source or quality, never from its text, so texts in any language are found.
 """
 
 from __future__ import annotations
@@ -37,8 +34,7 @@ _FAILED = 0.5
 
 AskedKind = Literal["end", "failure", "command", "request"]
 
-_MOST_CHARS = 300
-"""Longer texts are messages, in which a word such as "error" says little about what is asked."""
+_MOST_CHARS = 300  # longer texts are messages, in which a word such as "error" says little about what is asked
 _QUESTIONS = r"""
     what|which|how|when|where|why|who|did|show|list|tell|give|remind|summari[sz]e|describe
     was|welche\w*|wie|wann|wo|warum|wieso|wer|zeig\w*|nenn\w*

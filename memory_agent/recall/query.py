@@ -1,7 +1,4 @@
-"""The validated arguments of a recall, and its deadline.
-
-Checks raise `InvalidInputError` (with the name of the field).
-"""
+"""The validated arguments of a recall, and its deadline."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ from memory_agent.records.metadata import check_conditions
 from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
-MOST_VALUES = 1_000
-"""Maximum number of different values of one filter field; a longer list is assumed to be a mistake."""
+MOST_VALUES = 1_000  # of one filter field; a longer list is a mistake
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -66,7 +62,6 @@ class Deadline:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._started_s
 
     @property
@@ -88,30 +83,14 @@ class Deadline:
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A validated recall.
-
-    `floor` is the minimum raw cosine, or None. A floor from the caller (`insists`) excludes memories without a vector,
-    even if no memory has one; a floor from the settings applies only if there are vectors. Memories with a relevance
-    below `min_relevance` are omitted. Times in the text are relative to `reference_time`. `context_tokens` bounds the
-    block for a prompt (None: no block), and `context_heading` is its first line ("": none). `by_run` and `by_session`
-    are the calling run and session; `by_event` is the event that caused the recall. `by_trigger`: whether the recall
-    was caused by a trigger, not a caller. `stored_text` is the text as an event would store it. `present_us` is the
-    span in which echoes are omitted, in microseconds since 1970, or None. `runs` is the number of runs to add. `tiers`
-    are the tiers to search. Without `is_noted`, the recall is not logged. Without `is_explained`, its memories have no
-    explanation and no other occurrences. Without `is_marked`, only long texts have highlights, because only the search
-    can find their best passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no
-    number in an answer reveals that they exist. In contrast, numbers may reveal memories outside `filter`. Memories
-    that match `without` are omitted in addition to the filter. `vector` is the caller's own vector of the query, by the
-    embedder with the stamp `vector_model`; the text may then be empty. `pool` is the number of memories to rank for a
-    judge, or 0.
-    """
+    """A validated recall. `Memory.recall` describes the fields that have no comment."""
 
     text: str
     top_k: int
     filter: MemoryFilter | None
     mode: Mode
-    floor: float | None
-    insists: bool
+    floor: float | None  # the minimum raw cosine
+    insists: bool  # whether the caller set the floor: if so, no memory passes without vectors
     min_relevance: float
     deadline_ms: float
     dates: Dates
@@ -120,21 +99,21 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     with_embedding: bool
     by_run: str | None = None
     by_session: str | None = None
-    by_event: str | None = None
-    by_trigger: bool = False
+    by_event: str | None = None  # the event that caused the recall
+    by_trigger: bool = False  # whether a trigger caused it, not a caller
     context_heading: str = ""
-    stored_text: str = ""
-    present_us: tuple[int, int] | None = None
+    stored_text: str = ""  # `text` as an event would store it
+    present_us: tuple[int, int] | None = None  # echoes from this time span are omitted
     runs: int = 0
     tiers: tuple[Tier, ...] = ("local",)
-    is_noted: bool = True
-    is_explained: bool = True
-    is_marked: bool = True
-    within: MemoryFilter | None = None
-    without: MemoryFilter | None = None
+    is_noted: bool = True  # whether the recall is logged
+    is_explained: bool = True  # whether memories have an explanation and their other occurrences
+    is_marked: bool = True  # whether short texts have highlights; `highlights.marked` adds them later
+    within: MemoryFilter | None = None  # no number in an answer reveals that memories outside it exist
+    without: MemoryFilter | None = None  # memories that match it are omitted, in addition to `filter`
     vector: tuple[float, ...] | None = None
     vector_model: str = ""
-    pool: int = 0
+    pool: int = 0  # the number of memories to rank for a judge
 
     @property
     def ranked(self) -> int:
@@ -143,7 +122,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_vector(self) -> bool:
-        """Whether the answer depends on the query vector."""
         return self.mode != "lexical" or self.floor is not None
 
 
@@ -225,8 +203,8 @@ def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None, *, is_query: bool = True) -> MemoryFilter | None:
     """Return the validated filter without duplicate values. A mapping of its fields is accepted too.
 
-    An empty name matches everything. Raises `InvalidInputError`, also if a field has more than 1,000 different values,
-    and, unless `is_query`, if it has a `min_score`.
+    An empty name matches everything. Raises `InvalidInputError`, also for more than 1,000 different values in a field
+    and, unless `is_query`, for a `min_score`.
     """
     if filter is None:
         return None
@@ -269,7 +247,7 @@ def _check_exclusion(exclude: Exclusion) -> Exclusion | None:
 
 
 def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
-    """Raise `InvalidInputError` for a lone surrogate, because the recall's log entry could not be stored."""
+    """Raise `InvalidInputError` for a lone surrogate, which the recall's log entry cannot store."""
     try:
         "".join(value or ()).encode()
     except UnicodeEncodeError as error:
@@ -284,7 +262,6 @@ def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_kinds(filter: MemoryFilter | None, defaults: ProfileDefaults) -> MemoryFilter | None:
-    """Return the filter; if it has no kinds, add those of the profile."""
     if not defaults.kinds or (filter is not None and filter.kinds):
         return filter
     return msgspec.structs.replace(filter or _NO_FILTER, kinds=defaults.kinds)
@@ -309,7 +286,6 @@ def _check_query(query: object, most_chars: int, *, may_be_empty: bool) -> str:
 
 
 def _check_floor(field: str, value: float | None, least: float) -> None:
-    """Raise `InvalidInputError` if a floor is out of range, such as a percentage instead of a fraction."""
     if value is None or least <= value <= 1.0:
         return
     reason = f"must be between {least:g} and 1" if isfinite(value) else "must be a finite number"
@@ -317,10 +293,7 @@ def _check_floor(field: str, value: float | None, least: float) -> None:
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile's defaults: the number of memories, their kinds (empty: all), and the number of runs in the block.
-
-    Values that the caller passes take precedence.
-    """
+    """A profile's defaults, for arguments that the caller omits. No `kinds` means all kinds."""
 
     top_k: int
     kinds: tuple[Kind, ...] = ()
@@ -328,7 +301,6 @@ class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_PROFILE = ProfileDefaults(top_k=5)
-"""The defaults of a recall without a profile."""
 
 PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
     # New input, before planning: memories of any kind.
@@ -341,5 +313,4 @@ PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
 
 
 def profile_defaults(profile: Profile | None) -> ProfileDefaults:
-    """Return the defaults of a profile, or `NO_PROFILE` for None."""
     return NO_PROFILE if profile is None else PROFILE_DEFAULTS[profile]

@@ -1,7 +1,6 @@
 """Get the vector of a query from the embedder whose vectors are stored.
 
-After a change of model, the old vectors stay in use until all new ones are computed. Until then, the former embedder
-(`former_embedder`) embeds the queries, if it is available.
+After a change of model, the former embedder embeds the queries, if it is available, until all new vectors are computed.
 
 Shapes: d = dimensions of an embedding, q = words of the query, e = dimensions of a word.
 """
@@ -20,15 +19,14 @@ from memory_agent.storage.codec import StoreState
 
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
-_LEAST_READ = 0.5
-"""Minimum share of a query's letters that the model must support for the vector to represent the meaning."""
+_LEAST_READ = 0.5  # least share of a query's letters that the model must support
 
 
 class QueryVector(msgspec.Struct, frozen=True):
-    """The vector of a query, `raw` (d,); `stamp` identifies the model.
+    """The vector of a query, `raw` (d,), and the `stamp` of its model.
 
-    `words` are its folded content words, `word_vectors` (q, e) are their vectors, and `words_stamp` identifies how they
-    are computed. All three are empty if the embedder has no word vectors.
+    `words` are its folded content words, `word_vectors` (q, e) their vectors, and `words_stamp` identifies how they are
+    computed. All three are empty if the embedder has no word vectors.
     """
 
     raw: Embedding
@@ -71,8 +69,8 @@ class QueryVectors:
     def result(self, asked: AskedVector, stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
-        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If the query was embedded by
-        a different one, the other embedder (the current or the former one) is tried.
+        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If a different one embedded
+        the query, the other embedder (the current or the former one) is tried.
         """
         former = self._embedder.former
         try:
@@ -114,7 +112,6 @@ def _asked(text: str, embedder: LazyEmbedder, deadline: Deadline) -> AskedVector
 
 
 def _result(asked: AskedVector) -> tuple[EmbeddedQuery, EmbedderInfo]:
-    """Wait for a query and its origin. Raises `ModelError`."""
     with failing_as_model_error():
         found = asked.pending.result()
         info = asked.embedder.get(0).info

@@ -1,11 +1,8 @@
 """Finds the ended runs whose request resembles a query.
 
 A run is found through the memory that began it, the user's message before that memory in the same session, or the run
-that it retried. So runs need no vectors, and the erasure, encryption and rebuilding of memories cover runs too. A run
-passes a filter if the memory that began it passes. The caller's own words are searched too, so a request repeated a
-minute later finds the run that just failed.
-
-Rejected: finding runs by their steps, which are similar in all runs (same tests, same tools).
+that it retried. A run passes a filter if the memory that began it passes. The caller's own words are searched too, so a
+request repeated a minute later finds the run that just failed.
 
 Shapes: n = all slots of the view.
 """
@@ -123,7 +120,7 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates; if the answer contains runs, omit those that only repeat the request of a run.
+    """Return the candidates without those that only repeat the request of a run, if the answer contains runs.
 
     They are retained only if the answer would otherwise have free places.
     """
@@ -138,10 +135,7 @@ def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` is only the request of an ended run, which the run's line shows too.
-
-    A user's message counts as the request of the run that follows it.
-    """
+    """Return whether the memory in `slot` is only the request of an ended run, which the run's line shows too."""
     if not IS_REQUEST[search.view.sources[slot]]:
         return False
     run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))
@@ -200,9 +194,7 @@ def _runs(
 
 
 def _attempts(search: Search, snapshot: Snapshot, run: StoredTrajectory) -> Iterator[StoredTrajectory]:
-    """Yield the run and the runs that retried it and pass the filter, in chronological order, at most
-    `_MOST_ATTEMPTS`.
-    """
+    """Yield the run and, in order, the runs that retried it and pass the filter."""
     yield run
     for later in map(snapshot.trajectory, _retries(run)[: _MOST_ATTEMPTS - 1]):
         if later is not None and later.begin_row is not None and _passes(search, later.begin_row):

@@ -1,30 +1,21 @@
 """Searches all memories by words, vector, time and filter, and excludes the caller's own words.
 
-`Searcher` creates the `Search` that every later stage reads: the validated query, one view of the memories, and the
-results as arrays over the view's slots. The query is sent to the embedder first, and its words are scored while the
-vector is computed.
+A filter narrows an answer and is not access control: memories outside it still count towards the rarity of words, and
+keep their places in sessions. Memories that a caller must not see are not in the view (`Query.within`).
 
-A filter narrows an answer. It is not access control: a key grants access to all memories of a user or to none. So
-memories outside the filter still count towards the rarity of words, and a word has the same weight under any filter.
-They also keep their places in sessions, but they neither lend a score nor appear in an answer. Memories that a caller
-must not see at all are not in the view (`Query.within`).
-
-Own words are memories that the caller already has. A caller usually publishes a message and then recalls with it.
-Nothing is more similar to a query than the query itself, and nothing is less useful as an answer. So own words are
-excluded; `RecallResult.excluded` counts them by reason:
+Own words are memories that the caller already has, such as the message that it recalls with. `RecallResult.excluded`
+counts them by reason:
 
     event     the memory of the event that causes the recall
     run       memories of the calling run
     session   memories of the calling session from the last minutes (`recall.echo_minutes`)
     echo      a request with the query's words from the last minutes, not in a session other than the calling one
 
-Echoes are excluded even if the caller names neither event nor session, as most callers do. Only a memory created from
-an event can be an echo, so a memory that was stored with `remember` is found by its own text. If the filter selects the
-calling run or session, its memories are retained and only the echo is excluded. Older requests with the query's words
-are not echoes: `stages.with_former_requests` finds them.
+Only a memory created from an event can be an echo. If the filter selects the calling run or session, only the echo is
+excluded.
 
-Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query,
-e = dimensions of a word.
+Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query, e =
+dimensions of a word.
 """
 
 from __future__ import annotations
@@ -66,31 +57,28 @@ class OwnWords(NamedTuple):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """The results of searching one view. `store` contains the view's memories, or newer versions of them.
+    """The results of searching one view.
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
-    and memories that match `Query.without`; it is None if all pass. A memory that does not pass has no cosine, and its
-    entry in `bm25` (n,) is 0, as if it shared no words with the query. `cosines` is None if no passing memory has a
-    cosine. `is_filtered`: whether memories other than own words and `Query.without` are excluded. `dates` contains all
-    dates that the query names, and `boosting` those that raise scores. `asked` is None if the query asks for no kind of
-    memories.
+    and memories that match `Query.without`. It is None if all pass. A memory that does not pass has no cosine, and its
+    `bm25` (n,) is 0. `cosines` is None if no passing memory has a cosine.
     """
 
     query: Query
     view: View
-    store: Store
+    store: Store  # contains the view's memories, or newer versions of them
     settings: RecallSettings
     deadline: Deadline
     dates: tuple[UnderstoodDate, ...]
-    boosting: tuple[UnderstoodDate, ...]
+    boosting: tuple[UnderstoodDate, ...]  # the dates that raise scores
     words: list[str]
     vector: QueryVector | None
     own: OwnWords
-    is_filtered: bool
+    is_filtered: bool  # whether more than own words and `Query.without` is excluded
     mask: Mask | None
     bm25: Scores
     cosines: Cosines | None
-    asked: Asked | None = None
+    asked: Asked | None  # None if the query asks for no kind of memories
 
     @property
     def is_hybrid(self) -> bool:
@@ -99,11 +87,9 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """The number of memories that pass the filter."""
         return self.view.live if self.mask is None else int(np.count_nonzero(self.mask))
 
     def passing(self, slots: Slots) -> Slots:
-        """Return the slots that pass the filter."""
         return slots if self.mask is None else slots[self.mask[slots]]
 
     def with_more_cosines(self, limit: int) -> Search:
@@ -124,9 +110,7 @@ class Searcher:
         self._settings = settings
 
     def begin(self, query: Query, deadline: Deadline) -> AskedVector | None:
-        """Send a query to the embedder. Return None if its vector is not needed or the caller's own, or if `deadline`
-        records a failure.
-        """
+        """Send a query to the embedder. Return None if no vector is needed, or if `deadline` records a failure."""
         if not query.needs_vector or query.vector is not None:
             return None
         return self._vectors.begin(query, self._archive.store.state, deadline)
@@ -165,6 +149,9 @@ class Searcher:
         if bm25 is None:
             bm25 = np.zeros(view.count)
         mask = _without(aside, wanted, view)
+        asked = None
+        if query.mode == "hybrid" and self._settings.kind_weight:
+            asked = asked_of(query, words, [date.phrase for date in dates], view, mask)
         span.mark("search")
         return Search(
             query=query,
@@ -181,19 +168,12 @@ class Searcher:
             mask=mask,
             bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
             cosines=cosines,
-            asked=self._asked(query, words, dates, view, mask),
+            asked=asked,
         )
-
-    def _asked(
-        self, query: Query, words: list[str], dates: tuple[UnderstoodDate, ...], view: View, mask: Mask | None
-    ) -> Asked | None:
-        if query.mode != "hybrid" or not self._settings.kind_weight:
-            return None
-        return asked_of(query, words, [date.phrase for date in dates], view, mask)
 
 
 def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: Deadline) -> QueryVector | None:
-    """Return the caller's own vector, without vectors of words, or None if it cannot be compared with the memories'."""
+    """Return the caller's own vector, or None if it cannot be compared with the memories' vectors."""
     if not (comparable(view.stamp or stamp, stamp) and view.vectors.ndim in (0, len(numbers))):
         deadline.degrade("model_changed")
         return None
@@ -217,7 +197,6 @@ def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store
 
 
 def _without(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
-    """Return the mask (n,) with the slots `aside` excluded."""
     if not aside.size:
         return mask
     others = (view.alive if mask is None else mask).copy()
@@ -233,7 +212,7 @@ def scanned(
     filter: MemoryFilter | None,
     deadline: Deadline,
 ) -> Cosines | None:
-    """Return cosines for the best `limit` memories, or for more. Every memory in `mask` (n,) passes `filter`.
+    """Return the cosines of at least the best `limit` memories in `mask` (n,), all of which pass `filter`.
 
     If the index is in another engine that does not answer in time, return None, and record that in `deadline`.
     """
@@ -274,7 +253,7 @@ def _by_vector(
     """Return the cosines of memories that pass `mask` (n,), except those in the slots `aside`.
 
     The mask does not exclude `aside`, because a search with a mask cannot use the approximate index. If the index does
-    not answer, no cosine is known; those of memories found by words are computed later.
+    not answer, the cosines of memories found by words are computed later.
     """
     found = scanned(vector, view, mask, limit + aside.size, filter, deadline)
     if found is None:
@@ -310,7 +289,6 @@ def _reaching_floor(
 
 
 def _own_words(query: Query, view: View, store: Store, mask: Mask | None) -> OwnWords:
-    """Return the caller's own words among the memories that pass `mask` (n,), the query's filter."""
     found, counts = np.empty(0, dtype=np.int64), {}
     for reason, slots in _reasons(query, view, store):
         if slots.size and (new := np.setdiff1d(slots if mask is None else slots[mask[slots]], found)).size:

@@ -1,15 +1,11 @@
 """Selects the memories of an answer: one for each text, and one for the former requests that repeat the query.
 
-Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. Rejected by
-measurement (decision 0016): folding by similarity, which folds "succeeded" with "failed".
+Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. The best former
+request (`stages`) keeps its place, and the others are folded into it, unless there is nothing else to show.
 
-A former request shows that the query was asked before and how the run went, which is worth one place. So the best of
-several former requests (`stages`) keeps its place, and the others are folded into it to make room for answers. They are
-retained if there is nothing else to show.
-
-The memories that a run then uses show whether the baseline or the learned ranking is better. If both rankings are
-enabled, their answers are interleaved by team draft (`sona/interleaving`). Otherwise the baseline answers, and may be
-compared with the learned ranking (`sona/comparison`). `learning/learner` decides which rankings are enabled.
+If the baseline and the learned ranking are both enabled, their answers are interleaved by team draft
+(`sona/interleaving`). Otherwise the baseline answers, and may be compared with the learned ranking (`sona/comparison`).
+`learning/learner` decides which rankings are enabled.
 
 Shapes: n candidates, p leaders.
 """
@@ -28,7 +24,7 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NO_ARM
 from sona import MOST_BOOST, WHOLE_BOOST, Arm, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}
-"""The name of each ranking. None means that only the baseline answered, or that both rankings contributed a memory."""
+"""The ranking that contributed a memory. None: only the baseline answered, or both rankings contributed it."""
 _NUMBERS = {arm: number for number, arm in ARMS.items()}
 _SPARE = 25
 _NONE: Slots = np.empty(0, dtype=np.int64)
@@ -113,8 +109,9 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 
 
 def compared(baseline: Candidates, learned: Candidates, scale: float) -> Candidates:
-    """Return the baseline with each memory's rank and boost in the learned ranking; memories beyond its end share one
-    rank. `scale` is the spread of the scores.
+    """Return the baseline with each memory's rank and boost in the learned ranking.
+
+    Memories beyond its end share one rank. `scale` is the spread of the scores.
     """
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1

@@ -1,34 +1,26 @@
 """The stages between the shortlist and the selection. Each takes and returns candidates.
 
-The order is: neighbours, qualities, former requests, relevance, kinds, past use, outcomes.
+**Neighbours.** The words of a question are often spread over a few turns, so a memory gains from how well it and its
+neighbours match them (`evidence`). An answer often follows an earlier instance of the question. So if the query is a
+question, a memory that asks one lends the part of its score above the floor to the memory that follows it, and ranks
+below that memory. Both gains are smaller for longer memories.
 
-**Neighbours.** Context: the words of a question are often spread over a few turns. So a memory gains from how well it
-and its neighbours match them (`evidence`). Answers: an answer often follows an earlier instance of the question. If the
-query is a question, a memory that asks a question lends the part of its score above the floor to the memory that
-follows it, and ranks below that memory. Both gains are smaller for longer memories, since a long text needs no help to
-be found. Rejected by measurement (decision 0013): lending to the memories on both sides, and lending from every
-candidate.
-
-**Former requests.** Nothing is more similar to a query than an earlier identical request, and nothing is less useful as
-an answer. A memory is a former request under two conditions. Its cosine with the query is at least `REQUEST_COSINE`
-(or, if there are no vectors, it has the same words). And it is the start of a run with only an objective, or a user's
-message in which every content word occurs in the query or in such a start. An informative message has additional words,
-so no answer is mistaken for a question. Of several requests, the one with the best run is numbered 1 and represents the
-others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`). Rejected (decision
-0016): lowering the score, which depends on the number of requests; using only the cosine, which mistakes answers for
-questions.
+**Former requests** are similar to the query, but do not answer it. A memory is a former request if its cosine with the
+query is at least `REQUEST_COSINE` (or, without vectors, if it has the same words), and if it is one of two things: the
+start of a run with only an objective, or a user's message in which every content word occurs in the query or in such a
+start. An informative message has additional words. The request with the best run is numbered 1 and represents the
+others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`).
 
 **Kinds**, if the query asks for kinds of memories (`recall/kinds`). A memory of these kinds gains
 
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
-because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". For
-the same reason it has at least the relevance of the run's most relevant memory. A request names its topic itself, and
-gains only the weight. If the query asks for the newest, `newness` is 2^-i for the i-th newest memory, from 0, plus 2^-j
-for the j-th newest run. If the query names nothing but kinds and times, every memory of these kinds and times is
-relevant.
+because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". It
+also has at least the relevance of the run's most relevant memory. A request names its topic itself, and gains only the
+weight. If the query asks for the newest, `newness` is 2^-i for the i-th newest memory, from 0, plus 2^-j for the j-th
+newest run. If the query names only kinds and times, every memory of these kinds and times is relevant.
 
-**Past use**, if the learner is enabled:
+**Past use**, if the learner is enabled (decision 0020):
 
     association = scale * (w_a * reach * own + w_r * min(support, 1) + w_p * lift)
     shift       = scale * w_s * <memory, direction>                                                  (`selection`)
@@ -36,28 +28,17 @@ relevant.
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
 that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the runs
-that used the memory ended better than usual. `own` is the memory's score divided by the best score. A used memory gains
-only in proportion to its own score for this query, unless runs used it repeatedly for the same request. So frequently
-used memories do not displace better answers (decision 0020). The gain is relative to the spread of the scores, so that
-it moves a memory past the same number of others in any query, regardless of the distances between scores, and even
-after a change to the ranking. The scale is about 1 in LoCoMo. Outstanding leaders do not widen the spread; otherwise,
-the better they match, the more easily they would be overtaken (decision 0020). Each part is bounded, so no score rises
-by more than the sum of the bounds. Only the query itself selects candidates: also searching with the adapted query
-finds memories that never reach the first five (decision 0020). `learning/learner` decides whether the learner is
-enabled.
+that used the memory ended better than usual. `own` is the memory's score divided by the best score. A gain is thus in
+proportion to the memory's own score, unless runs used it repeatedly for the same request. It moves a memory past the
+same number of others in any query, because it is relative to the spread.
 
-**Outcome.** Among about equally good memories, those of successful runs come first, in either ranking:
+**Outcome.** Among about equally good memories, those of successful runs come first, in either ranking (decision 0021):
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
-`quality` is the quality of the memory itself or, if unknown, of its run. So it reflects each revision, such as a retry,
-a later approval or feedback. A user's message has the quality of the run that it began. A memory without a quality
-neither gains nor loses. Former requests do not count for `best`, because nothing scores as high as the query's own
-words, and all answers would be far below the best. A memory a tenth below the best gains or loses half as much, and one
-at .6 of the best a twentieth. So a success overtakes a failure that scores up to about 30 % more, but a clearly better
-match remains first. This needs no learning and no gate, since it only reorders memories that are about equally relevant
-and adds none (decision 0021). Rejected by measurement: a weight that ignores the scale of the scores, which differs
-between queries; lower powers, which reduce relevance.
+`quality` is that of the memory or, if unknown, of its run; a user's message has that of the run that it began. Former
+requests do not count for `best`, since all answers score far below the query's own words. A memory a tenth below the
+best gains or loses half as much, and one at .6 of the best a twentieth.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -84,15 +65,11 @@ from memory_agent.storage.terms import asks, said_words
 from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
-REQUEST_COSINE = 0.8
-"""Minimum cosine of a request that counts as a rewording of the query (decision 0016)."""
-SAME_COSINE = 0.9
-"""Minimum cosine of the same request. The run of a merely similar request may have succeeded at a different task."""
+REQUEST_COSINE = 0.8  # least cosine of a rewording of the query (decision 0016)
+SAME_COSINE = 0.9  # least cosine of the same request; the run of a similar one may have had another task
 
-_FLOOR = 20
-"""Number of candidates that may lend: the best ones. The score of the next best is the floor."""
-_WHOLE_TOKENS = 64
-"""Tokens up to which an answer gains in full."""
+_FLOOR = 20  # the number of candidates that may lend; the next best score is the floor
+_WHOLE_TOKENS = 64  # an answer of at most this length gains in full
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
@@ -114,14 +91,12 @@ _MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
 
 
 def evaluated(found: Candidates, search: Search) -> Candidates:
-    """Apply the stages that do not depend on the learner."""
     for stage in (with_neighbours, with_qualities, with_former_requests, with_relevance, with_kinds):
         found = stage(found, search)
     return found
 
 
 def with_neighbours(found: Candidates, search: Search) -> Candidates:
-    """Add what the candidates gain from their neighbours."""
     if not search.is_hybrid:
         return found
     found = replace(found, context=search.settings.context_words * found.near)
@@ -153,9 +128,7 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add the quality of each memory, or else of its run or of the run that a user's message began; use NaN if it is
-    unknown.
-    """
+    """Add the quality of each memory, or else of its run or of the run that a user's message began, or NaN."""
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -180,7 +153,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, from 1 for the best. If the filter selects only users' messages, none is numbered."""
+    """Number the former requests, from 1 for the best, unless the filter selects only users' messages."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found
@@ -209,7 +182,6 @@ class _Alike(NamedTuple):
 
 
 def _alike(found: Candidates, search: Search) -> list[_Alike]:
-    """Return the candidates that are similar enough to the query to be rewordings of it."""
     (places,) = IS_REQUEST[search.view.sources[found.slots]].nonzero()
     is_same = np.zeros(places.shape, dtype=np.bool_)
     if search.vector is not None:
@@ -261,8 +233,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence among the answers vouches for the others. A former request does not, since it is similar to the
-    query anyway. If the query asks only for a time, any memory of that time answers it.
+    The best evidence among the answers vouches for the others; a former request is similar to the query anyway. If the
+    query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -272,7 +244,7 @@ def with_relevance(found: Candidates, search: Search) -> Candidates:
 
 
 def with_kinds(found: Candidates, search: Search) -> Candidates:
-    """Add what candidates gain if they are of the kinds that the query asks for, and their relevance."""
+    """Add what candidates of the kinds that the query asks for gain, and their relevance."""
     asked = search.asked
     if asked is None:
         return found
@@ -320,7 +292,7 @@ class PastUse(NamedTuple):
 def scale_of(totals: Scores) -> float:
     """Return the score that a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
-    If all scores are equal, the result is a tenth of the best, so that past use decides between them.
+    If all scores are equal, it is a tenth of the best, so that past use decides between them.
     """
     if not totals.size:
         return 0.0

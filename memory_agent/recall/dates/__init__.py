@@ -1,10 +1,9 @@
 """Finds dates in a query, such as "last week" or "in March 2023", and converts them to spans, without a language model.
 
 Recall is about the past. So an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun,
-and "Monday" never means today. An explicit future ("next week") remains in the future. Days begin in the time zone of
-the reference time. A false positive is worse than a miss, so doubtful phrases are ignored. Supports English phrases and
-numeric dates. `readings` decides which `phrases` are times, and `windows` does the arithmetic. These modules are
-imported at the first query with a time word.
+and "Monday" never means today. Days begin in the time zone of the reference time. A false positive is worse than a
+miss, so doubtful phrases are ignored. Supports English phrases and numeric dates. `readings` decides which `phrases`
+are times, and `windows` does the arithmetic. These modules are imported at the first query with a time word.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.languages import STOP_WORDS
 from memory_agent.storage.terms import query_words, stems
 
-MOST_CHARS = 4_000
-"""Maximum number of characters of a query that are searched for dates, to bound the time."""
-FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
-"""Matches a year."""
+MOST_CHARS = 4_000  # of a query that are searched for dates, to bound the time
+FOUR_FIGURES = r"(?:19|20)[0-9]{2}"  # a year
 _DAY = timedelta(days=1)
 _ASKING_FOR_ANYTHING = """
     activity anything been chat conversation did discuss discussed do event everything going happen happened happening
@@ -32,9 +29,7 @@ _ASKING_FOR_ANYTHING = """
     review said saw say see show something speak spoke summarise summarize summary talk tell thing told topic up update
     went work d ll m re s t ve
 """
-_ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
-"""Stems of words that ask for nothing specific: "what happened", "recap what we talked
-about"."""
+_ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))  # asks for nothing specific
 _TRIGGERS = frozenset(
     """
     yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade
@@ -47,8 +42,7 @@ _TRIGGERS = frozenset(
 """A text with neither a year nor one of these words names no date."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
-_FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
-"""Maps non-ASCII letters that case-insensitive patterns match to the ASCII letters used in the word tables."""
+_FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")  # other letters that case-insensitive patterns match
 _AGES = (
     ("year", timedelta(days=365), timedelta(days=730)),
     ("month", timedelta(days=365) / 12, timedelta(days=60)),
@@ -58,13 +52,11 @@ _AGES = (
     ("minute", timedelta(minutes=1), timedelta.min),
 )
 """The units of an age, with their lengths and the minimum age that each unit expresses."""
-_ROUNDED = frozenset({"year", "month", "week"})
-"""Units in which an age is rounded to the nearest whole number; in others it is rounded down."""
+_ROUNDED = frozenset({"year", "month", "week"})  # to the nearest whole number; other units are rounded down
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time that a query names. `since` is inclusive and `until` is exclusive; both are in UTC. At most one is
-    None (open).
+    """A span of time in UTC that a query names. `since` is inclusive, `until` is exclusive; at most one is None (open).
 
     `phrase` is `query[start:end]`: the words as written, including the preposition.
     """
@@ -77,11 +69,10 @@ class DateSpan(msgspec.Struct, frozen=True):
 
 
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
-    """Return the spans of time that a query names, in text order.
+    """Return the spans of time that a query names, in text order. A memory matches if its time is in any of them.
 
-    A memory matches if its time is in any of the spans. Their phrases do not overlap, except that an ambiguous phrase
-    ("05/07/2023") yields two spans with the same offsets. Raises `InvalidInputError` if the reference time has no time
-    zone.
+    Their phrases do not overlap, except that an ambiguous phrase ("05/07/2023") yields two spans with the same offsets.
+    Raises `InvalidInputError` if the reference time has no time zone.
     """
     if reference_time.tzinfo is None:
         raise InvalidInputError("reference_time", "must have a time zone")
@@ -117,8 +108,7 @@ def are_general(words: Iterable[str]) -> bool:
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
     """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`.
 
-    Spans of whole days are shown as dates, including the last day; other spans are shown to the minute. An open bound
-    is omitted.
+    Spans of whole days are shown as dates, including the last day; other spans are shown to the minute.
     """
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))
     in_days = all(time is None or (time.hour, time.minute, time.second) == (0, 0, 0) for time in (since, until))

@@ -1,11 +1,8 @@
 """Finds English time phrases with their modifiers, such as "three days ago" or "since early March", and their spans.
 
-The rules are tuned for few false positives: "may" is a verb and "2000" a number unless the context shows otherwise. So
-a bare month, year, weekday, season, quarter or weekend is a weak phrase, which counts as a time only in a suitable
-context (`readings`). Numeric dates are found in any language.
-
-A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
-whitespace from being scanned twice.
+The rules are tuned for few false positives: a bare month, year, weekday, season, quarter or weekend is a weak phrase,
+which counts as a time only in a suitable context (`readings`). Numeric dates are found in any language. A plain space
+in a pattern matches one to three whitespace characters (`compiled`).
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ Match = re.Match[str]
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Split a text into a set of words."""
     return frozenset(text.split())
 
 
@@ -40,8 +36,7 @@ UNIT = (
     r"(?:minutes?|mins?|hours?|hrs?|days?|weekends?|weeks?|wks?|fortnights?|months?|quarters?|years?|yrs?|decades?|"
     r"(?:(?<=[0-9])|(?<=[0-9]\s))[hdwy])"
 )
-OF_THEM = r"(?: |(?<=[0-9]))"
-"""Matches the text between a number and its unit: "two days", "2d"."""
+OF_THEM = r"(?: |(?<=[0-9]))"  # between a number and its unit: "two days", "2d"
 WHICH = r"(?P<which>(?:this )?(?:last|past)|previous|this(?: coming)?|current|next)"
 NO_OWNER = (
     r"(?<!the\s)(?<!an\s)(?<!a\s)(?<!his\s)(?<!her\s)(?<!its\s)(?<!my\s)(?<!our\s)(?<!your\s)(?<!their\s)(?<!['’]s\s)"
@@ -67,8 +62,7 @@ _NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty":
         ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 1
     )
 }
-_FEW = (2, 5)
-"""The smallest and largest number that "a few" and "several" may mean."""
+_FEW = (2, 5)  # the smallest and largest number that "a few" and "several" may mean
 _UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
 _WEEKDAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -90,13 +84,11 @@ def count(text: str) -> tuple[int, int]:
 
 
 def unit_of(text: str) -> str:
-    """Return the unit's full name in the singular."""
     word = text.lower().removesuffix("s")
     return _UNITS.get(word, word)
 
 
 def weekday_of(text: str) -> int:
-    """Return the weekday's number, from 0 for Monday to 6 for Sunday."""
     return _WEEKDAY_NAMES.index(text[:3].lower())
 
 
@@ -118,8 +110,7 @@ _NO_HOLIDAY = (
 )
 _NOT_OF = r"(?! of\b)"
 _NO_NAME = r"(?!\.\w|['’]s\b)"
-_NO_STAMP = rf"(?! [0-9:]{{5,8}} (?:[a-z]{{3,4}} )?{FOUR_FIGURES})"
-"""Excludes `Jun 9 10:18:14 2021`, in which the year follows the time."""
+_NO_STAMP = rf"(?! [0-9:]{{5,8}} (?:[a-z]{{3,4}} )?{FOUR_FIGURES})"  # excludes `Jun 9 10:18:14 2021`
 _TO = r"(?:\s?[-–—]\s?| (?:to|and|until|till|through|thru) )"
 _ORDINALS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": -1}
 _ORDINAL = "|".join(_ORDINALS)
@@ -169,7 +160,6 @@ class Rule(NamedTuple):
 
 
 def is_dated(match: Match) -> bool:
-    """Whether the phrase states its year or week: "May 2025", "Monday last week"."""
     groups = match.groupdict()
     return any(groups.get(name) for name in ("year", "of_week"))
 
@@ -385,10 +375,8 @@ RULES = (
 """The rules in order of precedence: if two match the same words, the earlier one applies."""
 
 
-REACH = 48
-"""Maximum number of characters in a word or modifier before a phrase."""
-MOST_PHRASES = 32
-"""Maximum number of phrases found in a query, to bound the time."""
+REACH = 48  # the most characters in a word or modifier before a phrase
+MOST_PHRASES = 32  # in a query, to bound the time
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip

@@ -14,16 +14,11 @@ from typing import NamedTuple
 from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phrases, is_dated, word_set
 from memory_agent.recall.dates.windows import Calendar, Window
 
-_HOMONYMS = word_set("may march mar dec oct sep fall spring")
-"""Months and seasons that, in lower case, are also other words."""
-_FIGURES_FOLLOW = word_set("mar dec oct sep")
-"""Homonyms that a number may follow in their other sense: octal 17 ("oct 17") is 15."""
-_NAMES = word_set("april may june august")
-"""Months that are also people's names: "before June left"."""
-_INSIDE = word_set("in during throughout")
-"""Prepositions that do not precede a person's name."""
-_WEEKDAY_CHARS = 6
-"""The length of the shortest weekday name that is not abbreviated."""
+_HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, also other words
+_FIGURES_FOLLOW = word_set("mar dec oct sep")  # may precede a number in their other sense: octal 17 ("oct 17")
+_NAMES = word_set("april may june august")  # also people's names: "before June left"
+_INSIDE = word_set("in during throughout")  # do not precede a person's name
+_WEEKDAY_CHARS = 6  # of the shortest name that is not abbreviated
 
 _CLAUSE_ENDS = compiled(r"\s*(?:\Z|[?!.,;:)\]\"'”’…](?!\w)|[-–—]\s)")
 _GOES_ON = compiled(
@@ -34,7 +29,7 @@ _GOES_ON = compiled(
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _NAMES_A_DAY = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
-"""Matches the text before a bare weekday that is used as a name, not as a time."""
+"""The text before a bare weekday that is a name, not a time."""
 _LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
 _AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
 _LEFT_OUT = compiled(
@@ -42,10 +37,8 @@ _LEFT_OUT = compiled(
     r"rather than|instead of|outside(?: of)?|besides|without|ignoring|ignore|skip(?:ping)?|"
     r"(?:all|any|everything|anything|every day|any day) but)|(?P<short>n['’]t)) \Z"
 )
-"""Matches the text before an excluded time.
-
-The short form ("n't") excludes only a time with a preposition: "weren't in March", not "why didn't yesterday's build
-pass".
+"""Matches the text before an excluded time. "n't" excludes only a time with a preposition: "weren't in March", not "why
+didn't yesterday's build pass".
 """
 _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?:the )?")
 
@@ -56,8 +49,7 @@ class Reading(NamedTuple):
     start: int
     end: int
     windows: tuple[Window, ...]
-    has_lead: bool
-    """Whether the phrase begins with a preposition."""
+    has_lead: bool  # whether the phrase begins with a preposition
 
 
 def read(text: str, now: datetime) -> list[Reading]:
@@ -110,8 +102,8 @@ def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
     """Return the times of a list.
 
-    A phrase after one that counts as a time also counts, and a year at the end applies
-    to all. A year in the middle does not, since the year of the phrases after it is unknown.
+    A phrase after one that counts as a time also counts, and a year at the end applies to all. A year in the middle
+    does not, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
