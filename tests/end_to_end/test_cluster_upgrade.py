@@ -1,7 +1,8 @@
-"""Test a rolling upgrade: daemon and machine run different versions side by side while events are published.
+"""Test a rolling upgrade: daemon and machine run different versions side by side while events are published and read.
 
-The next version is a copy of the packages with another version number and a setting that this version does not have.
-Everything at rest is encrypted, with the same keys on both machines.
+The next version is a copy of the packages with another version number, a setting that this version does not have, and
+hosts that leave a file. The version after it has another protocol. Everything at rest is encrypted, with the same keys
+on both machines.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.archiving.placements import read_placement
+from memory_agent.errors import MemoryAgentError
 from memory_agent.records.placement import HOME
 from memory_agent.storage.folders import user_folder
+from memory_agent.verbs.protocol import HOST_PROTOCOL
 from memory_agent.version import VERSION
 from relay import Publisher, relay_endpoints
 from tests.end_to_end.cluster import PROGRAM, NodeProcess, cluster_daemon, nodes, place, until
@@ -28,45 +30,62 @@ from tests.end_to_end.conftest import DaemonProcess, short_folder
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NEXT = "99.0.0"
+NEXT, INCOMPATIBLE = "99.0.0", "100.0.0"
 PAUSE_S = 0.25
+CHANGES = {
+    NEXT: (
+        (
+            "settings/tables.py",
+            '    listen: str = ""\n    clock_tol',
+            '    listen: str = ""\n    next: int = 0\n    clock_tol',
+        ),
+        ("daemon/host_actor.py", "is_home = not", '(folder / f"next-{os.getpid()}").touch()\n        is_home = not'),
+    ),
+    INCOMPATIBLE: (("verbs/protocol.py", f"HOST_PROTOCOL = {HOST_PROTOCOL}", f"HOST_PROTOCOL = {HOST_PROTOCOL + 1}"),),
+}
 
 
-def make_next_version(folder: Path) -> tuple[str, ...]:
-    """Write the packages of the next version; return the words that run a command with them."""
+def make_version(version: str, folder: Path) -> tuple[str, ...]:
+    """Write the packages of a version; return the words that run a command with them."""
     for package in ("memory_agent", "relay", "sona"):
         shutil.copytree(ROOT / package, folder / package)
-    settings = folder / "memory_agent" / "settings" / "tables.py"
-    text = settings.read_text(encoding="utf-8")
-    added = text.replace(
-        '    listen: str = ""\n    clock_tolerance_s', '    listen: str = ""\n    next: int = 0\n    clock_tolerance_s'
-    )
-    assert added != text
-    settings.write_text(added, encoding="utf-8")
-    metadata = folder / f"memory_agent-{NEXT}.dist-info" / "METADATA"
+    for name, former, changed in CHANGES[version]:
+        file = folder / "memory_agent" / name
+        text = file.read_text(encoding="utf-8")
+        assert text.count(former) == 1
+        file.write_text(text.replace(former, changed), encoding="utf-8")
+    metadata = folder / f"memory_agent-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir()
-    metadata.write_text(f"Metadata-Version: 2.1\nName: memory-agent\nVersion: {NEXT}\n", encoding="utf-8")
+    metadata.write_text(f"Metadata-Version: 2.1\nName: memory-agent\nVersion: {version}\n", encoding="utf-8")
     return ("env", f"PYTHONPATH={folder}")
 
 
 class Events:
-    """Publishes events of each user repeatedly, in a thread, and records those that were acknowledged."""
+    """Publishes events of each user repeatedly, in a thread, and records those that were acknowledged.
+
+    Another thread reads each user's memories, and records failed reads unless `is_down`.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._threads = [threading.Thread(target=run) for run in (self._run, self._read)]
         self.users: tuple[str, ...] = ()
+        self.is_down = False
+        self.reads = 0
+        self.failed_reads: list[MemoryAgentError] = []
         self.acknowledged: defaultdict[str, list[str]] = defaultdict(list)
 
     @contextmanager
     def published(self) -> Iterator[None]:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         try:
             yield
         finally:
             self._is_over.set()
-            self._thread.join()
+            for thread in self._threads:
+                thread.join()
 
     def _run(self) -> None:
         number = 0
@@ -81,28 +100,45 @@ class Events:
                 for user_id, text in texts.items():
                     self.acknowledged[user_id].append(text)
 
+    def read_again(self) -> None:
+        """Wait until each user was read again."""
+        enough = self.reads + 2 * len(self.users)
+        until(lambda: self.reads >= enough or bool(self.failed_reads))
+
+    def _read(self) -> None:
+        while not self._is_over.wait(PAUSE_S):
+            for user_id in self.users:
+                was_down = self.is_down
+                try:
+                    with MemoryClient(user_id, data_dir=self._data_dir) as client:
+                        assert client.list(limit=1).records
+                    self.reads += 1
+                except MemoryAgentError as error:
+                    if not (was_down or self.is_down):
+                        self.failed_reads.append(error)
+
 
 class Upgrade:
     """A daemon, a machine and the events, while versions change."""
 
-    def __init__(self, daemon: DaemonProcess, node: NodeProcess, words: tuple[str, ...]) -> None:
+    def __init__(self, daemon: DaemonProcess, node: NodeProcess, words: dict[str, tuple[str, ...]]) -> None:
         self.daemon, self.node, self._words = daemon, node, words
         self.events = Events(daemon.data_dir)
         self.stored: dict[str, list[str]] = {}
 
     def replace_daemon(self, version: str) -> None:
+        self.events.is_down = True
         assert self.daemon.stop() == 0, self.daemon.log()
-        self.daemon.program = (*self._words_of(version), PROGRAM)
+        self.daemon.program = (*self._words.get(version, ()), PROGRAM)
         self.daemon.start()
-        until(lambda: [one.state for one in nodes(self.daemon)] == ["up"], self.node.log)
+        self.events.is_down = False
+        if version != INCOMPATIBLE:
+            until(lambda: [one.state for one in nodes(self.daemon)] == ["up"], self.node.log)
 
     def replace_node(self, version: str) -> None:
         assert self.node.end() == 0, self.node.log()
-        self.node.prefix = self._words_of(version)
+        self.node.prefix = self._words.get(version, ())
         self.node.start()
-
-    def _words_of(self, version: str) -> tuple[str, ...]:
-        return self._words if version == NEXT else ()
 
     def use(self, daemon: str, node: str) -> None:
         """Place users on both, which must have these versions, and wait for an event of each user."""
@@ -115,8 +151,9 @@ class Upgrade:
         with MemoryClient(data_dir=self.daemon.data_dir) as client:
             status = client.status()
         assert (status.version, status.nodes[0].version) == (daemon, node)
-        hosts = [process for process in self.node.family() if "HostActor" in "".join(process.cmdline())]
-        assert {_path(process) for process in hosts} == {_path(psutil.Process(self.node.pid))}
+        hosts = [process.pid for process in self.node.family() if "HostActor" in "".join(process.cmdline())]
+        own_code = [(self.node.data_dir / f"next-{pid}").exists() for pid in hosts]
+        assert set(own_code) == {node == NEXT}
 
     def _has_arrived(self, machine: str) -> bool:
         """Place a new user on a machine; return whether the user lives there."""
@@ -145,13 +182,9 @@ def files_with(text: bytes, *folders: Path) -> list[Path]:
     return [file for file in found if text in file.read_bytes()]
 
 
-def _path(process: psutil.Process) -> str:
-    return str(process.environ().get("PYTHONPATH"))
-
-
 def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_doubling_an_event() -> None:
     with short_folder() as home, short_folder() as folder, short_folder() as packages, short_folder() as keys:
-        words = make_next_version(Path(packages))
+        words = {version: make_version(version, Path(packages) / version) for version in CHANGES}
         daemon = cluster_daemon(Path(home), "daemon.dedicated_hosts=0", f"encryption.keys_folder={keys}")
         node = None
         try:
@@ -167,6 +200,11 @@ def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_d
                 upgrade.use(NEXT, NEXT)
                 upgrade.replace_daemon(VERSION)
                 upgrade.use(VERSION, NEXT)
+                upgrade.replace_daemon(INCOMPATIBLE)
+                assert node.ended() != 0
+                assert f"upgrade this machine from version {NEXT} to {INCOMPATIBLE}" in node.log()
+                upgrade.events.read_again()
+            assert upgrade.events.failed_reads == []
             upgrade.require_each_event_once()
         finally:
             if node is not None:
