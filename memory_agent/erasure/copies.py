@@ -1,7 +1,6 @@
 """Names, in receipts, the copies of a user's data that an erasure cannot change: backups, exports, other hooks' events.
 
-`backup` and `export` note the files that they write in DATA/copies.jsonl, which contains paths, times and user ids, but
-no text. A receipt names those that still exist, because whoever erases may not know of them.
+`backup` and `export` note what they write in DATA/copies.jsonl, which contains paths, times and user ids, but no text.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _ADVICE = {
 
 
 def _read(file: Path) -> list[Copy]:
-    """Return the noted copies. A line that a crash truncated is ignored."""
+    """Return the noted copies, without a line that a crash truncated."""
     found = []
     try:
         lines = file.read_bytes().splitlines()

@@ -1,8 +1,8 @@
 """`Memory.erasure`: erases memories from every file of one user, including indexes, the learner and free pages.
 
-The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt without them,
-and the record file is compacted, because freed pages keep their bytes. Every step is idempotent. The owner of the
-journal erases the events from it (`relay.journal.erasure`).
+The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt, and the record
+file is compacted. Every step is idempotent. The owner of the journal erases the events from it
+(`relay.journal.erasure`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Erasure:
         table: SignalTable,
         in_use: InUse,
     ) -> None:
-        """Raises `SettingsError` for invalid retention rules."""
+        """Raises `SettingsError`."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
@@ -113,10 +113,7 @@ class Erasure:
         return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
 
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:
-        """Erase expired memories, at most `limit`, if a scan is due; return their number.
-
-        If the folder has a journal, its owner erases the events and then calls `carry_out`.
-        """
+        """Erase expired memories, at most `limit`, if a scan is due; return their number."""
         with self._in_use():
             return self._expire(check_now(now), limit)
 
@@ -124,7 +121,7 @@ class Erasure:
         """Like `age`, but suppress errors, so that the memory always opens.
 
         Callers wait while a host opens a memory, so a host scans at most 20,000 memories (0.3 s) and erases at most
-        1,000 (0.3 s). It erases the rest during upkeep.
+        1,000 (0.3 s).
         """
         with suppress(MemoryAgentError), self._in_use():
             if role == "library":
@@ -135,14 +132,14 @@ class Erasure:
 
     @contextmanager
     def noting_age(self) -> Iterator[None]:
-        """Save the time of the next expiry on exit. The caller must close the archive inside the context."""
+        """Save the time of the next expiry on exit. Close the archive inside the context."""
         with suppress(MemoryAgentError):
             self._schedule.finish()
         yield
         self._schedule.save()
 
     def start(self, selection: Selection, *, dry_run: bool = False) -> Intent:
-        """Plan an erasure and, unless `dry_run`, record it. The daemon then erases the events and calls `carry_out`."""
+        """Plan an erasure and, unless `dry_run`, record it."""
         intent = self.plan(selection, check_now(None))
         return intent if dry_run else self.begin(intent)
 
@@ -158,17 +155,14 @@ class Erasure:
             return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
 
     def receipt(self, intent: Intent, now: datetime) -> ErasureReceipt:
-        """Return the receipt of a dry run."""
         return self._receipt(intent, now, dry_run=True)
 
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
-        """Erase everything that an intent lists. Idempotent.
+        """Erase everything that an intent lists. Idempotent. Durable on return.
 
-        If the intent is `with_journal`, its events must already be erased from the journal.
-
-        Durable on return. If a full disk or a long read prevents a step, the step is done later, as the receipt states.
-        An intent that waits for the journal stays open. Raises `StoreError`, and keeps the intent, if the records could
-        not be deleted.
+        If the intent is `with_journal`, its events must already be erased from the journal. If a full disk or a long
+        read prevents a step, the step is done later, as the receipt states. Raises `StoreError`, and keeps the intent,
+        if the records could not be deleted.
         """
         with self._in_use():
             return self._carry_out(intent, check_now(now))
@@ -193,7 +187,7 @@ class Erasure:
         self._note(intent, now)
 
     def is_forgotten(self, record_id: str, now: datetime) -> bool:
-        """Return whether an id was forgotten and has not been stored or imported again since. Raises `StoreError`."""
+        """Return whether an id was forgotten and has not been stored again since. Raises `StoreError`."""
         size = history_bytes(self._archive.store.folder, self._user_id)
         if size != self._gone[0]:  # reading an entry takes 8 us
             self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
@@ -203,7 +197,7 @@ class Erasure:
     def admitting(self, record_id: str, now: datetime) -> Iterator[Callable[[], None]]:
         """Allow storing a memory under an id that may have been forgotten. Blocks erasures until exit.
 
-        Yields a function to call inside the transaction before the memory is added. This protects the new memory from
+        Yields a function to call inside the transaction before the memory is added. It protects the new memory from
         restores, and from an erasure that waits for the journal.
         """
         with self._erasing:
@@ -214,8 +208,8 @@ class Erasure:
     ) -> list[Intent]:
         """Erase again what restoring a backup made at `made_at` brought back; return the repeated erasures.
 
-        Memories are matched by id. Sessions are matched only if they were erased at `made_at` or later. `event_ids` are
-        erased journal events, which count as duplicates from now on.
+        Sessions are matched only if they were erased at `made_at` or later. `event_ids` are erased journal events,
+        which count as duplicates from now on.
         """
         moment = check_now(now)
         with self._in_use():
@@ -226,10 +220,7 @@ class Erasure:
             return intents
 
     def resume(self) -> bool:
-        """Resume an interrupted erasure; return whether the store's part was completed.
-
-        If the disk is still full, the memory opens anyway, and the next call retries. Raises `StoreError`.
-        """
+        """Resume an interrupted erasure; return whether the store's part was completed. Raises `StoreError`."""
         with self._in_use(), self._erasing:
             intent = read_intent(self._archive.store.folder, self._archive.store.key)
             if intent is None or intent == self._resumed:
@@ -354,7 +345,6 @@ class Erasure:
             note_renewed_id(store.folder, self._user_id, record_id, now)
 
     def _mark_events_seen(self, event_ids: Sequence[str]) -> None:
-        """Mark events as seen, so that the journal does not restore erased memories. Durable on return."""
         with self._archive.batch() as batch:
             unseen = [one for one in event_ids if batch.row_of_event(one) is None]
             if unseen:
@@ -402,9 +392,8 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
 
 
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of a session's runs, which identify their events, and additional event ids.
-
-    A run that shares its id with a different session's run is replaced by the ids of its events.
+    """Return the ids of a session's runs and, for runs that share an id with another session's run, the ids of their
+    events.
     """
     runs = snapshot.newest_trajectories() if session_id is not None else ()
     own = [run for run in runs if run.session_id == session_id]
@@ -419,6 +408,6 @@ def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:
-    """Return the ids of the memories' events; of ids too long to store, only the one that the record names."""
+    """Return the ids of the memories' events."""
     named = (record.event_id for record in found.values() if record.event_id)
     return tuple(sorted({*named, *snapshot.events_of(found)}))

@@ -1,7 +1,7 @@
 """Deletes memories, sessions and expired runs from one user's archive.
 
-Deleting a memory also removes it from the runs that used it and the recalls that showed it. Patterns derived from these
-runs are deleted, and the learner is retrained. `user_removal` deletes a whole user.
+Deleting a memory also removes it from runs and recalls, deletes patterns derived from these runs, and retrains the
+learner.
 """
 
 from __future__ import annotations
@@ -27,17 +27,13 @@ class Forgetting:
         self._learner = learner
 
     def memories(self, record_ids: Sequence[str]) -> int:
-        """Delete memories; return how many existed."""
         with self._archive.batch() as batch:
             count = self.remove(batch, _rows_of(batch, record_ids))
         self._learner.follow(from_scratch=True)
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete the memories expired under each retention rule, and count them by rule; return how many existed.
-
-        Deletes at most 1,000 memories per transaction, so that other writers wait only briefly.
-        """
+        """Delete the memories expired under each retention rule, and count them by rule; return how many existed."""
         count = 0
         for rule, part in _parts(by_rule):
             with self._archive.batch() as batch:
@@ -73,11 +69,10 @@ class Forgetting:
             return self._run_records.expire(batch, now)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of other values that `memories` deletes along with these memories; empty in a user's store."""
+        """Return the ids of other values that `memories` deletes along with these memories."""
         return []
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
-        """Delete memories in a batch, and remove them from runs and patterns; return how many existed."""
         if not rows:
             return 0
         patterns = remove_patterns(batch, rows)

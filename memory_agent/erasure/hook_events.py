@@ -1,7 +1,6 @@
 """Erases events that hooks of coding agents have written to the data folder, and that no daemon has acknowledged.
 
-The files are those of `hooks.waiting`: an event, as JSON, per line. An event without a user belongs to the user of the
-key that will send it. The name of a subfolder identifies that key, or another daemon, whose keys are not known here.
+The files are those of `hooks.waiting`. The name of a subfolder identifies another key or daemon.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _PAUSE_S = 0.02
 def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> None:
     """Erase a user's selected events from the files of hooks in a data folder. Durable on return. Idempotent.
 
-    `default_user` owns events that name no user and wait for a key for all users. Hooks that are sending earlier files
-    finish first, so erase from the journal afterwards. Raises `StoreError` if a file cannot be changed, or if a hook
-    sends for more than 10 s, and `KeyFileError`.
+    `default_user` owns events that name no user and wait for a key for all users. Erase from the journal afterwards,
+    because hooks that are sending finish first. Raises `StoreError` if a file cannot be changed, or if a hook sends for
+    more than 10 s, and `KeyFileError`.
     """
     for place, owner in _places(data_dir, default_user):
         try:
@@ -44,7 +43,7 @@ def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> No
 
 
 def left_hook_events(data_dir: Path) -> tuple[str, ...]:
-    """Return the subfolders with events that name no user and wait for an unknown key, for a receipt."""
+    """Return the subfolders with events that name no user and wait for an unknown key."""
     return tuple(
         str(place.relative_to(data_dir))
         for place, owner in _places(data_dir, "")
@@ -110,7 +109,7 @@ def _lines(file: Path) -> list[bytes]:
 
 
 def _is_selected(line: bytes, wanted: Erasable, owner: str | None) -> bool:
-    """Whether to erase a line. No daemon accepts a line that is not JSON, so it is always erased."""
+    """Whether to erase a line. A line that is not JSON is always erased."""
     fields = _fields(line)
     return fields is None or (fields.get("user_id", owner) == wanted.user_id and wanted.selects(fields))
 

@@ -1,13 +1,8 @@
 """The erasure logs: the intent of an unfinished erasure in the user's folder, and the user's history next to it.
 
-The intent is written before an erasure starts and removed when it ends. After a crash the whole intent is carried out
-again; every step is idempotent. The history contains an entry for each erasure and outlives the user's folder. After a
-restore, it is applied to the restored files. The history itself is never restored, and it does not include erasures on
-other machines. Expired memories are only counted in it, because they expire again wherever they are restored.
-
-Both files have checksums, because a flipped bit could erase something else or undo an erasure. Neither contains text.
-The intent contains ids. The history contains fingerprints of ids, which can confirm a guessed id but cannot be
-inverted.
+The intent contains ids; it is written before an erasure starts, and carried out again after a crash. The history has an
+entry for each erasure, with fingerprints of ids. It outlives the user's folder, is never restored, and is applied to
+restored files. Both have checksums, because a flipped bit could erase something else. Neither contains text.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ _PURPOSE, _ABOUT = "erasing", INTENT_FILE.encode()
 def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
     """Write an intent, merged with any unfinished one, and return it. Encrypted if there is a `key`. Durable on return.
 
-    Raises `StoreError`, including when the unfinished intent erases a different session.
+    Raises `StoreError`, also if the unfinished intent erases a different session.
     """
     known = read_intent(folder, key)
     if known is not None:
@@ -83,7 +78,6 @@ def encrypt_intent(folder: Path, key: UserKey) -> None:
 
 
 def close_intent(folder: Path) -> None:
-    """Remove the intent of a finished erasure. Durable on return."""
     (folder / INTENT_FILE).unlink(missing_ok=True)
     flush(folder)
 
@@ -99,8 +93,8 @@ def write_atomically(file: Path, content: bytes) -> None:
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An erasure in the history: fingerprints of ids, and the counts from its receipt.
 
-    `returned` are erased memories and events that were imported again. `renewed` are ids of erased memories that new
-    memories reused later; in older backups, these ids still refer to the erased memories.
+    `returned` are erased memories and events that were imported again. `renewed` are ids that new memories reused
+    later.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -122,10 +116,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     unread: int = 0
 
     def memories_in(self, made_at: datetime) -> frozenset[str]:
-        """Return the fingerprints of erased memories that a store copied at `made_at` may still contain.
-
-        Excludes memories that were imported again, and ids under which a new memory was stored before that time.
-        """
+        """Return the fingerprints of erased memories that a store copied at `made_at` may still contain."""
         gone: set[str] = set()
         for erasure in self.erasures:
             gone.update(erasure.memories)
@@ -143,17 +134,14 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(gone)
 
     def since(self, moment: datetime) -> History:
-        """Return the erasures at `moment` or later."""
         return History(erasures=tuple(one for one in self.erasures if one.at >= moment), unread=self.unread)
 
     @property
     def sessions(self) -> frozenset[str]:
-        """Fingerprints of the erased sessions."""
         return frozenset(one for erasure in self.erasures for one in erasure.sessions)
 
     @property
     def is_everything(self) -> bool:
-        """Whether the whole user was erased."""
         return any(erasure.everything for erasure in self.erasures)
 
 
@@ -167,7 +155,7 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, o
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
     With `once`, nothing is appended if the history has an equal entry since the intent was created, unless its memories
-    were imported again. An entry for a session is appended if `now` is later, because the session may have continued.
+    were imported again.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -197,7 +185,6 @@ def note_reimported_ids(folder: Path, user_id: str, ids: Iterable[str], now: dat
 
 
 def note_renewed_id(folder: Path, user_id: str, record_id: str, now: datetime) -> None:
-    """Record that a new memory is stored under an erased id. Durable on return. Raises `StoreError`."""
     _append(_history_file(folder, user_id), HistoryEntry(at=now, renewed=_fingerprints(user_id, (record_id,))))
 
 
@@ -227,7 +214,7 @@ def read_history(folder: Path, user_id: str) -> History:
 
 
 def history_bytes(folder: Path, user_id: str) -> int:
-    """Return the size of a user's history, which changes with every entry, or 0 if it is empty. Raises `StoreError`."""
+    """Return the size of a user's history, which changes with every entry. Raises `StoreError`."""
     file = _history_file(folder, user_id)
     try:
         return file.stat().st_size
@@ -285,7 +272,6 @@ def _flush(file: Path) -> None:
 
 
 def _append(file: Path, entry: HistoryEntry) -> None:
-    """Append a line. It starts with a line feed, to separate it from a line that a crash truncated."""
     try:
         with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
             appended.write(b"\n" + _encode(entry))

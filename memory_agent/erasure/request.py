@@ -97,9 +97,8 @@ def _check(filter: MemoryFilter) -> None:
 
 
 def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
-    """Return the filter with excluded events replaced by the ids of their memories, for `passes`.
-
-    A memory may have several events, but its record names only the first.
+    """Return the filter with excluded events replaced by the ids of their memories, of which a record names only the
+    first.
     """
     exclude = filter.exclude
     if exclude is None or not exclude.events:
@@ -144,9 +143,8 @@ def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """A planned erasure: the memories and the session to erase, and the memories' events.
 
-    `expired` contains the ids of expired memories by retention rule; `record_ids` does not repeat them. With
-    `everything`, the whole user is erased, including the folder. With `with_journal`, the process that owns the journal
-    must still erase the events from it.
+    `expired` contains the ids of expired memories by retention rule. With `everything`, the whole user is erased. With
+    `with_journal`, the process that owns the journal must still erase the events from it.
     """
 
     started_at: datetime
@@ -160,11 +158,9 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_ids(self) -> tuple[str, ...]:
-        """The ids of all memories to erase."""
         return tuple(dict.fromkeys((*self.record_ids, *chain.from_iterable(self.expired.values()))))
 
     def joined_with(self, later: Intent) -> Intent:
-        """Return the union of this intent and `later`."""
         return Intent(
             started_at=self.started_at,
             record_ids=_union(self.record_ids, later.record_ids),
@@ -180,7 +176,6 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without(self, record_id: str) -> Intent:
-        """Return the intent without one memory."""
         expired = {rule: tuple(one for one in ids if one != record_id) for rule, ids in self.expired.items()}
         record_ids = tuple(one for one in self.record_ids if one != record_id)
         return msgspec.structs.replace(self, record_ids=record_ids, expired=expired)
@@ -207,10 +202,8 @@ def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
 
 
 def erasable(user_id: str, intent: Intent) -> Erasable:
-    """Return the events to erase from the journal: those of the memories, the session and its runs.
-
-    Includes events that quote one of the memories (`memory.recalled`). Events that conductors published under the user
-    `system` are found through the owners of runs (`storage.owners`).
+    """Return the events to erase from the journal: those of the memories, the session and its runs, and those that
+    quote one of the memories.
     """
     return Erasable(
         user_id=user_id,
@@ -227,8 +220,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     Otherwise `reason` states what is left; the next open or upkeep of the store removes it. `ids_sha256` is the SHA-256
     of the sorted ids, one per line. `by_rule` counts expired memories by retention rule. `unknown_ids` are requested
-    ids without a memory, either mistyped or already erased. `unpublished` counts the items that the user had shared,
-    `offers` the patterns that the user offered, and `ratings` the versions of others' items that the user rated.
+    ids without a memory. `unpublished` counts the items that the user had shared, `offers` the patterns that the user
+    offered, and `ratings` the versions of others' items that the user rated.
     """
 
     user_id: str
@@ -249,7 +242,6 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     ratings: int = 0
 
     def of_ids(self, asked: Iterable[str], known: Collection[str]) -> ErasureReceipt:
-        """Return the receipt with `unknown_ids`: the requested ids that are not known."""
         return msgspec.structs.replace(self, unknown_ids=tuple(sorted(set(asked).difference(known))))
 
     @classmethod
@@ -310,5 +302,4 @@ def left_in_journal(code: str) -> str:
 
 
 def digest_of(record_ids: Iterable[str]) -> str:
-    """Return the SHA-256 of the sorted ids, one per line."""
     return sha256("".join(f"{record_id}\n" for record_id in sorted(record_ids)).encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Retention rules, and the schedule by which memories expire.
 
-The first rule that matches a memory applies. A memory's age is measured from its own timestamp, so imported memories
-may expire immediately. When a store is closed, the time of the next expiry and the owner epoch are saved in a small
-file, so that a daemon opens only stores with expired memories. A file from a different epoch is ignored.
+The first rule that matches a memory applies, by the memory's own timestamp. When a store is closed, the time of the
+next expiry is saved in a small file, so that a daemon opens only stores with expired memories. A file from a different
+owner epoch is ignored.
 """
 
 from __future__ import annotations
@@ -44,17 +44,15 @@ class RetentionRules:
 
     @property
     def is_off(self) -> bool:
-        """Whether no memory ever expires."""
         return not any(rule.age_s for rule in self._rules)
 
     @property
     def digest(self) -> str:
-        """A short digest of the rules. A schedule saved with a different digest is not used."""
+        """A digest of the rules, for saved schedules."""
         meant = [(rule, self._table.digest if rule.signals else "") for rule in self._rules]
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 
     def rule_of(self, record: MemoryRecord) -> RetentionRule | None:
-        """Return the first rule that matches a memory, or None."""
         return next((rule for rule in self._rules if self._fits(rule, record)), None)
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
@@ -83,10 +81,7 @@ class RetentionRules:
 
 
 class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The saved schedule of a closed store: no memory up to row `through` expires before `next_at`.
-
-    Valid only for the rules and owner epoch under which it was written. `looked_at` is the time of the last scan.
-    """
+    """The saved schedule of a closed store: no memory up to row `through` expires before `next_at`."""
 
     rules: str
     epoch: int
@@ -103,8 +98,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of expired memories by rule, found by a scan up to row `through`.
 
-    `next_at` is when the next of the remaining memories expires. `has_more`: whether a limit left out some expired
-    memories.
+    `next_at` is when the next memory expires. `has_more`: whether a limit left out some expired memories.
     """
 
     by_rule: dict[str, tuple[str, ...]]
@@ -162,7 +156,6 @@ class RetentionSchedule:
         )
 
     def finish(self) -> None:
-        """Read the newest rows before the store is closed. Raises `StoreError`."""
         if not self._rules.is_off:
             self._read_new_rows()
 

@@ -1,7 +1,6 @@
 """Removes a user's folder: renames it, which hides it immediately, then deletes it, at the next start at the latest.
 
-Also removes the user's folders from files that a restore moved aside, or left behind when it was interrupted. Journals
-among these files are retained, because they contain many users' events; receipts name them (`moved_aside_reason`).
+Also removes the user's folders among files that a restore moved aside or left behind. Journals there are retained.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ _DOOMED = ".erased-"
 def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:
     """Erase a user's vectors from a shared database, add the erasure to the history, and remove the user's folders.
 
-    Durable on return. Idempotent. Raises the errors of `forget_user`, after which the folders remain, and those of
-    `remove_user`.
+    Durable on return. Idempotent. Raises the errors of `forget_user` and `remove_user`.
     """
     forget_user(index, user_id)
     note_user_erased(user_folder(data_dir, user_id), user_id, now)
@@ -85,10 +83,7 @@ def has_journal(folder: Path) -> bool:
 
 
 def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
-    """Return why an erasure is incomplete, if a restore moved aside files that may contain the user's data.
-
-    Such a folder contains the user's folder, a journal or, for a whole user, a store of shared items.
-    """
+    """Return why an erasure is incomplete, if a restore moved aside files that may contain the user's data."""
     data_dir = data_dir_of(folder)
     if data_dir is None:
         return None

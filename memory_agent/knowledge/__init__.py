@@ -1,10 +1,7 @@
 """The store of shared items: access policies, usage statistics, and changes for followers.
 
-Read `records.shared` (the values), `records.shared_requests` (the requests) and `store` (which answers requests) first.
-`items` defines the stored form of an item, `figures` the statistics of a version and their release, `voters` whose
-contributions are one vote, `offers` the patterns of many users, `removal` permanent removal, and `clients` access from
-other processes. The values and requests are in a lower package, because a user's memory (`memory.sharing`) sends them
-and the store is itself a memory.
+Read `records.shared`, `records.shared_requests` and `store` first. The values and requests are in a lower package,
+because a user's memory sends them and the store is itself a memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Access to the store of shared items: through its host's socket, or directly on the files if there is no daemon.
 
-The first write creates the store's folder. Until then, reads return empty answers. While the host does not respond, one
-request waits for it and the others fail fast.
+The first write creates the store's folder. While the host does not respond, one request waits for it and the others
+fail fast.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ _CREATING = (Publish, Offer, SetName)
 
 
 def creates_store(ask: SharedRequest[Any]) -> bool:
-    """Return whether a request creates the store if it does not exist."""
     return isinstance(ask, _CREATING)
 
 
@@ -75,7 +74,6 @@ def answer_without_store(ask: SharedRequest[Any]) -> Any:
 
 
 def _no_items(timeout_s: float) -> list[FoundItem]:
-    """Return no items, the result of a search without a store."""
     return []
 
 
@@ -83,9 +81,8 @@ class RemoteKnowledge:
     """The store in another process. Satisfies `SharedStore`. Thread-safe: each request uses its own socket."""
 
     def __init__(self, endpoint: str, folder: Path | None, identity: Identity | None = None) -> None:
-        """`folder` is the store's folder, which may not exist; None if it is on another machine, where it exists.
-
-        `identity` holds the keys for a CURVE endpoint.
+        """`folder` is the store's folder; None if it is on another machine. `identity` holds the keys for a CURVE
+        endpoint.
         """
         self._folder = folder
         self._sockets = RequestSockets(endpoint, identity)
@@ -94,8 +91,7 @@ class RemoteKnowledge:
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
-        If there is no store, a request that creates it raises `NothingSharedError`. The daemon then starts the store's
-        host and repeats the request, which the user's memory has already accepted.
+        If there is no store, a request that creates it raises `NothingSharedError`, and the daemon repeats it.
         """
         if self._is_missing():
             if creates_store(ask):
@@ -110,7 +106,6 @@ class RemoteKnowledge:
         return _Pending(self, caller, ask, self._breaker.patience_s(timeout_s))
 
     def close(self) -> None:
-        """Close the sockets; requests in progress end with their answer or timeout."""
         self._sockets.close()
 
     def _is_missing(self) -> bool:
@@ -140,7 +135,7 @@ class _Pending:
         )
 
     def __call__(self, timeout_s: float) -> Any:
-        """Wait for the answer, at most `timeout_s`, but not beyond the deadline set when the request was sent."""
+        """Wait for the answer until the earlier of `timeout_s` and the request's deadline."""
         left_s = min(timeout_s, self._ends_at_s - time.monotonic())
         try:
             frames = self._socket.receive(self._correlation, max(left_s, 0.0))

@@ -1,44 +1,27 @@
 """The feedback statistics ("figures") of one version of a shared item: users' contributions and released values.
 
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
-contribute to it, and again when at least five contributions are new or have changed. Each user has one vote: the mean
-quality of the user's own runs. The author has no vote. Reports contain only counts and sums: no text, vector, query or
-run. All users of a person are one user here, with `merged` sums (`voters`).
+contribute to it, and again when at least five contributions are new or have changed. Each user has one vote, the mean
+quality of the user's own runs; the author has none. All users of a person are one user here (`voters`).
 
-Privacy. All releases together reveal at most the following about one user, as of each release: a level of the user's
-mean quality, a level of the rating, and counts capped at 3. This holds against an attacker who controls all other
-users. The level is floor(4 q + u) / 4 for a mean of q. The offset u in [0, 1) is secret and constant for a user and
-version (memoised rounding; Ding, Kulkarni and Yekhanin 2017), so further releases reveal nothing more about an
-unchanged q. A level is consistent with every q within 1/4 of it (on one side, for levels 0 and 1), so no estimate is
-within .125 of all these q. Scores are rounded to .05, and counts down to multiples of five; this only slows a weaker
-attacker.
+Privacy. All releases together reveal at most a level of one user's mean quality, a level of the rating, and counts
+capped at 3, even to an attacker who controls all other users. The level is floor(4 q + u) / 4 for a mean of q; the
+offset u in [0, 1) is secret and constant for a user and version (memoised rounding; Ding, Kulkarni and Yekhanin 2017).
+A level is consistent with every q within 1/4 of it, so no estimate is within .125 of all these q. Scores are rounded to
+.05, and counts down to multiples of five. An attacker who controls the rest of the five users still learns that another
+user exists, has reported since the last release or was erased, and whether a user's only run succeeded. An attacker
+learns more than a level from how q changed, or if q equals the rating. This is not differential privacy.
 
-Some facts are not hidden. An attacker who controls the rest of the five users learns that another user exists, has
-reported since the last release, or was erased. A level reveals whether a user's only run succeeded or failed, since
-those levels are far apart. An attacker learns more than a level if they know how q changed, or that q equals the
-rating, which has its own offset. This is not differential privacy, which needs noise in the number of users (before the
-threshold) and in the mean. Laplace noise of epsilon 1 raises the error of the mean of five users from .09 to .23; the
-levels raise it to .10 (decision 0023).
+Erasing a user removes the contribution exactly. A figure that counts it is withdrawn until the contributions of five
+other users are new or changed, because an updated figure would differ by exactly this user's contribution.
 
-Erasing a user removes the contribution exactly. A figure that counts it is withdrawn immediately, because an updated
-figure would differ by exactly this user's contribution. It is released again when the contributions of five other users
-are new or changed.
-
-A `Standing` contains a version's releases and the sums behind them. Each user's contribution is a separate `Part`, so a
-report, a release or an erasure changes only a few bytes, however many users there are.
-
-Proof. A version is proven if the lower bound of the mean quality of its users exceeds the prior. The bound comes from
-betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m. The initial wealth is 1. One half of it is
-staked in full on each user in sequence; of the other half, three fifths are staked on each user:
+Proof (decision 0023). A version is proven if the lower bound of the mean quality of its users exceeds the prior. The
+bound comes from betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m:
 
     K(m) = 1/2 prod (x / m) + 1/2 prod (.4 + .6 x / m)        x = the level of each user, 0 to 1
 
-If the mean is at most m, the expectation of K(m) is at most 1, and the probability that K(m) ever reaches 1/a is at
-most a (Ville's inequality), for any distribution and any number of evaluations. (A level that changes with the user's
-later runs is a new sample; the bound then holds for each single evaluation.) K decreases in m; the bound is the m at
-which K(m) = 1/a. It does not depend on the order of the users, and it increases with each user's level. With a = .1,
-six users at level 1 prove a version against a prior of .6, and eight against a prior of .7. Decision 0023 compares
-other bounds. Bounds that prove more versions are wrong too often, or become wrong when evaluated repeatedly.
+If the mean is at most m, the probability that K(m) ever reaches 1/a is at most a (Ville's inequality). K decreases in
+m, so the bound is the m at which K(m) = 1/a. With a = .1, six users at level 1 prove a version against a prior of .6.
 """
 
 from __future__ import annotations
@@ -92,10 +75,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
     rating: int | None = None
 
     def with_item(self, number: int, item: ReportedItem) -> Contribution:
-        """Add an item of a report, unless a report with this number or a higher one was already counted.
-
-        A late report with a lower number is lost, because it cannot be distinguished from a repeat.
-        """
+        """Add an item of a report, unless a report with this number or a higher one was already counted."""
         if number <= self.report:
             return self
         return Contribution(
@@ -107,7 +87,6 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_rating(self, rating: float | None) -> Contribution:
-        """Replace the rating; None removes it. Raises `InvalidInputError` if the rating is not between 0 and 1."""
         if rating is not None and not 0.0 <= rating <= 1.0:
             raise InvalidInputError("rating", f"must be between 0 and 1, not {rating}")
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
@@ -119,19 +98,14 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
 
     def quality_level(self, user: bytes, key: bytes) -> int:
-        """Return the level of the mean quality of the user's runs that used the version. Requires at least one use."""
         return _level(self.quality, self.uses, user, key, b"quality")
 
     def rating_level(self, user: bytes, key: bytes) -> int:
-        """Return the level of the rating. Requires a rating."""
         return _level(self.rating or 0, 1, user, key, b"rating")
 
 
 def merged(sums: Sequence[Contribution]) -> Contribution:
-    """Return the sums of one voter's users: added counts and qualities, and the mean rating.
-
-    Depends only on the multiset of `sums`, so however a voter divides runs among users, the vote is the same.
-    """
+    """Return the sums of one voter's users: added counts and qualities, and the mean rating."""
     ratings = [one.rating for one in sums if one.rating is not None]
     return Contribution(
         retrievals=sum(one.retrievals for one in sums),
@@ -162,7 +136,7 @@ def check_report(report: Report) -> None:
 def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
     """Return floor(4 q + u) for the mean q = `total` / `count` thousandths and the user's secret offset u in [0, 1).
 
-    Its mean over the offsets is 4 q. Rounding to the nearest level would move the mean of five users by up to .1.
+    Rounding to the nearest level instead would move the mean of five users by up to .1.
     """
     offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
     whole = 1 << 8 * _OFFSET_BYTES
@@ -210,8 +184,8 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 class Series(msgspec.Struct, Generic[T], array_like=True):
     """One figure: its current release, the number of releases, and the sums for the next one.
 
-    `waiting` counts the users who are new or changed since the last release. Such a user's `Part` has a mark: the
-    number of that release, and whether it counts the user. The release counts all other contributors.
+    `waiting` counts the users who are new or changed since the last release. Their `Part` has a mark: the number of
+    that release, and whether it counts the user.
     """
 
     released: T | None = None
@@ -286,14 +260,13 @@ class Standing(msgspec.Struct, array_like=True):
 
     @classmethod
     def create(cls, key: bytes, author: bytes) -> Self:
-        """Create an empty standing. `key`, KEY_BYTES random bytes unique to this version, keeps levels secret."""
+        """Create an empty standing. `key`, KEY_BYTES random bytes, keeps the levels of this version secret."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"key must have {KEY_BYTES} bytes")
         return cls(key, author)
 
     @property
     def series(self) -> tuple[Series[Any], Series[Any], Series[Any]]:
-        """The series of usage, quality and rating."""
         return self.usage, self.quality, self.rating
 
     @property
@@ -312,7 +285,6 @@ class Standing(msgspec.Struct, array_like=True):
         return released is not None and released.score < _rounded(rules.prior, rules.score_step)
 
     def metrics(self) -> QualityMetrics:
-        """Return the released figures."""
         quality, rating = self.quality.released, self.rating.released
         return QualityMetrics(
             avg_trajectory_score=quality.score if quality else None,
@@ -338,17 +310,11 @@ class Standing(msgspec.Struct, array_like=True):
 class Parts(Protocol):
     """A mapping from users to their parts in one version, such as a dictionary."""
 
-    def get(self, user: bytes, /) -> Part | None:
-        """Return a user's part."""
-        ...
+    def get(self, user: bytes, /) -> Part | None: ...
 
-    def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Store a user's part."""
-        ...
+    def __setitem__(self, user: bytes, part: Part, /) -> None: ...
 
-    def pop(self, user: bytes, default: None, /) -> Part | None:
-        """Remove a user's part, and return it."""
-        ...
+    def pop(self, user: bytes, default: None, /) -> Part | None: ...
 
 
 class Figures:
@@ -374,8 +340,7 @@ class Figures:
         """Count an item of a checked report once. Return whether it counted.
 
         The author's reports do not count, nor does a report whose number is not above those already counted for the
-        user. A report after the erasure of its user would count as the first report of a new user, so the caller must
-        reject it.
+        user. The caller must reject reports of erased users.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)
@@ -385,9 +350,8 @@ class Figures:
         return True
 
     def rate(self, user: bytes, rating: float | None) -> bool:
-        """Replace the user's rating, or remove it with None. Return whether it changed.
-
-        The author's rating does not count. Raises `InvalidInputError` if the rating is not between 0 and 1.
+        """Replace the user's rating, or remove it with None. Return whether it changed. The author's rating does not
+        count.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_rating(rating)
@@ -397,10 +361,7 @@ class Figures:
         return True
 
     def replace(self, voter: bytes, sums: Contribution) -> None:
-        """Replace the sums of a voter, which are `merged` from those of several users.
-
-        A figure whose sums differ counts the voter as changed, as after a report.
-        """
+        """Replace the sums of a voter, which are `merged` from those of several users."""
         part = self._parts.get(voter) or Part()
         before = part.sums
         used = (sums.uses, sums.quality) != (before.uses, before.quality)
@@ -409,9 +370,8 @@ class Figures:
             self._change(voter, part, sums, changed)
 
     def erase(self, user: bytes) -> bool:
-        """Remove a user's contribution exactly, and withdraw the figures that count it.
-
-        Return whether the user had contributed.
+        """Remove a user's contribution, and withdraw the figures that count it. Return whether the user had
+        contributed.
         """
         standing, part = self.standing, self._parts.pop(user, None)
         if part is None:
@@ -427,8 +387,7 @@ class Figures:
     def release(self, rules: Rules) -> bool:
         """Release the figures that are due. Return whether any figure was released or withdrawn.
 
-        Withdraws a rating if too few users are left. Call this on a timer: a release right after a report would reveal
-        the time of the report.
+        Call this on a timer: a release right after a report would reveal the time of the report.
         """
         standing = self.standing
         before, rating_number = [(series.released, series.number) for series in standing.series], standing.rating.number

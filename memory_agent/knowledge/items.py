@@ -79,7 +79,6 @@ _offerers = msgspec.msgpack.Decoder(Offerers)
 
 
 def usage_of(snapshot: Snapshot, author: str) -> Usage:
-    """Return how much an author has published."""
     blob = snapshot.blob(place_of(snapshot, USED, author))
     return _used.decode(blob) if blob else Usage()
 
@@ -90,7 +89,6 @@ def write_usage(batch: Batch, author: str, used: Usage) -> None:
 
 
 def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
-    """Return each author's usage, computed from all items."""
     found: defaultdict[str, Usage] = defaultdict(Usage)
     for _, record in snapshot.scan():
         author = about_of(record).author
@@ -135,7 +133,6 @@ def place_in(snapshot: Snapshot, item_id: str) -> str:
 
 
 def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
-    """Return the standing of an item's current version."""
     return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
 
 
@@ -146,18 +143,15 @@ def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
 
 
 def all_offerers(snapshot: Snapshot) -> Iterator[Offerers]:
-    """Yield the offerers of each item of many users."""
     for name in snapshot.blobs(OFFERERS):
         yield _offerers.decode(snapshot.blob(name) or b"")
 
 
 def write_offerers(batch: Batch, offerers: Offerers) -> None:
-    """Store the offerers of an item."""
     batch.set_blob(place_of(batch, OFFERERS, offerers.item_id), msgspec.msgpack.encode(offerers))
 
 
 def item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
-    """Return the record of an item, or None."""
     row = snapshot.row_of_id(item_id)
     return None if row is None else snapshot.record(row)
 
@@ -169,7 +163,6 @@ def is_repeat(known: MemoryRecord, record: MemoryRecord) -> bool:
 
 
 def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
-    """Return the bytes of an item's attachment."""
     return snapshot.blob(place_of(snapshot, FILE, item_id))
 
 
@@ -201,14 +194,12 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:
-    """Return the size of an item's texts and attachment."""
     texts = (record.text, record.title or "", about.reference or "", *record.tags)
     file = about.attachment
     return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
 
 
 def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecord:
-    """Return the record of an item."""
     about = About(
         author=author,
         version=content.version,
@@ -232,7 +223,6 @@ def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecor
 
 
 def has_former_format(snapshot: Snapshot) -> bool:
-    """Whether a store has the format of an earlier version."""
     return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
 
 

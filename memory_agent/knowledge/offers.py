@@ -1,14 +1,10 @@
 """Patterns of many users: offers stay hidden until enough different users offer the same words.
 
-An offer is a pattern that its user has seen and confirmed word for word. It is not a record, so no search finds it, and
-only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep creates one
-item from the offers. The item shows the number of users, but no names. It uses the most frequent exact wording; nothing
-is generated. Two offers match if they differ only in spaces, in the case of the first letter of a line, and in the
-punctuation at the end of a line. Similarity of vectors is not used, because it confuses "succeeded" with "failed"
-(decision 0025). So an item contains nothing that only one user wrote.
-
-An item exists as long as it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and
-upkeep may create a new item from the remaining offers. The offerers' runs do not count in the item's figures.
+An offer is a pattern that its user confirmed word for word. It is not a record, so no search finds it. When
+`offers_together` users offer the same words for the same readers, upkeep creates one item, with the most frequent exact
+wording and without names. Offers match if they differ only in spaces, in the case of the first letter of a line, and in
+the punctuation at its end (decision 0025). An item is removed when too few offers are left, or none has exactly its
+words.
 
 One blob per user stores the user's offers, and one blob per item stores its offerers.
 """
@@ -101,14 +97,12 @@ def write_offer(batch: Batch, author: str, content: SharedContent, now: datetime
 
 
 def offers_by(snapshot: Snapshot, author: str) -> list[OfferedPattern]:
-    """Return the offers of a user, newest first."""
     items = items_offered_by(snapshot, author)
     found = [_shown(offer, items) for offer in _offers_of(snapshot, author).values()]
     return sorted(found, key=lambda one: (one.offered_at, one.content.item_id), reverse=True)
 
 
 def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | None:
-    """Return the version of this user's offer, or None if there is no such offer."""
     offer = _offers_of(snapshot, author).get(offer_id)
     return None if offer is None else offer.content.version
 
@@ -124,16 +118,14 @@ def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]
 
 
 def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) -> list[str]:
-    """Return the users who have offers; with `among`, only these users."""
     if among is not None:
         return [author for author in among if _offers_of(snapshot, author)]
     return [author for author, _ in _all_offers(snapshot)]
 
 
 def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items that a removal leaves with too few offers, or without an offer in their exact words.
-
-    `is_gone` takes an offer id or an author.
+    """Return the ids of the items that a removal leaves with too few offers, or none in their words. `is_gone` takes an
+    offer id or an author.
     """
     unsupported = []
     for record, offerers in _items_of_many(snapshot):
@@ -148,7 +140,7 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete the removed offers of these users, including from items' offerers. `is_gone` takes an id or an author."""
+    """Delete the removed offers of these users, also from items' offerers. `is_gone` takes an id or an author."""
     changed = False
     for author in authors:
         own = _offers_of(batch, author)
@@ -176,7 +168,7 @@ def proposals(
 
 
 def write_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
-    """Store new items with empty figures, unless an offer has been withdrawn or an item already has the same words."""
+    """Store new items, unless an offer has been withdrawn or an item already has the same words."""
     known = {_match_key_of_item(record) for record, _ in _items_of_many(batch)}
     for (record, offerers), vector in found:
         is_offered = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
@@ -229,7 +221,6 @@ def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:
-    """Return the offers by match key and user."""
     groups: dict[MatchKey, dict[str, Offer]] = defaultdict(dict)
     for author, own in _all_offers(snapshot):
         for offer in own.values():
@@ -238,16 +229,12 @@ def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:
 
 
 def _voters(group: Iterable[str], voter_of: Callable[[bytes], Voter | None]) -> int:
-    """Return how many voters the users have."""
     voters = (voter_of(author.encode()) or Voter(author.encode(), counts=True) for author in group)
     return len({voter.name for voter in voters if voter.counts})
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
-    """Return an item with the most frequent wording of these offers; ties go to the first in alphabetical order.
-
-    The item has the tags that all offers share, and a random pseudonym as its author.
-    """
+    """Return an item with the most frequent wording of the offers, the tags that all share, and a random pseudonym."""
     contents = [offer.content for offer in group.values()]
     counts = Counter((one.title, one.summary, one.body or "") for one in contents)
     title, summary, body = min(counts, key=lambda words: (-counts[words], words))

@@ -1,4 +1,4 @@
-"""Pseudonyms of users, and blob names of shared items. Both are digests keyed with the store's secret.
+"""Pseudonyms of users, and blob names of shared items, keyed with the store's secret.
 
 Blob names are readable even in an encrypted store, so they must not reveal an item or a user.
 """
@@ -34,14 +34,13 @@ _names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
-    """Return the name of a blob. Without the secret it does not reveal the item, the author or the chosen name."""
+    """Return the name of a blob, which reveals nothing without the secret."""
     return kind + blake2b(name.encode(), key=secret_in(snapshot), digest_size=PLACE_CHARS // 2).hexdigest()
 
 
 def part_of(key: bytes, place: str, user: bytes, kind: str = PARTS) -> str:
-    """Return the blob name of a user's part in the figures of the item at `place`; `key` is the secret.
-
-    Without the secret, the names reveal how many users an item has, but not that two parts belong to the same user.
+    """Return the blob name of a user's part in the figures of the item at `place`. Two names do not reveal the same
+    user.
     """
     return f"{kind}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
 
@@ -55,7 +54,6 @@ def secret_in(snapshot: Snapshot) -> bytes:
 
 
 def ensured_secret(batch: Batch) -> bytes:
-    """Return a store's secret, creating it if there is none."""
     known = batch.blob(SECRET)
     if known is None:
         known = secrets.token_bytes(32)
@@ -76,13 +74,12 @@ class Authors:
         self._erasure = erasure
 
     def pseudonym(self, user_id: str) -> str:
-        """Return the current pseudonym of a user. Without the secret it cannot be linked to the user."""
         return self.pseudonyms(user_id)[-1]
 
     def pseudonyms(self, user_id: str) -> list[str]:
         """Return the pseudonyms of a user: one for each past erasure, then the current one.
 
-        Erasures are read from the history of this data folder and, for a store restored elsewhere, from the store.
+        Erasures are read from the history of this data folder and, for a restored store, from the store.
         """
         names: list[str] = []
         user, key = user_id.encode(errors="surrogatepass"), self._secret()
@@ -113,10 +110,7 @@ class Authors:
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see: the chosen name with part of the pseudonym appended, or the pseudonym.
-
-    No two authors therefore have the same name, and choosing a name never reveals whether it is taken.
-    """
+    """Return the name that others see: the chosen name with part of the pseudonym appended, or the pseudonym."""
     blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
     if blob is None:
         return pseudonym
@@ -125,17 +119,14 @@ def name_in(snapshot: Snapshot, pseudonym: str) -> str:
 
 
 def write_name(batch: Batch, author: str, name: str) -> None:
-    """Store the name that an author chose."""
     batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
 
 
 def authors_with_names(snapshot: Snapshot) -> list[str]:
-    """Return the authors who chose a name."""
     return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
 
 
 def drop_name(batch: Batch, author: str) -> None:
-    """Remove an author's name."""
     place = place_of(batch, NAME, author)
     if batch.blob(place) is not None:
         batch.set_blob(place, None)

@@ -1,11 +1,8 @@
 """The publish log: changes to shared items for followers, written in the same transaction as the change.
 
 It is a transactional outbox. Entries are numbered, and deleted after the relay acknowledges their events. Without a
-daemon nothing is published, and the latest 10,000 entries of new versions and ratings are retained.
-
-An entry contains no id, text or title. An addition refers to the item's row, which is looked up when the event is
-created. If the item or version has been removed by then, there is no event. A removal contains the fingerprint that the
-history of erasures uses.
+daemon, the latest 10,000 entries of new versions and ratings are retained. An entry contains no id, text or title: an
+addition refers to the item's row, and a removal contains the item's fingerprint.
 """
 
 from __future__ import annotations
@@ -74,12 +71,10 @@ def add_published(
 
 
 def log_rated(batch: Batch, record: MemoryRecord, now: datetime) -> None:
-    """Log that a new rating of the current version was released."""
     _append(batch, _Added(_row(batch, record), _mark(record), now, secrets.token_hex(4)))
 
 
 def log_removed(batch: Batch, record: MemoryRecord, now: datetime) -> None:
-    """Log that an item was removed."""
     _append(batch, _Removed(_item(record), _mark(record), about_of(record).policy, now))
 
 

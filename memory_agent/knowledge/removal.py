@@ -1,7 +1,7 @@
 """Permanently removes items, offers and erased users' data from a store of shared items.
 
-Each removal is first written to the history of erasures. If a crash interrupts a removal, the next open completes it.
-Restoring a backup applies the history.
+Each removal is first written to the history of erasures. The next open completes an interrupted removal, and restoring
+a backup applies the history.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class ItemForgetting(Forgetting):
     """Deletes items with their blobs."""
 
     def memories(self, record_ids: Sequence[str]) -> int:
-        """Delete items and the offers that form them."""
         with self._archive.batch() as batch:
             gone = {*record_ids, *self.linked_ids(batch, record_ids)}
             drop_offers(batch, gone.__contains__, authors_with_offers(batch))
@@ -59,7 +58,6 @@ class ItemForgetting(Forgetting):
         return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
-        """Delete items in a batch; return how many existed."""
         records = list(filter(None, map(batch.record, rows)))
         for record in records:
             place = place_in(batch, record.id)
@@ -78,7 +76,7 @@ class Removal:
     """Removes data from one store. Durable on return."""
 
     def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, offers_together: int) -> None:
-        """`user_id` is the id of the store. `offers_together` is the minimum number of offerers of an item."""
+        """`user_id` is the id of the store, `offers_together` the minimum number of offerers of an item."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
@@ -94,11 +92,7 @@ class Removal:
         return history_bytes(folder, self._user_id) != int.from_bytes(known or b"", "big")
 
     def apply(self, history: History) -> int:
-        """Apply a history of erasures, and delete blobs without an item; return the number of items removed.
-
-        Also removes the names, ratings and contributions of erased users. After a restore, the history of the replaced
-        store is applied.
-        """
+        """Apply a history of erasures, and delete blobs without an item; return the number of items removed."""
         is_gone = partial(self._is_in, history.memories_in(check_now(None)))
         with self._lock, self._archive.batch() as batch:
             ids = {row: record.id for row, record in batch.scan()}
@@ -128,8 +122,7 @@ class Removal:
     def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
         """Write the removal of items, offers and authors to the history, before `carry_out` removes them.
 
-        `offerers` are the users whose offers are removed. These offers are removed in one transaction with the items
-        that depend on them.
+        `offerers` are the users whose offers are removed, in one transaction with the items that depend on them.
         """
         folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
         with self._lock:
@@ -156,11 +149,7 @@ class Removal:
         return self._lock
 
     def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Remove items and all data of erased authors, after `note`.
-
-        Uses transactions of bounded size, between which other writers can proceed. After a crash or an error, the next
-        open completes the removal.
-        """
+        """Remove items and all data of erased authors, after `note`, in transactions of bounded size."""
         try:
             self._remove_all(item_ids, authors)
         except BaseException:
@@ -202,12 +191,10 @@ class Removal:
         return fingerprint(self._user_id, name) in gone
 
     def _set_applied(self, batch: Batch) -> None:
-        """Record that the whole history has been applied."""
         size = history_bytes(self._archive.store.folder, self._user_id)
         batch.set_blob(_APPLIED, size.to_bytes(8, "big"))
 
 
 def in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield parts of `names` for one transaction each."""
     for start in range(0, len(names), _AT_ONCE):
         yield names[start : start + _AT_ONCE]

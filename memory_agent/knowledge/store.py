@@ -1,11 +1,8 @@
 """One deployment's store of shared items. Every user may publish to it; it belongs to no user.
 
-An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment, so
-backup, verification, export and encryption work as in a user's store. Users appear only as pseudonyms, which are keyed
-with this store's secret. Searches store nothing.
-
-One transaction writes an item's record, figures and attachment, and one removes them. Upkeep purges removed bytes from
-the files. A removed item's id and an erased user's pseudonym are never reused (`removal`).
+An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment. Users
+appear only as pseudonyms. Searches store nothing. Upkeep purges removed bytes from the files. A removed item's id and
+an erased user's pseudonym are never reused (`removal`).
 """
 
 from __future__ import annotations
@@ -196,14 +193,12 @@ class Knowledge(Memory):
                 return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Return a function that runs the search when it is called."""
         return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
         """Read the voters, release due figures, create items from matching offers, and purge removed bytes. Returns 0.
 
-        For privacy, this is done during upkeep: if figures changed with each report, they would reveal the report to an
-        observer, and an item that appeared with the last offer would reveal the offering user.
+        If this happened with each report or offer, it would reveal the user behind it.
         """
         with self._call():
             with self._voters.changing:
@@ -217,7 +212,6 @@ class Knowledge(Memory):
         return super().expire(now)
 
     def _purge_removed(self) -> None:
-        """Purge removed bytes from the files, if there are any."""
         marked = self._archive.store.blob(PURGE)
         if marked is not None:
             self._archive.purge()
@@ -361,9 +355,8 @@ class Knowledge(Memory):
             return figures.standings[version].metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
-        """Count a report; return the number of its items that counted.
-
-        Rights are not checked here, because the recalls that showed the items have checked them, and upkeep has no key.
+        """Count a report; return the number of its items that counted. The recalls that showed the items have checked
+        the rights.
         """
         check_report(report)
         own = self._authors.pseudonym(caller.user_id)
@@ -458,7 +451,6 @@ class Knowledge(Memory):
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:
-        """Count the caller's items, offers and ratings."""
         authors = self._authors.pseudonyms(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             return SharedPart(
@@ -546,7 +538,7 @@ class Knowledge(Memory):
 
 
 def _items_of(snapshot: Snapshot, users: set[bytes]) -> dict[str, list[bytes]]:
-    """Return the ids of the items that any of the users published, offered or contributed to, with the contributors."""
+    """Return the items that any of the users published, offered or contributed to, with the contributors."""
     places, found = places_with(snapshot, users), {}
     for _, record in snapshot.scan():
         contributors = places.get(place_in(snapshot, record.id), [])
@@ -560,10 +552,7 @@ _MOST_USERS = 10_000
 
 
 class SearchQuota:
-    """A token bucket for each user, so that one user's loop cannot overload the store. Not thread-safe.
-
-    Retains only the buckets of the most recent users.
-    """
+    """A token bucket for each of the most recent users. Not thread-safe."""
 
     def __init__(self, size: int, per_s: float) -> None:
         """Allow each user a burst of `size` searches, then `per_s` per second."""

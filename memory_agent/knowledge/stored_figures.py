@@ -1,10 +1,8 @@
 """Stores figures: one blob per item, and one per user of an item.
 
-The contributions of a user who votes alone are the user's `Part` of the figures. Those of other users are `Recorded`,
-and upkeep merges them into the part of their `Voter` (`voters`), whose name takes the place of the user's.
-
-The place of an item is the digest in the names of its blobs. Earlier versions stored all of an item's figures in one
-blob, which the first open splits.
+The contributions of a user who votes alone are the user's `Part`. Those of other users are `Recorded`, and upkeep
+merges them into the part of their `Voter`. The place of an item is the digest in the names of its blobs. The first open
+splits the blobs of earlier versions, which had all figures of an item.
 """
 
 from __future__ import annotations
@@ -56,9 +54,8 @@ _user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
 
 
 class Voter(NamedTuple):
-    """Who votes for a user: the user, or one voter for all users of a person or organisation.
-
-    `counts`: whether the voter's oldest key is old enough.
+    """Who votes for a user: the user, or one voter for all users of a person or organisation. `counts`: whether the
+    voter's oldest key is old enough.
     """
 
     name: bytes
@@ -107,15 +104,12 @@ class StoredParts:
         self._version = version
 
     def get(self, user: bytes, /) -> Part | None:
-        """Return a user's part."""
         return _parts_of_user(self._batch, self._place, user).get(self._version)
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Store a user's part."""
         self._set(user, _parts_of_user(self._batch, self._place, user) | {self._version: part})
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
-        """Remove a user's part, and return it."""
         parts = _parts_of_user(self._batch, self._place, user)
         part = parts.pop(self._version, default)
         self._set(user, parts)
@@ -127,13 +121,11 @@ class StoredParts:
 
 
 def standings_at(snapshot: Snapshot, place: str) -> Standings:
-    """Return the standing of each published version of an item."""
     blob = snapshot.blob(FIGURES + place)
     return _standings.decode(blob) if blob else {}
 
 
 def write_standings(batch: Batch, place: str, standings: Standings) -> None:
-    """Store the standing of each version of an item."""
     batch.set_blob(FIGURES + place, msgspec.msgpack.encode(standings))
 
 
@@ -144,7 +136,6 @@ def due_in(snapshot: Snapshot) -> list[str]:
 
 
 def write_due(batch: Batch, item_ids: Collection[str]) -> None:
-    """Store the ids of the items whose figures changed since the last release."""
     batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
 
@@ -157,7 +148,6 @@ def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
 
 
 def drop_figures(batch: Batch, place: str) -> None:
-    """Delete all figures of an item."""
     for name in (FIGURES + place, FORMER + place, *names_at(batch, place)):
         batch.set_blob(name, None)
 
@@ -165,8 +155,7 @@ def drop_figures(batch: Batch, place: str) -> None:
 def places_with(snapshot: Snapshot, users: Collection[bytes]) -> dict[str, list[bytes]]:
     """Return the places of the items to which any of the users contributes, each with these users.
 
-    Looks up every item, because for privacy there must be no index of a user's items. For many users, reads all
-    contributions instead.
+    For privacy, there must be no index of a user's items, so this looks up every item.
     """
     found: defaultdict[str, list[bytes]] = defaultdict(list)
     if len(users) > _MANY:
@@ -183,7 +172,6 @@ def places_with(snapshot: Snapshot, users: Collection[bytes]) -> dict[str, list[
 
 
 def ratings_by(snapshot: Snapshot, users: Sequence[bytes]) -> int:
-    """Return the number of ratings by the users, one for each version."""
     found = [(place, user) for place, some in places_with(snapshot, users).items() for user in some]
     sums = [part.sums for place, user in found for part in _parts_of_user(snapshot, place, user).values()]
     for place, user in found:
@@ -193,9 +181,8 @@ def ratings_by(snapshot: Snapshot, users: Sequence[bytes]) -> int:
 
 
 def erase_user(batch: Batch, place: str, user: bytes) -> None:
-    """Remove a user from the figures of an item.
-
-    Figures that count the user's voter are withdrawn. The next upkeep adds the voter's other users again.
+    """Remove a user from the figures of an item, and withdraw figures that count the user's voter until the next
+    upkeep.
     """
     known = _recorded_by(batch, place, user)
     erase_vote(batch, place, user)
@@ -207,7 +194,6 @@ def erase_user(batch: Batch, place: str, user: bytes) -> None:
 
 
 def erase_vote(batch: Batch, place: str, voter: bytes) -> None:
-    """Remove a voter from the figures of an item."""
     standings = standings_at(batch, place)
     erased = [Figures(one, StoredParts(batch, place, name)).erase(voter) for name, one in standings.items()]
     if any(erased):
@@ -225,7 +211,6 @@ def parts_in(snapshot: Snapshot) -> Iterator[tuple[str, str, bytes]]:
 
 
 def users_in(snapshot: Snapshot) -> set[bytes]:
-    """Return all users who contribute to any item."""
     return {user for _, _, user in parts_in(snapshot) if not user.startswith(VOTER)}
 
 
@@ -267,9 +252,8 @@ class ItemFigures:
         return self._record(known, version, lambda sums: sums.with_rating(rating))
 
     def assign(self, users: Collection[bytes]) -> None:
-        """Give the contributions of `users` to their present voters.
-
-        Withdraws the figures that count a former voter, since figures before and after would differ by this user alone.
+        """Give the contributions of `users` to their present voters, and withdraw the figures that count a former
+        voter.
         """
         for user in users:
             known = self._recorded(user)
@@ -384,7 +368,6 @@ def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
 
 
 def _mark(counted: bool | None) -> int | None:
-    """Return a user's mark for release 0, which depends on whether that release counts the user."""
     return None if counted is None else int(counted)
 
 
@@ -402,5 +385,4 @@ def _recorded_by(snapshot: Snapshot, place: str, user: bytes) -> Recorded | None
 
 
 def names_at(snapshot: Snapshot, place: str) -> list[str]:
-    """Return the names of the blobs of an item's users."""
     return [name for kind in (PARTS, RECORDED) for name in snapshot.blobs(kind + place)]

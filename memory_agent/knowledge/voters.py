@@ -1,10 +1,7 @@
 """Who votes in the figures of shared items, by the keys of the data folder.
 
-A person may have keys for several users, and has one vote. A vote counts when the voter's oldest key is old enough, so
-rotating or replacing a key does not delay it. Votes of users without a key of their own, whom only keys for all users
-admit, count at once.
-
-The store holds the voters by pseudonym, without names of persons or organisations.
+A person may have keys for several users, and has one vote. A vote counts when the voter's oldest key is old enough.
+Votes of users without a key of their own count at once. The store holds the voters by pseudonym.
 """
 
 from __future__ import annotations
@@ -33,10 +30,7 @@ _voters = msgspec.msgpack.Decoder(dict[bytes, Voter])
 
 
 class Group(NamedTuple):
-    """The users who vote together. `name` is empty for a user who votes alone.
-
-    `since` is when the oldest of their keys was created, or None without a key.
-    """
+    """The users who vote together; `name` is empty for a user who votes alone. `since`: the age of their oldest key."""
 
     name: str
     since: datetime | None
@@ -45,8 +39,8 @@ class Group(NamedTuple):
 def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, Group]:
     """Return the group of each user with a key, and under "" that of all other users.
 
-    Revoked keys count, because the votes of their users do. By organisation, the first in alphabetical order counts,
-    and all users without one are one group.
+    Revoked keys count. By organisation, the first in alphabetical order counts, and all users without one are one
+    group.
 
     >>> made = datetime.fromisoformat("2026-01-05T00:00:00Z")
     >>> keys = [StoredKey(id=user, created=made, scopes=(), user_id=user, person="ann") for user in ("a", "b")]
@@ -96,9 +90,8 @@ class Voters:
         return self._by_user.get(user) or self._by_user.get(ANYBODY)
 
     def read(self, now: datetime) -> dict[bytes, Voter] | None:
-        """Return the voters by the present keys, for `adopt`; None if nothing has changed since the last `store`.
-
-        An unreadable key file, which admits nobody, changes nothing.
+        """Return the voters by the present keys, for `adopt`; None if nothing has changed, or if the key file is
+        unreadable.
         """
         data_dir = data_dir_of(self._archive.store.folder)
         version = () if data_dir is None else keys_version(data_dir)
@@ -128,7 +121,6 @@ class Voters:
         return {user for user in self._stored.keys() | found.keys() if self._stored.get(user) != found.get(user)}
 
     def store(self) -> None:
-        """Store the voters, after all contributions have been assigned to them."""
         self._write()
         self._stored_as = self._read_as
 
@@ -148,7 +140,7 @@ class Voters:
             self._stored = self._by_user
 
     def _name(self, group: str) -> bytes:
-        """Return the name of a voter. Without the store's secret, it does not reveal the person or organisation."""
+        """Return the name of a voter, which reveals nothing without the store's secret."""
         with self._archive.store.snapshot() as snapshot:
             digest = blake2b(group.encode(), key=secret_in(snapshot), digest_size=_NAME_BYTES, person=b"voter")
         return VOTER + digest.hexdigest().encode()

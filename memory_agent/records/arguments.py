@@ -1,7 +1,6 @@
 """Argument checks, run by the client before it sends a request and again by the memory.
 
-None means the default; any other value is checked, including `0` and `""`. The checks raise `InvalidInputError` (with
-the argument's name).
+None means the default. The checks raise `InvalidInputError` with the argument's name.
 """
 
 from __future__ import annotations
@@ -43,24 +42,23 @@ class RecallOptions(TypedDict, total=False):
     """Further options of a recall.
 
     `profile`: the planner's situation, which sets the default number and kinds of memories. `dates`: how to use a time
-    in the query: `boost` memories of that time, `filter` by it, or `ignore` it. `reference_time`: the time to which
-    "last week" is relative (default: now); its time zone decides when days begin. `context_tokens`: also render a
-    prompt block of at most this many of the embedding model's tokens. `with_embedding`: include each record's vector.
-    `by_run`: the calling run; its outcome is credited to the memories it used. (To filter by run, use `filter.run_id`.)
-    `min_relevance`: the minimum relevance of a returned memory, 0 to 1; 0 disables the threshold. `runs`: also return
-    at most this many ended runs whose request resembles the query; they come first in the block (default: 2 in a block
-    for the profiles `before_planning` and `trajectory`, else 0). `tiers`: `local`, the default, is the user's own
-    memory; `global` is the items that users share.
+    in the query. `reference_time`: the time to which "last week" is relative (default: now); its time zone decides when
+    days begin. `context_tokens`: also render a prompt block of at most this many of the embedding model's tokens.
+    `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a returned memory, 0 to 1;
+    0 disables the threshold. `runs`: also return at most this many ended runs whose request resembles the query; they
+    come first in the block (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
+    `tiers`: `local`, the default, is the user's own memory; `global` is the items that users share.
 
     An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
-    of the calling run, and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
+    of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
+    The outcome of the calling run is credited to the memories it used.
 
-    `vector`: the caller's own vector of the query, of the memories' dimension and any length but zero, which replaces
-    the embedder's; the query may then be empty. `vector_model` is required with it: the `model` in `stats`, or the
-    stamp of another embedder with the same weights and prefixes.
+    `vector`: the caller's own vector of the query, of the memories' dimension and any length but zero. The query may
+    then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another embedder with the
+    same weights and prefixes.
 
     `unlogged`: leave no trace of the recall. Its memories do not count as recalled, nothing is learned from it, and no
-    feedback can refer to it. For people who look at a memory, and for tools that test it.
+    feedback can refer to it.
     """
 
     profile: Profile | None
@@ -80,7 +78,6 @@ class RecallOptions(TypedDict, total=False):
 
 
 def check_text(field: str, text: object) -> None:
-    """Check that `text` is a string that encodes as UTF-8. Raises `InvalidInputError` (with `field`)."""
     if not isinstance(text, str):
         raise InvalidInputError(field, f"must be text, not {type(text).__name__}")
     try:
@@ -90,7 +87,7 @@ def check_text(field: str, text: object) -> None:
 
 
 def joined(field: str, parts: object) -> str:
-    """Return a text of one or several parts, one per line. Raises `InvalidInputError` for a part that is not text."""
+    """Return a text of one or several parts, one per line."""
     if not isinstance(parts, list | tuple):
         check_text(field, parts)
         return cast(str, parts)
@@ -100,14 +97,12 @@ def joined(field: str, parts: object) -> str:
 
 
 def check_not_blank(field: str, text: object) -> None:
-    """Check that `text` is a string that does not consist only of white space."""
     check_text(field, text)
     if not cast(str, text).strip():
         raise InvalidInputError(field, "must not be empty")
 
 
 def check_ids(field: str, ids: object) -> list[str]:
-    """Check that `ids` is a list of strings, and return it."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
         raise InvalidInputError(field, "must be a list of ids")
     for one in ids:
@@ -116,10 +111,7 @@ def check_ids(field: str, ids: object) -> list[str]:
 
 
 def check_object(field: str, value: object, levels: int = MOST_METADATA_LEVELS) -> dict[str, Any]:
-    """Check that the value is a JSON object of at most `levels` levels, and return it.
-
-    Raises `InvalidInputError` with the path of a value that cannot be stored: bytes, NaN, an object of another type.
-    """
+    """Return a JSON object of at most `levels` levels. The error names the path of a value that cannot be stored."""
     try:
         return validate_object(field, value, levels)
     except MalformedEventError as error:
@@ -127,14 +119,13 @@ def check_object(field: str, value: object, levels: int = MOST_METADATA_LEVELS) 
 
 
 def check_share(field: str, value: object) -> float:
-    """Check that the value is a number from 0 to 1, and return it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
         raise InvalidInputError(field, "must be a number from 0 to 1")
     return float(value)
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
-    """Return the options that are set. Raises `InvalidInputError` for an unknown option."""
+    """Return the options that are set."""
     for name in options:
         if name not in _CHECKS:
             raise InvalidInputError(name, "recall has no such option" + _hint(name))
@@ -152,7 +143,6 @@ def _hint(name: str) -> str:
 
 
 def check_mode(mode: object) -> Mode | None:
-    """Check and return the mode; None means the mode in the settings."""
     return None if mode is None else check_choice("mode", mode, MODES)
 
 
@@ -165,14 +155,12 @@ def check_deadline_ms(deadline_ms: object) -> float:
 
 
 def check_choice(field: str, value: object, choices: Sequence[Word]) -> Word:
-    """Check that the value is one of the choices, and return it."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
     return cast(Word, value)
 
 
 def check_whole(field: str, value: object, most: int) -> int:
-    """Check that the value is a whole number from 1 to `most`, and return it."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InvalidInputError(field, f"must be a whole number from 1 to {most}")
     return value
@@ -183,7 +171,7 @@ def _check_count(field: str, value: object) -> int:
 
 
 def check_time(field: str, value: object) -> datetime:
-    """Check that the value is a time with a time zone, not before 1970, and return it."""
+    """Return a time with a time zone, not before 1970."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidInputError(field, "must be a time with a time zone")
     if value < _EPOCH:
@@ -192,7 +180,7 @@ def check_time(field: str, value: object) -> datetime:
 
 
 def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Struct:
-    """Convert a mapping to a struct. Raises `InvalidInputError` (with the path below `field`)."""
+    """Convert a mapping to a struct. The error has the path below `field`."""
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
@@ -201,7 +189,7 @@ def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Str
 
 
 def located(message: str, wanted: Any) -> tuple[str, str]:
-    """Return the field and the reason from a msgspec message, "reason - at `$.field`", about a value of type `wanted`.
+    """Return the field and the reason from a msgspec message about a value of type `wanted`.
 
     If a field is unknown, the returned field includes its name. The reason lists the valid fields or words.
 
@@ -223,7 +211,6 @@ def located(message: str, wanted: Any) -> tuple[str, str]:
 
 
 def _choices(wanted: Any, path: str) -> tuple[list[str], list[str]]:
-    """Return the field names and the words that are valid at a path in a type, such as `filter.kinds[0]`."""
     found = [_described(wanted)]
     for step in _STEP.findall(path):
         found = [inner for type_ in found for inner in _inside(type_, step)]

@@ -20,10 +20,9 @@ WORD_DIMENSIONS = 256
 class Embedded(msgspec.Struct, frozen=True, eq=False):
     """The vectors of one text.
 
-    `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. The first passage is the beginning
-    of the text, or the whole text if it fits the model's window. `spans` (p, 2) int32: the start and end offsets of
-    each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative first; w is 0 if
-    the embedder produces none. `length`: the number of tokens in the text before truncation, or 0 if unknown.
+    `vectors` (p, d) float32, of unit length: one for each passage in order, p >= 1. `spans` (p, 2) int32: the start and
+    end offsets of each passage. `word_bits` (w, b) uint8: the signs of the vectors of content words, most informative
+    first. `length`: the number of tokens in the text before truncation, or 0 if unknown.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -33,13 +32,11 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def nbytes(self) -> int:
-        """The arrays' size in memory, in bytes."""
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
     def is_sound(self, ndim: int, word_bytes: int | None) -> bool:
-        """Whether the arrays have the shapes of a model with `ndim` dimensions, and all vectors are finite and nonzero.
-
-        If `word_bytes` is None, the words are not checked.
+        """Whether the arrays have the shapes of a model with `ndim` dimensions, and all vectors are finite and not
+        zero.
         """
         has_shape = self.vectors.ndim == 2 and self.vectors.shape == (len(self.spans), ndim) and len(self.spans) > 0
         if not has_shape or word_bytes not in (None, self.word_bits.shape[1]):
@@ -52,8 +49,8 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     """The vectors of a query.
 
     `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded by `storage.terms.fold`.
-    `word_vectors` (q, e) float16 of unit length: the vectors of these words. Both are empty if the embedder produces no
-    word vectors. `read`: the share of letters in scripts that the model supports (`wordpiece`), 1 if unknown.
+    `word_vectors` (q, e) float16 of unit length: the vectors of these words. `read`: the share of letters in scripts
+    that the model supports (`wordpiece`), 1 if unknown.
     """
 
     vector: Embedding
@@ -63,7 +60,6 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def nbytes(self) -> int:
-        """The arrays' size in memory, in bytes."""
         return self.vector.nbytes + self.word_vectors.nbytes
 
     def is_sound(self, ndim: int) -> bool:
@@ -79,21 +75,21 @@ def word_bytes(ndim: int) -> int:
 
 
 def of_vector(text: str, vector: Embedding) -> Embedded:
-    """Return an `Embedded` with one passage, `vector` (d,), and no words, for embedders without word vectors."""
+    """Return an `Embedded` with one passage, `vector` (d,), and no words."""
     spans = np.array([[0, len(text)]], dtype=np.int32)
     return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, word_bytes(len(vector))), np.uint8))
 
 
 def query_of_vector(vector: Embedding) -> EmbeddedQuery:
-    """Return an `EmbeddedQuery` with the (d,) `vector` and no words, for embedders without word vectors."""
+    """Return an `EmbeddedQuery` with the (d,) `vector` and no words."""
     return EmbeddedQuery(vector, (), np.zeros((0, min(len(vector), WORD_DIMENSIONS)), np.float16))
 
 
 def embedded_text(record: MemoryRecord) -> str:
     """Return the text that is embedded for a memory: title, text and tags, on separate lines.
 
-    A title that the text contains is omitted. Without title and tags, the result is exactly the record's text.
-    `span_in_text` converts spans of this text into spans of the record's text.
+    A title that the text contains is omitted. `span_in_text` converts spans of this text into spans of the record's
+    text.
     """
     parts = (_added_title(record), record.text, ", ".join(record.tags))
     return "\n".join(part for part in parts if part)

@@ -45,9 +45,8 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 def means(text: str, least: float | None = None, most: float | None = None) -> msgspec.Meta:
-    """Return the documentation of a field, for option help and for schemas.
-
-    The bounds are documentation only: the checks in `arguments` enforce them, with their own messages.
+    """Return the documentation of a field, for option help and for schemas. The checks in `arguments` enforce the
+    bounds.
     """
     bounds = {"minimum": least, "maximum": most}
     return msgspec.Meta(
@@ -67,9 +66,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
     `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
-    name that the caller chose. `phase` is the phase of the work that it belongs to. `updated_at` is the time at which
-    `remember` last replaced it, or None. `cached_from` is the provenance of the original of a `cached` memory, if
-    known.
+    name that the caller chose. `updated_at` is the time at which `remember` last replaced it. `cached_from` is the
+    provenance of the original of a `cached` memory, if known.
     """
 
     id: str
@@ -103,9 +101,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Memories to exclude: those that match any field. `events` are ids of events, `records` are ids of memories.
-
-    `since` excludes memories from that time on.
+    """Memories to exclude: those that match any field. `events` and `records` are ids; `since` excludes from that time
+    on.
     """
 
     events: Annotated[tuple[str, ...], means("Not from this event.")] = ()
@@ -118,14 +115,10 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The memories that an answer may contain. Every field that is set must match; an empty field matches all.
 
-    Unset fields are not serialised, because an older daemon rejects fields that it does not know.
-
-    `in_channel` matches memories of this channel and memories without a channel, that is, of one project and of no
-    particular project. `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes
-    memories without a quality. `min_score` is the minimum raw cosine; it excludes memories without a vector. `exclude`
-    must not match.
-
-    `metadata` maps a path to a value, or to several values, any of which may match (`memory_agent.records.metadata`).
+    `in_channel` matches memories of this channel and memories without a channel. `tags`: at least one must match.
+    `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a quality. `min_score` is the
+    minimum raw cosine; it excludes memories without a vector. `exclude` must not match. `metadata` maps a path to a
+    value, or to several values, any of which may match (`memory_agent.records.metadata`).
     """
 
     kinds: Annotated[tuple[Kind, ...], means("Of this kind.")] = ()
@@ -171,9 +164,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query and the time range that it names: `since` is inclusive and `until` exclusive; an open end
-    is None.
-    """
+    """A phrase of the query, and the time range that it names, from `since` to before `until`."""
 
     phrase: str
     since: datetime | None = None
@@ -183,9 +174,8 @@ class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
-    `relevance` is the probability, 0 to 1, that the memory is relevant to the query, on the same scale in every mode.
-    It is None if unknown: the model is not calibrated, or there are neither a vector nor words to judge by. `learned`
-    is the part of `sona_score` that learning added; it is 0 if learning did not find the memory.
+    `relevance` is the probability, 0 to 1, that the memory is relevant to the query, or None if it is unknown.
+    `learned` is the part of `sona_score` that learning added.
 
     Duplicates with the same kind and title are merged: `count` of these pass the filter, from `first_seen` to
     `last_seen`. `origins` are the newest duplicates, at most eight, excluding `record` itself. `failed` counts the
@@ -216,8 +206,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """A judge's selection of `selected` memories from the best `offered` by score.
 
     `left_out` are the ids of memories whose score would have placed them in the answer. `notes` is text that the
-    judge's model wrote, possibly influenced by memories. `is_cached`: the judge had selected from the same memories for
-    the same query before.
+    judge's model wrote, possibly influenced by memories. `is_cached`: the selection was reused from an equal request.
     """
 
     offered: int
@@ -235,9 +224,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
     whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
     several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
-    took. `total` is the number of the user's own memories that were searched: those that pass the filter, without the
-    caller's own words. `judgement` is None if no judge selected the user's own memories; with one, they are in the
-    judge's order.
+    took. `total` is the number of the user's own memories that were searched. `judgement` is None if no judge selected
+    the user's own memories; with one, they are in the judge's order.
     """
 
     recall_id: str
@@ -292,7 +280,7 @@ class MemoryMap(msgspec.Struct, frozen=True, kw_only=True):
 
     `x` and `y` are from -1 to 1. A quality is that of the memory or of its run; a title is the beginning of the title
     or text. `total` is the number of the user's memories. `explained` is the share, 0 to 1, of the variance of the
-    vectors that is linear in `x` and `y`; neighbours are preserved better than that. `model` is the vectors' model.
+    vectors that is linear in `x` and `y`. `model` is the vectors' model.
     """
 
     ids: tuple[str, ...] = ()
@@ -329,8 +317,8 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The calls to the API of a model provider since a process started, for all its users.
 
-    `refused` calls were not sent, because the circuit breaker was open. `cost_usd` is computed from the tokens that the
-    provider reported, and is 0 without a price in the settings.
+    `refused` calls were not sent, because the circuit breaker was open. `cost_usd` is computed from the reported
+    tokens, and is 0 without a price in the settings.
     """
 
     provider: str
@@ -347,14 +335,11 @@ class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
-    `waiting` counts the memories without a vector or, if the model produces them, without word vectors. A model embeds
-    them in the background. During a change of model, these are the memories that it has not embedded yet; `model` is
-    then still the former one. `ndim` is the dimension of the vectors. `provider` counts the calls to the server of the
-    model, if it runs on one. `schema_version` is the format of the stored records. `created_at` is the time at which
-    the store was created, and `rebuilt_at` the time at which recall's search columns were last built from the records
-    (None if a version that did not store this time built them). `judge` counts
-    the recalls for which the judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that
-    `failed`, the tokens that its model reported, and their cost.
+    `waiting` counts the memories that the model has yet to embed; during a change of model, `model` is still the former
+    one. `provider` counts the calls to the server of the model, if it runs on one. `rebuilt_at` is the time at which
+    recall's search columns were last built from the records, if it is known. `judge` counts the recalls for which the
+    judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that `failed`, the tokens that its
+    model reported, and their cost.
 
     With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
     memories that pass it. The other fields always cover the whole memory.

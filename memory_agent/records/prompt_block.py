@@ -1,6 +1,5 @@
-"""Defines the first and last lines of a block of recalled memories in a prompt, and removes such blocks.
-
-Imports only `re`, since every hook of a coding agent loads it.
+"""The first and last lines of a block of recalled memories in a prompt. Every hook loads this, so it imports only
+`re`.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ def without_blocks(text: str) -> str:
 
 
 def shortened_block(block: str, most_chars: int) -> str:
-    """Return a block cut after a line, to at most `most_chars` characters with its last line, or "" if no memory
-    fits.
-    """
+    """Return a block of at most `most_chars` characters, cut after a line, or "" if no memory fits."""
     if len(block) <= most_chars:
         return block
     head = block[: block.rfind("\n", 0, max(most_chars - len(CLOSE), 0)) + 1]

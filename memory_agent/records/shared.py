@@ -28,8 +28,7 @@ class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The released figures of one version of an item. They are empty until enough users contribute.
 
     `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
-    retrievals, `used_count` counts uses, and `distinct_users` counts the users who used it. `user_rating` is the mean
-    of explicit ratings.
+    retrievals, `used_count` uses, and `distinct_users` the users who used it.
     """
 
     avg_trajectory_score: float | None = None
@@ -52,10 +51,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The public form of a shared item.
 
     `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part of
-    `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
-    `tier:NAME`. `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards the author's
-    quota (`shared.bytes_per_author`). `offered_by` is a lower bound on the number of users who offered the item
-    (`author` is then, for example, "5 users"), or 0 if one user published it.
+    `author_id` appended, or else `author_id`. `access_policy` is `public`, `org:NAME` or `tier:NAME`. `embedding` is a
+    unit vector (d,), None unless requested. `size_bytes` counts towards the author's quota (`shared.bytes_per_author`).
+    `offered_by` is a lower bound on the number of users who offered the item, or 0 if one user published it.
     """
 
     id: str
@@ -81,8 +79,8 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
     `is_proven`: whether enough different users used it, and their runs succeeded more often than usual. `is_worse`:
-    whether the released mean quality of their runs is below the usual mean. `item_id` is the argument for `shared.item`
-    and `shared.attachment`. On the user's own memory with the same text, it is the shared item's id.
+    whether the released mean quality of their runs is below the usual mean. On the user's own memory with the same
+    text, `item_id` is the shared item's id.
     """
 
     author: str
@@ -99,9 +97,9 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer.
+    """A shared item in an answer, with scores as in `RetrievedMemory` and `is_proven` and `is_worse` as in
+    `SharedOrigin`.
 
-    The scores and `relevance` are defined as in `RetrievedMemory`, and `is_proven` and `is_worse` as in `SharedOrigin`.
     `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the
     part of `sona_score` that past use adds.
     """
@@ -150,10 +148,10 @@ class FormerVersion(msgspec.Struct, frozen=True):
 class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
-    `mentions` are words to review before publishing. `memory_id` is the memory that the preview was created from, and
-    `memory_state` is a digest of it; if the memory changes, a new preview is required. `digest` is the SHA-256 of the
-    content and of its user. With `is_offer` the preview is for `offer`, not for `confirm`. `replaces` is the version
-    that was published at the time of the preview. Only `user_id` can confirm the preview.
+    `mentions` are words to review before publishing. `memory_state` is a digest of the memory `memory_id`; if the
+    memory changes, a new preview is required. `digest` is the SHA-256 of the content and of its user. With `is_offer`
+    the preview is for `offer`. `replaces` is the version that was published at the time of the preview. Only `user_id`
+    can confirm it.
     """
 
     content: SharedContent
@@ -202,8 +200,7 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A change to an item: a version was published or rated, or removed for the readers of `access_policy`.
 
     `item` is the fingerprint of the item's id. `item_id`, `version` and `content_type` are None if the item was
-    removed. `rated` means that a new rating, from at least five users, was released. Withdrawing a rating does not
-    cause an event.
+    removed. `rated` means that a new rating was released.
     """
 
     kind: ChangeKind
@@ -228,7 +225,6 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @classmethod
     def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
-        """Return the change in a journal entry, or None if the entry has a different type."""
         if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
             return None
         with suppress(msgspec.DecodeError, UnicodeDecodeError):

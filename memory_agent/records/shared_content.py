@@ -1,4 +1,4 @@
-"""Rules for the content of a shared item, such as lengths, checked by the sender and the receiver. Pure.
+"""Rules for the content of a shared item, checked by the sender and the receiver. Pure.
 
 Checks raise `InvalidInputError` with the name of the field.
 """
@@ -53,7 +53,6 @@ def check_content(content: SharedContent) -> None:
 
 
 def check_admitted(policy: str, policies: Sequence[str]) -> None:
-    """Check that a key with these policies may publish under `policy`."""
     if policy not in policies:
         raise InvalidInputError("access_policy", f"{policy} is not permitted by the caller's key")
 
@@ -68,7 +67,6 @@ def check_offer(content: SharedContent) -> None:
 
 
 def check_item_id(item_id: object) -> str:
-    """Check an item id, and return it."""
     check_text("item_id", item_id)
     assert isinstance(item_id, str)
     if not _ID.fullmatch(item_id):
@@ -86,10 +84,9 @@ def check_version(version: object) -> str:
 
 
 def check_name(name: object) -> str:
-    """Check an author's name, and return it normalised to NFKC, without invisible characters.
+    """Return an author's name, normalised to NFKC, without invisible characters.
 
-    A name has 1 to 64 printable characters, including a letter or a digit. It must not resemble a
-    pseudonym, because another user might have that pseudonym.
+    A name has 1 to 64 printable characters, including a letter or a digit. It must not look like a pseudonym.
     """
     check_text("name", name)
     assert isinstance(name, str)
@@ -115,17 +112,15 @@ def pseudonym(digest: bytes) -> str:
 
 
 def author_of_many(users: int) -> str:
-    """Return the author shown for an item that many users offered."""
     return f"{users} users"
 
 
 def is_of_many(name: str) -> bool:
-    """Whether a name is the author shown for an item that many users offered. No chosen name can have this form."""
+    """Whether a name is the author shown for an item of many users. No chosen name can have this form."""
     return _MANY_USERS.fullmatch(name) is not None
 
 
 def is_pseudonym(name: str) -> bool:
-    """Whether a name is a pseudonym."""
     return _PSEUDONYM.fullmatch(name) is not None
 
 
@@ -150,7 +145,6 @@ def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
 
 
 def digest_of(content: SharedContent) -> str:
-    """Return the SHA-256 of the whole content."""
     return sha256(msgspec.msgpack.encode(content)).hexdigest()
 
 

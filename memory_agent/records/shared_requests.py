@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -43,7 +43,6 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies that admit the caller; the caller may also publish under them."""
         return (PUBLIC, *self.groups)
 
 
@@ -51,7 +50,6 @@ NO_RIGHTS = Rights()
 
 
 def rights_of(principal: Principal) -> Rights:
-    """Return the rights of a principal over shared items."""
     return Rights(groups=tuple(sorted(principal.groups)), is_admin=Scope.SHARED_ADMIN in principal.scopes)
 
 
@@ -63,15 +61,17 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedRequest(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
-    """A caller's request; `result` is the type of its answer."""
+    """A caller's request."""
 
-    result: ClassVar[Any]
+    @property
+    def result(self) -> Any:
+        """The type of the answer, which is the argument of the generic type."""
+        request: Any = type(self)
+        return get_args(request.__orig_bases__[0])[0]
 
 
 class Publish(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Publish an item, or the next version of one. `data` is its attachment."""
-
-    result = GlobalRecord
 
     content: SharedContent
     data: bytes | None = None
@@ -80,29 +80,21 @@ class Publish(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
 class Offer(SharedRequest[OfferedPattern], frozen=True, kw_only=True, tag=True):
     """Offer a pattern, which is published when enough other users offer the same pattern."""
 
-    result = OfferedPattern
-
     content: SharedContent
 
 
 class ListOffers(SharedRequest[list[OfferedPattern]], frozen=True, kw_only=True, tag=True):
     """List the caller's offers, newest first."""
 
-    result = list[OfferedPattern]
-
 
 class Unpublish(SharedRequest[UnpublishReceipt], frozen=True, kw_only=True, tag=True):
     """Remove an item or withdraw an offer."""
-
-    result = UnpublishReceipt
 
     item_id: str
 
 
 class Rate(SharedRequest[QualityMetrics], frozen=True, kw_only=True, tag=True):
     """Rate a version of an item, by default the current one. None removes the caller's rating."""
-
-    result = QualityMetrics
 
     item_id: str
     rating: float | None
@@ -112,13 +104,9 @@ class Rate(SharedRequest[QualityMetrics], frozen=True, kw_only=True, tag=True):
 class ListOwn(SharedRequest[list[GlobalRecord]], frozen=True, kw_only=True, tag=True):
     """List the caller's items, newest first."""
 
-    result = list[GlobalRecord]
-
 
 class ShowItem(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Return the public form of an item, by its id."""
-
-    result = GlobalRecord
 
     item_id: str
 
@@ -126,21 +114,15 @@ class ShowItem(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True)
 class Fetch(SharedRequest[SharedFile], frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
-    result = SharedFile
-
     item_id: str
 
 
 class OwnName(SharedRequest[str | None], frozen=True, kw_only=True, tag=True):
     """Return the author name that others see on the caller's items, or None if there is no store."""
 
-    result: ClassVar[Any] = str | None
-
 
 class SetName(SharedRequest[str], frozen=True, kw_only=True, tag=True):
     """Set the author name that others see; None restores the pseudonym. The result is the new name."""
-
-    result = str
 
     name: str | None
 
@@ -156,19 +138,15 @@ class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
 class ForgetUser(SharedRequest[SharedPart], frozen=True, kw_only=True, tag=True):
     """Remove a user's items, offers, name, ratings and statistics; with `dry_run`, only count them."""
 
-    result = SharedPart
-
     dry_run: bool = False
 
 
 class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. The request is not stored.
 
-    `filter` contains only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's
-    own items. Without `is_marked`, the caller adds highlights to the items that it shows (`Query.is_marked`).
+    `filter` contains only fields that items have. `of_others` excludes the caller's own items. Without `is_marked`, the
+    caller adds highlights to the items that it shows.
     """
-
-    result = list[FoundItem]
 
     query: str
     top_k: int
@@ -183,10 +161,10 @@ class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one version since the last report: retrievals, uses, and the summed quality of these uses.
+    """The use of one version since the last report: retrievals, uses, and the summed quality (0 to 1 each) of these
+    uses.
 
-    Each quality is between 0 and 1, so `quality` is at most `uses`. Uses may exceed retrievals, because a run's end may
-    be reported later than its recall.
+    Uses may exceed retrievals, because a run's end may be reported later than its recall.
     """
 
     item_id: str
@@ -199,21 +177,17 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
 class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
     """One user's report: counts and sums. `number` is at least 1, and increases with each of the user's reports.
 
-    A report is counted once, and never after one with a higher number. A sender therefore resends a report unchanged,
-    with the same number, until it is acknowledged, before it sends the next one. The result is the number of items
-    counted.
+    A report is counted once, and never after one with a higher number, so a sender repeats an unacknowledged report
+    unchanged before it sends the next one. The result is the number of items counted.
     """
-
-    result = int
 
     number: int
     items: tuple[ReportedItem, ...]
 
 
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that followers have not received yet, with the ids of their events. `through` is the last entry's number.
-
-    `has_more`: whether the log contains more entries.
+    """Changes that followers have not received yet, by the ids of their events. `through` is the last entry's
+    number.
     """
 
     changes: tuple[tuple[str, SharedChange], ...] = ()
@@ -227,9 +201,7 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outdated(self) -> Erasable | None:
-        """The earlier journal events of removed items, or None if there are no such items.
-
-        This excludes the events of these changes: after a crash, the journal may already contain them, and it rejects
+        """The earlier journal events of removed items, or None. Excludes the events of these changes, which may be
         repeats.
         """
         gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
@@ -240,10 +212,8 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 class ReadLog(SharedRequest[PendingChanges], frozen=True, kw_only=True, tag=True):
     """Delete the entries of the publish log up to number `after`, and return the next changes for followers.
 
-    Only the daemon can send this request; no key permits it.
+    Only the daemon can send this request.
     """
-
-    result = PendingChanges
 
     after: int = 0
 
@@ -275,8 +245,6 @@ class SharedStore(Protocol):
 
     def ask(self, caller: Caller, ask: SharedRequest[Answer], timeout_s: float) -> Answer:
         """Return the answer to `ask`, of type `ask.result`. Raises `MemoryAgentError`."""
-        ...
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Start a search that runs while the caller searches its own memory."""
-        ...

@@ -55,8 +55,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from its request to its end. `id` is the id of the run, or of a recall that has feedback but no run.
 
     `quality` is None until the run ends, and then the quality of the last revision. A cancelled run (`is_cancelled`)
-    has neither outcome nor quality, unless it was rated. `conclusions` are the events that ended or rated it, in order;
-    their memories contain the summary, the error or the comment.
+    has neither outcome nor quality, unless it was rated. `conclusions` are the events that ended or rated it, in order.
     """
 
     id: str
@@ -86,11 +85,10 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     """An ended run whose request resembles a text.
 
-    `score` (the raw cosine) and `relevance` (as in `RetrievedMemory`) refer to the request, to the user's message
-    before it, or to the run that it retried. `steps` are at most 32, in order: the first and the last ones, with
-    `more_steps` omitted between them. Steps without text, and steps with a forgotten memory, are not counted. `because`
-    is the text of the run's end or rating, and `reason` is the reason for its `quality`. `recalled` are the memories
-    that its recalls showed, and `used` those that it used.
+    `score` (the raw cosine) and `relevance` refer to the request, to the user's message before it, or to the run that
+    it retried. `steps` are at most 32, in order: the first and the last ones, with `more_steps` omitted between them.
+    Steps without text, and steps with a forgotten memory, are not counted. `because` is the text of the run's end or
+    rating, and `reason` is the reason for its `quality`. `recalled` are the memories that its recalls showed.
     """
 
     id: str
@@ -112,9 +110,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of several runs, in one run's words (the words of the memories `record_ids`), and the ids of these
-    runs.
-    """
+    """A step of several runs, in the words of the memories `record_ids` of one of them."""
 
     text: str
     run_ids: tuple[str, ...]
@@ -133,9 +129,8 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence behind the gate's decision.
 
-    `won` and `lost` count comparisons of the learned arm with the baseline; in the state `on` these are interleaved
-    recalls. `evidence` and `harm` are the wealth of the bets for and against the learned arm. `evidence` >= `threshold`
-    turns it on, and `harm` >= 20 turns it off.
+    `won` and `lost` count comparisons of the learned arm with the baseline. `evidence` and `harm` are the wealth of the
+    bets for and against the learned arm. `evidence` >= `threshold` turns it on, and `harm` >= 20 turns it off.
     """
 
     state: GateState
@@ -148,9 +143,7 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate after a lesson: `at` is when its run ended. The other fields are as in `GateEvidence` and
-    `SonaStatus`.
-    """
+    """The gate after a lesson, whose run ended `at`. The other fields are as in `GateEvidence` and `SonaStatus`."""
 
     at: datetime
     run_id: str
@@ -168,7 +161,7 @@ class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory that ended runs used: the number of `runs`, the sum of its `credit`, and their mean `quality`.
 
     `lift` is that quality minus the mean over all lessons in which a memory was used. `run_ids` are the latest of these
-    runs, at most three, newest first.
+    runs, at most three.
     """
 
     id: str
@@ -180,11 +173,11 @@ class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the learner. `mode` and `engine` are settings, and `served` counts recalls by the arm that ranked.
+    """The state of the learner. `served` counts recalls by the arm that ranked.
 
-    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval, or None before
-    the first contest. `consolidated_at` is None before the first consolidation. `history` is the gate after at most 100
-    lessons, oldest first. `most_credited` are the 20 memories with the largest sum of credit times quality.
+    `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval. `history` is
+    the gate after at most 100 lessons, oldest first. `most_credited` are the 20 memories with the largest sum of credit
+    times quality.
     """
 
     user_id: str
