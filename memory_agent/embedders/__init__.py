@@ -1,12 +1,8 @@
 """Turn text into vectors: the `Embedder` protocol, and its implementations in this process and as a client.
 
 Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work), `server` and `providers` (models
-behind HTTP APIs). Importing this package loads neither onnxruntime nor sockets; `remote`, `lanes`, `cache`, `weights`,
-`providers` and `schemes` are imported where they are needed.
-
-Each embedder identifies the origin of its vectors by a stamp (`info.stamp`). The stamp is stored with the vectors, so
-vectors of different models are never compared. Rejected: a library that depends on torch (2 GB), and one session per
-user (100 MB each) instead of one per node.
+behind HTTP APIs). Importing this package loads neither onnxruntime nor sockets. Each embedder identifies the origin of
+its vectors by a stamp (`info.stamp`), which is stored with them, so vectors of different models are never compared.
 """
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error, open_embedder

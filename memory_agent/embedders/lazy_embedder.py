@@ -1,8 +1,7 @@
 """Open an embedder in this process, immediately or on first use, and adapt callers' embedders to the protocol.
 
-Opening takes a tenth of a second from the cache, and several seconds the first time, when the graph is built. A lazy
-embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so that
-recalls do not all search for missing weights again.
+A lazy embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so
+that recalls do not all search for missing weights again.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class LazyEmbedder:
 
     @property
     def is_open(self) -> bool:
-        """Whether an embedder is already open."""
         return self._embedder is not None
 
     def look_again(self) -> None:
@@ -177,26 +175,21 @@ class _Plain(Embedder):
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors."""
         info: EmbedderInfo = self._embedder.info
         return info
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Like `Embedder.begin_query`."""
         pending: PendingVector = self._embedder.begin_query(text, timeout_s)
         return pending
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Like `Embedder.begin_texts`."""
         pending: PendingVectors = self._embedder.begin_texts(texts, progress)
         return pending
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Like `Embedder.count_tokens`."""
         return int(self._embedder.count_tokens(text, timeout_s))
 
     def close(self) -> None:
-        """Close the embedder."""
         self._embedder.close()
 
 
@@ -204,11 +197,9 @@ class _Waiting(_Plain):
     """Adapts an embedder that has only the blocking `embed_query` and `embed_texts`."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Embed the query and return its settled vector."""
         return _settled(lambda: self._embedder.embed_query(text, timeout_s))
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Embed the texts and return their settled vectors."""
         return _settled(lambda: self._embedder.embed_texts(texts, progress))
 
 
@@ -248,7 +239,6 @@ class _QueryOnceOpen:
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> EmbeddedQuery:
-        """Open the embedder and embed. Raises the same errors as `LazyEmbedder.get` and `PendingVector.result`."""
         return self._embedder.get(self._remaining_s()).embed_query_words(self._text, self._remaining_s())
 
     def _remaining_s(self) -> float | None:

@@ -1,11 +1,9 @@
 """Run the model in this process, one text at a time. This is the only file that imports `onnxruntime`.
 
-The passages and the words of a text come from the same runs (`passages`). A run uses one thread, no spinning (a
-spinning pool uses three quarters of a core), and no arena (an arena never shrinks: 262 MB instead of 74, measured).
-Each run embeds one passage, never padded or batched: int8 scales are computed per run, so other texts in a batch would
-change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and without the
-optimiser, upgrading the engine changes no vectors. Telemetry is off. Rejected: batches of texts of equal length, which
-are at most 15 % faster and give different bits.
+A run uses one thread, no spinning, and no arena (an arena never shrinks: 262 MB instead of 74, measured). Each run
+embeds one passage, never padded or batched: int8 scales are computed per run, so other texts in a batch would change
+the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and an upgrade of the
+engine then changes no vectors. Telemetry is off.
 """
 
 from __future__ import annotations
@@ -131,7 +129,6 @@ class MiniLM:
         return arrays
 
     def _prefix(self, setting: str, prefix: str) -> Ids:
-        """Return the (t,) ids of a prefix."""
         ids = self._wordpiece.read(prefix).ids
         if self._room(ids) < _LEAST_ROOM:
             raise ModelError(f"{setting} has {len(ids)} tokens, which leaves too little room in {self._max_tokens}")

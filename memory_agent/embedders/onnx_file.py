@@ -1,8 +1,7 @@
 """Write a graph as an ONNX file: the protocol buffers of a model, as far as the exporter uses them.
 
-A writer of these few messages replaces the package `onnx`, with which an installation was 36 MB larger (of 360) and a
-build loaded 40 MB more. `tests/memory_agent/embedders/test_onnx_file.py` compares every byte with that package's.
-Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+An installation with the package `onnx` would be 36 MB larger (of 360). `tests/memory_agent/embedders/test_onnx_file.py`
+compares every byte with its. Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
 from __future__ import annotations

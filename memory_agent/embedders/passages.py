@@ -2,8 +2,7 @@
 
 A word is a run of letters and digits, as in `storage.terms`. Stop words and runs of more than 64 characters are
 omitted, unless a text contains only stop words. In a text, words with the same stem are one word; in a query, words
-with the same folded form. Rejected: subtracting a mean before the signs are taken, which needs a constant for each
-model and changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
+with the same folded form.
 
 Shapes: t tokens, p passages, w occurrences of words, k words, d dimensions.
 """
@@ -24,17 +23,12 @@ from memory_agent.records.embedded import WORD_DIMENSIONS
 from memory_agent.storage.languages import STOP_WORDS, stop_words_of
 from memory_agent.storage.terms import LONGEST_WORD, pieces, stems, text_words
 
-WORDS_REVISION = "signs-1"
-"""Part of the stamps of passages and word bits; change it whenever either changes."""
+WORDS_REVISION = "signs-1"  # part of the stamps of passages and word bits; change it whenever either changes
 MOST_PASSAGES = 16
-OVERLAP = 32
-"""Tokens that a passage shares with the previous one."""
-MOST_TEXT_WORDS = 40
-"""Maximum number of words stored per memory. 32 would lose 1.4 points of R@10 on long reports, and gain 2 on
-messages."""
+OVERLAP = 32  # tokens that a passage shares with the previous one
+MOST_TEXT_WORDS = 40  # per memory; 32 lose 1.4 points of R@10 on long reports, and gain 2 on messages
 MOST_QUERY_WORDS = 64
-_LETTERS = 12
-"""The word length above which further letters no longer count when words are selected."""
+_LETTERS = 12  # of a word that count when words are selected
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -50,11 +44,9 @@ class Words(NamedTuple):
     places: Ints
 
     def at(self, chosen: npt.NDArray[np.intp]) -> Words:
-        """Return the chosen occurrences."""
         return Words(self.names, self.begins[chosen], self.ends[chosen], self.places[chosen])
 
     def within(self, count: int) -> Words:
-        """Return the occurrences in the first `count` tokens."""
         beyond = len(self.ends) and self.ends[-1] > count
         return self.at(np.flatnonzero(self.ends <= count)) if beyond else self
 
@@ -68,8 +60,7 @@ class Words(NamedTuple):
 def cut(tokens: Tokens, room: int) -> Ints:
     """Return the (p, 2) token positions [start, end) of at most 16 passages of at most `room` tokens.
 
-    Each passage except the first starts with a word, at most twice `OVERLAP` tokens before the end of the previous
-    passage.
+    Each passage except the first starts with a word, at most twice `OVERLAP` tokens before the end of the previous one.
     """
     count, step = len(tokens.ids), min(OVERLAP, room // 4)
     passages = [(0, min(tokens.first, room))]

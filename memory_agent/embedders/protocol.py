@@ -23,13 +23,10 @@ From = TypeVar("From")
 
 Embeddings = npt.NDArray[np.float32]
 _PARTS_WITH_PREFIXES, _RUNTIME = 6, 3  # number of parts of a stamp, and the place of the runtime among them
-SERVER_RUNTIME = "api"
-"""How the `runtime` of a model on a server begins."""
+SERVER_RUNTIME = "api"  # how the `runtime` of a model on a server begins
 
-Progress = Callable[[int, int], None]
-"""Called with (done, total)."""
-ByteProgress = Callable[[str, int, int], None]
-"""Called with (file, bytes done, total bytes)."""
+Progress = Callable[[int, int], None]  # called with (done, total)
+ByteProgress = Callable[[str, int, int], None]  # called with (file, bytes done, total bytes)
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +54,7 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
     def words_stamp(self) -> str:
         """The identifier to store with further passages and word bits, or "" if the embedder computes none.
 
-        Stored passages and bits with a different stamp are rebuilt or ignored; they may still be compared if the
-        weights are the same.
+        Stored passages and bits with a different stamp are rebuilt or ignored.
         """
         return f"{self.words}|{self.stamp}" if self.words else ""
 
@@ -69,7 +65,6 @@ def has_prefixes(stamp: str) -> bool:
 
 
 def is_of_server(stamp: str) -> bool:
-    """Return whether vectors with this stamp were computed by a model on a server."""
     parts = stamp.split("|")
     return len(parts) > _RUNTIME and parts[_RUNTIME].startswith(SERVER_RUNTIME)
 
@@ -77,8 +72,7 @@ def is_of_server(stamp: str) -> bool:
 def comparable(stamp: str, other: str) -> bool:
     """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes.
 
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); vectors of different models are
-    not.
+    int8 and float32 vectors of one model are comparable (cosine .99 for the same text).
     """
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
@@ -99,17 +93,12 @@ class Pending(Protocol[T_co]):
     """The result of an embedding that is in progress. Call `result` from one thread, at most once."""
 
     def result(self) -> T_co:
-        """Wait for the result and return it.
-
-        Raises `EmbedderUnavailableError` after the timeout passed at the start, or another `ModelError`.
-        """
+        """Wait for the result. Raises a `ModelError`, such as `EmbedderUnavailableError` after the timeout."""
         ...
 
 
-PendingVector = Pending[Embedding]
-"""The pending (d,) vector of a query."""
-PendingVectors = Pending[Embeddings]
-"""The pending (n, d) vectors of texts."""
+PendingVector = Pending[Embedding]  # (d,) of a query
+PendingVectors = Pending[Embeddings]  # (n, d) of texts
 
 
 class Derived(Generic[From, T]):
@@ -120,7 +109,6 @@ class Derived(Generic[From, T]):
         self._derive = derive
 
     def result(self) -> T:
-        """Wait, and return the function's value. Raises the same errors as `Pending.result`."""
         return self._derive(self._pending.result())
 
 
@@ -131,14 +119,12 @@ class Settled(Generic[T]):
         self._outcome = outcome
 
     def result(self) -> T:
-        """Return the outcome, or raise the error."""
         if isinstance(self._outcome, ModelError):
             raise self._outcome
         return self._outcome
 
 
 SettledVector = Settled[Embeddings]
-"""A pending result whose vectors, or error, are already known."""
 
 
 class All(Generic[T]):
@@ -148,7 +134,6 @@ class All(Generic[T]):
         self._pending = pending
 
     def result(self) -> list[T]:
-        """Wait for all results and return them in order. Raises the same errors as `Pending.result`."""
         return [each.result() for each in self._pending]
 
 
@@ -157,15 +142,13 @@ class Embedder(Protocol):
     """Turns text into vectors. Thread-safe. The same text always gives the same bits. Implementations inherit from it.
 
     An embedder that computes only vectors implements `begin_query` and `begin_texts`; an embedder that also computes
-    passages and word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a
-    text, if the model has prefixes. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate)
-    raises `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
+    passages and word vectors is a `PassageEmbedder`. With a model that has prefixes, a string has different vectors as
+    a query and as a text. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
+    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
     @property
-    def info(self) -> EmbedderInfo:
-        """The origin of the vectors."""
-        ...
+    def info(self) -> EmbedderInfo: ...
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Begin to embed `text`, ahead of all bulk work, and return without waiting.
@@ -240,11 +223,9 @@ class PassageEmbedder(Embedder):
     """An embedder that implements `begin_query_words` and `begin_passages`, and derives the other methods from them."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Like `Embedder.begin_query`."""
         return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector.copy())
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Like `Embedder.begin_texts`: the vectors of the first passages."""
         return Derived(self.begin_passages(texts, progress), self._first_vectors)
 
     def _first_vectors(self, found: Sequence[Embedded]) -> Embeddings:

@@ -1,7 +1,7 @@
 """Choose the arithmetic for this processor: int8 if it has the instructions, otherwise float32.
 
 x86 processors without VNNI sum int8 products in 16 bits, which saturate: the vectors degrade, and int8 is only 10 to 20
-% faster rather than three times as fast (onnxruntime issues 5849, 6004, 6695).
+% faster (onnxruntime issues 5849, 6004, 6695).
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the `machine` and `flags` passed.
-
-    Raises `SettingsError` for any other setting.
-    """
+    """Resolve the setting `auto`, `int8` or `float32` for this processor. Raises `SettingsError` for any other."""
     kernels, why = _kernels((machine or platform.machine()).lower(), _cpu_flags() if flags is None else flags)
     if setting == "float32":
         return SchemeChoice("float32", "set in the settings", "float")
@@ -57,7 +54,6 @@ def _kernels(machine: str, flags: frozenset[str]) -> tuple[str, str]:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Return the processor's feature names; empty if unknown (float32 is then the safe choice)."""
     try:
         lines = _CPU_INFO.read_text().splitlines()
     except OSError:

@@ -1,13 +1,9 @@
 """Find the model in the folder from the settings or the cache, or the default model in an installed package.
 
 Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
-`SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. The
-supported architecture is a BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM,
-BGE, GTE and E5 of the first generation). Other models are rejected, because a wrong guess would produce meaningless
-vectors.
-
-Rejected: trusting file names (vectors of a swapped model cannot be compared with any others), and importing the package
-that contains the weights (it depends on torch).
+`SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. Only
+BERT encoders with absolute positions and exact GELU, pooled by mean or first token, are supported (MiniLM, BGE, GTE and
+E5 of the first generation), because a wrong guess would produce meaningless vectors.
 """
 
 from __future__ import annotations
@@ -54,14 +50,11 @@ MODELS = {
     "e5-small-v2": "intfloat/e5-small-v2",
     "multilingual-e5-small": "intfloat/multilingual-e5-small",
     "multilingual-minilm": "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
-}
-"""The short names of models, and their repositories on the model hub. All are supported BERT encoders."""
+}  # short names, and repositories on the model hub
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the number of tokens in
-    a run.
-    """
+    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the tokens in a run."""
 
     name: str
     layers: int
@@ -157,10 +150,7 @@ def default_model(origin: Origin = "cache", folder: Path | None = None) -> Model
 
 
 def find_default(package: str) -> Model:
-    """Find and verify the weights of the default model in an installed distribution.
-
-    Raises `ModelMissingError` and `ModelChecksumError`.
-    """
+    """Find and verify the default model in a distribution. Raises `ModelMissingError` and `ModelChecksumError`."""
     folder = _package_folder(package)
     if folder is None or not all((folder / name).is_file() for name in PINNED):
         raise ModelMissingError(
@@ -171,10 +161,7 @@ def find_default(package: str) -> Model:
 
 
 def find_model(settings: EmbedderSettings, cache: Path, package: str = PACKAGE) -> Model:
-    """Find the model's weights in the named folder, the cache or the package.
-
-    Raises the same errors as `named_model` and `find_default`.
-    """
+    """Find the model's weights. Raises the same errors as `named_model` and `find_default`."""
     return named_model(settings, cache) or find_default(package)
 
 
@@ -190,7 +177,6 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _listed_sums(folder: Path) -> dict[str, str]:
-    """Return the checksums in the folder's `SHA256SUMS`."""
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     pairs = (line.split(maxsplit=1) for line in lines if line.strip())
     sums = {pair[1].lstrip("*").strip(): pair[0].lower() for pair in pairs if len(pair) == 2}
@@ -202,8 +188,6 @@ def _listed_sums(folder: Path) -> dict[str, str]:
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """The fields of `config.json` that are used."""
-
     num_hidden_layers: int
     num_attention_heads: int
     max_position_embeddings: int
@@ -219,10 +203,7 @@ class _Pooling(msgspec.Struct, frozen=True):
 
 
 def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
-    """Return the shape in `config.json` and, if listed, `1_Pooling/config.json`.
-
-    Raises `ModelError` for an unknown architecture.
-    """
+    """Return the shape in the folder's configuration. Raises `ModelError` for an unknown architecture."""
     config = _decode(folder / "config.json", _Config)
     make = (config.model_type, config.hidden_act, config.position_embedding_type)
     if make != ("bert", "gelu", "absolute"):

@@ -4,9 +4,6 @@ Ids are never padded, because padding takes time and changes int8 results. To bo
 passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and the
 whole text from at most 16 times as many.
 
-Words in a script that the vocabulary does not cover become single letters or one unknown token, and their vectors
-resemble each other regardless of what the text means. `share_read` computes how much of a text the vocabulary covers.
-
 Shapes: t tokens.
 """
 
@@ -29,17 +26,13 @@ from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600
-"""The fewest vocabulary pieces of a covered script.
-
-BERT's English vocabulary has 27,762 Latin and 488 Han pieces, and at most 94 of any other script.
-"""
+"""Of a covered script; BERT's English vocabulary has 27,762 Latin, 488 Han, and up to 94 other pieces."""
 
 Ids = npt.NDArray[np.int32]
 
 
 class Tokens:
-    """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are computed
-    lazily.
+    """The tokens of a text, without special tokens. Spans and word starts are computed lazily.
 
     `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
     """
@@ -106,7 +99,8 @@ class WordPiece:
         """Return the share of letters in the first `count` tokens of `text` that the vocabulary covers, or 1.
 
         Letters of a script with few pieces in the vocabulary are not covered, nor is any character of an unknown token,
-        such as an emoji. Digits and punctuation do not count.
+        such as an emoji: their vectors resemble each other whatever the text means. Digits and punctuation do not
+        count.
         """
         is_unknown = tokens.ids[:count] == self._unknown
         if text.isascii() and "LATIN" in self._scripts and not is_unknown.any():
