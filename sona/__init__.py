@@ -1,5 +1,4 @@
-"""The learner: uses the outcomes of runs to learn which memories help with which queries. Requires only numpy and
-msgspec.
+"""The learner: uses the outcomes of runs to learn which memories help with which queries. Requires numpy and msgspec.
 
 Read `lesson` first, the input of the learner, then `learner`, which combines the parts: `reasoning_bank` and
 `association` (memories used by similar requests), `instant` (a small adapter), `prior` and `quality`. `gate` decides

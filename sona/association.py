@@ -1,11 +1,8 @@
 """Finds memories used by similar past requests, even if their text does not resemble the new request.
 
-Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum instead of the
-maximum would rank frequently used memories high for unrelated requests. The caller weights the gain, because it harms
-the ranking if use does not recur.
-
-The state depends only on the lessons, bit for bit, and not on their order of arrival, because lessons are sorted by
-number, and uses by memory and then lesson.
+Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum would rank
+frequently used memories high for unrelated requests. The caller weights the gain, because it harms the ranking if use
+does not recur. The state depends only on the lessons, bit for bit, and not on their order of arrival.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
@@ -25,8 +22,7 @@ from sona.lesson import Array, Vector
 Numbers = npt.NDArray[np.int64]
 
 FLOOR = 0.2
-ALIKE = 0.5
-"""Minimum cosine at which a past request supports the memories that it used."""
+ALIKE = 0.5  # the least cosine at which a past request supports the memories that it used
 _EVEN = 1e-6
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
@@ -35,9 +31,8 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 class Reached(NamedTuple):
     """The memories reached, (m,) ascending, and the gain of each, (m,) in (0, 1].
 
-    `support`, (m,), non-negative, grows with every similar request that used the memory, because a single use may be
-    chance. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and the lesson number of each use, ascending
-    by memory and then lesson.
+    `support`, (m,), grows with every similar request that used the memory. `used`, `gains` and `lessons`, (e,), hold
+    the memory, the gain and the lesson number of each use, ascending by memory and then lesson.
     """
 
     memories: Numbers
@@ -97,7 +92,8 @@ class UsageAssociation:
         self.forget(number)
         credited = sorted((memory, credit) for memory, credit in zip(used, credits, strict=True) if credit > 0.0)
         worth = dict(credited)  # ascending, so the higher of two credits is kept
-        if not worth or not weight > 0.0 or not _all_finite(x, weight, *worth.values()):
+        is_finite = np.isfinite(x).all() and all(map(math.isfinite, (weight, *worth.values())))
+        if not worth or not weight > 0.0 or not is_finite:
             return False
         place = int(np.searchsorted(self._numbers, number))
         self._insert(place, number, x, weight)
@@ -140,7 +136,6 @@ class UsageAssociation:
         return self.reach_by(self.similarities(x))
 
     def reach_by(self, cosines: Array) -> Reached:
-        """Compute `reach` from the `similarities` of the request, (n,)."""
         if not len(self) or not math.isfinite(nearest := float(cosines[cosines.argmax()])):  # faster than `max`
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
@@ -199,7 +194,3 @@ class UsageAssociation:
     def _check(self, vector: Array | Vector) -> None:
         if vector.shape != self._room.shape[1:]:
             raise ShapeError(self._room.shape[1], vector.shape)
-
-
-def _all_finite(x: Array | Vector, *figures: float) -> bool:
-    return bool(np.isfinite(x).all()) and all(map(math.isfinite, figures))

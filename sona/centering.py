@@ -1,8 +1,7 @@
 """Subtracts the running mean of a user's queries from each query, so that their common part does not dominate scores.
 
-mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred, because that reduces
-recall (measured), and because each ingest would change their mean and reorder unrelated answers. The caller is
-responsible for saving and locking.
+mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred: that reduces recall
+(measured). The caller is responsible for saving and locking.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -36,13 +35,11 @@ class QueryCentering:
     """The running mean of one user's queries. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
-        """Start with an empty mean of queries, which have shape (ndim,)."""
         self._mean = np.zeros(ndim, dtype=np.float64)
         self._count = 0
 
     @property
     def count(self) -> int:
-        """The number of queries observed."""
         return self._count
 
     @property
@@ -63,8 +60,7 @@ class QueryCentering:
         """Return unit(query - mean), (d,). Returns `query` unchanged until `WARM_UP` queries have been observed.
 
         If a user repeats nearly the same query, the mean approaches it and the difference is noise. So at a distance
-        below .5, only part of the mean is subtracted, and below .2 none of it. LoCoMo questions have distances of .52
-        to 1.07 (decision 0020). Raises `ShapeError`.
+        below .5, only part of the mean is subtracted, and below .2 none of it (decision 0020). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:
@@ -77,7 +73,6 @@ class QueryCentering:
         return (centred / length).astype(np.float32)
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes, for `from_bytes`."""
         return msgspec.msgpack.encode(_State(_VERSION, self._count, self._mean.tobytes()))
 
     @classmethod

@@ -1,9 +1,7 @@
 """Saves a learner as bytes, with a version and a checksum, and restores it.
 
-The bank and the association are not saved but recomputed from the exemplars on loading, because the bank's matrices
-would more than double the size. A consolidated learner is restored bit for bit. Do not save an unconsolidated learner.
-
-Shapes: d = dimensions of an embedding.
+The bank and the association are recomputed from the exemplars on loading, because the bank's matrices would more than
+double the size. A consolidated learner is restored bit for bit. Do not save an unconsolidated learner.
 """
 
 from __future__ import annotations

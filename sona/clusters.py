@@ -1,11 +1,8 @@
 """Clusters requests into a given number of clusters (`kmeans`) or by similarity (`average_linkage`).
 
 `kmeans` runs spherical k-means after seeding by k-means++ (Arthur, Vassilvitskii 2007). `average_linkage` (Sokal,
-Michener 1958) merges clusters until none are similar enough. With one threshold (.25) it recovered twelve planted
-groups among outliers with an adjusted Rand index of at least .99 at each of three noise levels. Leader clustering fell
-to .91, complete linkage to .60, single linkage to .06 (measured).
-
-Clusters are numbered by their first member, so labels depend only on the partition.
+Michener 1958) merges clusters until none are similar enough. Clusters are numbered by their first member, so labels
+depend only on the partition.
 
 Shapes: n = points, k = clusters, d = dimensions of an embedding.
 """
@@ -29,8 +26,7 @@ _SAME = 1e-12  # the largest squared distance at which two points count as equal
 
 @dataclass(frozen=True)
 class Clusters:
-    """A partition. `assignment`, (n,), is the cluster of each point, or -1 for a point that has no weight or is not
-    finite.
+    """A partition. `assignment`, (n,), is the cluster of each point, or -1 if it has no weight or is not finite.
 
     `medoids`, (k,), is the row in each cluster with the smallest mean distance to its members. `centres`, (k, d), are
     unit vectors.
@@ -41,7 +37,6 @@ class Clusters:
     centres: Array
 
     def members(self, label: int) -> Rows:
-        """Return the rows of a cluster, ascending."""
         return np.flatnonzero(self.assignment == label)
 
 
@@ -64,8 +59,8 @@ def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Arra
 def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float] | Array | None = None) -> Clusters:
     """Merge points, (n, d) of unit length, into clusters with a weighted mean cosine of at least `threshold`.
 
-    Repeatedly merges the two most similar clusters, choosing the lowest rows on a tie, while their mean cosine is at
-    least `threshold`. Takes O(n^2) memory and O(n^3) time, 0.3 s for 512 points. Raises `ShapeError`.
+    Repeatedly merges the two most similar clusters, choosing the lowest rows on a tie. Takes O(n^2) memory and O(n^3)
+    time, 0.3 s for 512 points. Raises `ShapeError`.
     """
     points, counted, rows = _points(x, weights)
     labels = np.arange(len(points))
@@ -125,7 +120,6 @@ def _nearest(points: Array, centres: Array) -> Rows:
 
 
 def _sums(points: Array, weights: Array, labels: Rows) -> Array:
-    """Return the weighted sum of each cluster, (k, d)."""
     sums = np.zeros((int(labels.max(initial=-1)) + 1, points.shape[1]))
     np.add.at(sums, labels, points * weights[:, None])
     return sums

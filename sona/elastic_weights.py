@@ -1,8 +1,7 @@
 """EWC++: penalises changes to parameters that earlier lessons depend on, to prevent forgetting.
 
 Kirkpatrick et al. 2017, with the running estimate of Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
-with F <- .95 F + mean of the squared gradients of single samples. The square of the mean gradient would miss parameters
-on which samples disagree, because their gradients cancel.
+with F <- .95 F + mean of the squared gradients of single samples.
 
 Shapes: p = parameters, s = samples.
 """
@@ -36,10 +35,7 @@ class ElasticWeights:
         return self._held.copy()
 
     def observe(self, gradients: Array) -> None:
-        """Add the gradients of single samples, (s, p), to the importance; skip gradients that are not finite.
-
-        Raises `ShapeError`.
-        """
+        """Add the gradients of single samples, (s, p), except those that are not finite. Raises `ShapeError`."""
         if gradients.ndim != 2 or gradients.shape[1] != len(self._held):
             raise ShapeError(len(self._held), gradients.shape)
         finite = gradients[np.isfinite(gradients).all(axis=1)]

@@ -20,10 +20,8 @@ from sona.lesson import Array, Lesson, Vector
 NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
-MOST_USED = 64
-"""Maximum number of memories in a condensed exemplar, which keeps those with the highest credit."""
-HEAVIEST = 4.0
-"""Maximum weight of a condensed exemplar, so that it does not outweigh similar lessons."""
+MOST_USED = 64  # memories in a condensed exemplar: those with the highest credit
+HEAVIEST = 4.0  # a condensed exemplar, so that it does not outweigh similar lessons
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,8 @@ class Exemplar:
 def worth(quality: float) -> float:
     """Return the weight, 0 to 1, of a memory's use by a run of this quality.
 
-    It is 0 up to a quality of .5, and 1 from .8 on, the quality of a completed run that was not retried. Unlike the
-    bank's weight, it is not relative to a baseline. If it were, it would be 0 whenever all runs have the same outcome,
-    even though the memories were used.
+    It is 0 up to a quality of .5, and 1 from .8 on, the quality of a completed run that was not retried. It is not
+    relative to a baseline, which would make it 0 whenever all runs have the same outcome.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 

@@ -1,8 +1,8 @@
 """The instant layer: a MicroLoRA trained on exemplars to move each request towards its own answer.
 
-It acts while the bank is nearly empty, and again once the bank cannot hold every lesson; in between, the bank without
-it is better. A full training processes the exemplars in order, in blocks of 128, each with the EWC penalty of the
-earlier blocks and a replay of some of their examples.
+It acts while the bank is nearly empty, and again once the bank cannot hold every lesson. A full training processes the
+exemplars in order, in blocks of 128, each with the EWC penalty of the earlier blocks and a replay of some of their
+examples.
 
 Shapes: n = exemplars, d = dimensions of an embedding.
 """
@@ -15,12 +15,11 @@ from typing import Self
 import numpy as np
 
 from sona.exemplars import Exemplar
-from sona.lesson import Array, Vector
+from sona.lesson import Array
 from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
-COLD = 16
-"""Minimum number of exemplars at which the bank acts without this layer."""
+COLD = 16  # exemplars from which the bank acts without this layer
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -30,7 +29,6 @@ class InstantLayer:
     """A MicroLoRA trained on exemplars. Deterministic. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
-        """Start as the identity for requests of shape (ndim,)."""
         self._ndim = ndim
         self._lora = MicroLora(ndim)
 
@@ -60,7 +58,6 @@ class InstantLayer:
             self._lora.train(self._examples([*exemplars[start : start + _STRETCH], *earlier], exemplars))
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes, for `from_bytes`."""
         return self._lora.to_bytes()
 
     @classmethod
@@ -77,17 +74,12 @@ class InstantLayer:
             return []
         answers = np.array([one.answer for one in exemplars])
         requests = np.array([one.request for one in exemplars])
-        places = {
-            one.number: place for place, one in enumerate(exemplars)
-        }  # seeded by position, because numbers would depend on forgotten lessons
+        # Seeded by position, because numbers would depend on forgotten lessons.
+        places = {one.number: place for place, one in enumerate(exemplars)}
         examples = []
         for one in weighed:
             place, same = places[one.number], np.flatnonzero(requests @ one.request > _SAME_REQUEST)
             rows = negatives(one.request, answers, [place], same.tolist(), seed=[place])
             if len(rows):
-                examples.append(_example(one, answers[rows]))
+                examples.append(contrast(one.request, one.answer[None], (1.0,), answers[rows], min(one.weight, 1.0)))
         return examples
-
-
-def _example(one: Exemplar, others: Vector) -> Example:
-    return contrast(one.request, one.answer[None], (1.0,), others, min(one.weight, 1.0))

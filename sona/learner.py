@@ -1,10 +1,10 @@
 """The learner of one user: learns from lessons and adapts queries.
 
-Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt bit
-for bit, and a rebuild without a lesson forgets that lesson exactly. `learn` and `forget` update the state in less than
-a millisecond and are approximate until the next rebuild: the means subtracted from queries and memories are frozen,
-older weights keep their former baseline, and the gate does not recount revised contests. Comparisons and contests
-influenced by a forgotten lesson keep their results.
+Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so a rebuild without a
+lesson forgets that lesson exactly. `learn` and `forget` update the state in less than a millisecond and are approximate
+until the next rebuild: the means subtracted from queries and memories are frozen, older weights keep their former
+baseline, and the gate does not recount revised contests. Comparisons and contests influenced by a forgotten lesson keep
+their results.
 
 Ranking is left to the caller, and saving to `checkpoint`.
 
@@ -32,14 +32,10 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines, weight
 from sona.reasoning_bank import ReasoningBank
 
-CAPACITY = 512
-"""Maximum number of exemplars after a rebuild, which condenses older exemplars."""
-RESERVE = 128
-"""Number of exemplars that may be added until the next rebuild."""
+CAPACITY = 512  # exemplars after a rebuild, which condenses older ones
+RESERVE = 128  # exemplars that may be added until the next rebuild
 REACH = 0.5
-"""Maximum distance by which a query may be moved. Two memories cannot swap ranks if their scores differ by more than
-`REACH` times the distance between their vectors.
-"""
+"""The most by which a query is moved: memories whose scores differ more, times their distance, keep their order."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 

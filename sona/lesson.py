@@ -1,7 +1,6 @@
 """Lessons, the input of the learner: one recall and the outcome of its run.
 
-The learner's whole state is a function of the lessons in the order of their numbers. In this package, a memory is a
-number and a vector.
+In this package, a memory is a number and a vector.
 
 Shapes: d = dimensions of an embedding, k = memories used.
 """

@@ -19,10 +19,8 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
-NEIGHBOUR = 0.9
-"""Cosine to a used memory above which another memory is too similar to be a negative."""
-HARD, RANDOM = 32, 32
-"""Numbers of negatives per example: nearest memories, and randomly drawn memories."""
+NEIGHBOUR = 0.9  # the cosine above which a memory is too similar to a used one to be a negative
+HARD, RANDOM = 32, 32  # negatives per example: nearest memories, and randomly drawn ones
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Example:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the shapes."""
         if self.x.ndim != 1 or self.candidates.shape != (len(self.target), len(self.x)) or not len(self.target):
             raise ShapeError(len(self.x), self.candidates.shape)
 

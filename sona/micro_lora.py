@@ -2,9 +2,8 @@
 
 v = x + (xA)B, u = v/|v|; the loss is defined in `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
 A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B at zero: the
-adapter starts as the identity, and the first step on B is exactly that gradient truncated to rank two. (With both at
-zero it would never learn; a random A learns worse.) The spectral norm of AB is capped at 1. On held-out evidence it is
-not better than one global Rocchio vector (measured).
+adapter starts as the identity, and the first step on B is that gradient truncated to rank two. The spectral norm of AB
+is capped at 1.
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """
@@ -70,10 +69,7 @@ class MicroLora:
         return float(np.sqrt(max(largest, 0.0)))
 
     def adapt(self, x: Array | Vector) -> Array:
-        """Move and normalise `x`, (d,) of unit length; unchanged before training or if not finite.
-
-        Raises `ShapeError`.
-        """
+        """Move and normalise `x`, (d,) of unit length, if it is finite. Raises `ShapeError`."""
         if x.shape != (self._ndim,):
             raise ShapeError(self._ndim, x.shape)
         down, up = self._matrices()
@@ -113,11 +109,7 @@ class MicroLora:
         return True
 
     def train(self, examples: Sequence[Example], rounds: int = 4) -> None:
-        """Train for `rounds` epochs of Adam with the EWC penalty, then update the penalty. Slow: run it in the
-        background.
-
-        Raises `ShapeError`.
-        """
+        """Train for `rounds` epochs of Adam with the EWC penalty, then update it. Slow. Raises `ShapeError`."""
         self._initialise(examples)
         adam = _Adam(self._parameters.size)
         rng = np.random.default_rng(self._seed)
@@ -133,7 +125,6 @@ class MicroLora:
         self.ewc.anchor(self._parameters)
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes, for `from_bytes`."""
         ewc = (self.ewc.importance.tobytes(), self.ewc.held.tobytes())
         return msgspec.msgpack.encode(_State(_VERSION, self._seed, self._parameters.tobytes(), *ewc))
 
@@ -219,7 +210,6 @@ class MicroLora:
         return np.concatenate([one, drawn / np.linalg.norm(drawn)], axis=1)
 
     def _cap(self) -> None:
-        """Scale both factors so that the spectral norm of AB is at most `MOST`."""
         norm = self.spectral_norm
         if norm > MOST:
             self._parameters = self._parameters * np.sqrt(MOST / norm)

@@ -35,13 +35,10 @@ class MemoryPrior:
         self._memories: dict[int, Tallies] = {}
 
     def __len__(self) -> int:
-        """Return the number of memories with observations."""
         return len(self._memories)
 
     def add(self, memory: int, kind: str, quality: float) -> None:
-        """Add the observation that a run of `kind` used `memory`. Raises `ValueError` if the quality is not between 0
-        and 1.
-        """
+        """Add a run of `kind` that used `memory`. Raises `ValueError` if the quality is not between 0 and 1."""
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
@@ -69,7 +66,6 @@ class MemoryPrior:
         return self._lift(memory) if self.count(memory) >= enough else 0.0
 
     def count(self, memory: int) -> int:
-        """Return the number of observations of a memory."""
         return sum(count for _, count, _ in self._of(memory))
 
     def to_bytes(self) -> bytes:

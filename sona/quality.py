@@ -1,11 +1,10 @@
 """Weights a run by how far its quality exceeds the baseline of its kind.
 
 The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
-- b), 0, 1) * credit. Failures have weight 0, because moving queries away from them gained nothing (measured). Using the
-quality as the weight would let a kind of run that nearly always succeeds outweigh the others.
+- b), 0, 1) * credit. Failures have weight 0, because moving queries away from them gained nothing (measured).
 
-Qualities are counted in thousandths, finer than any verdict (.4, .8, .9) or rating, because sums of floats depend on
-their order and do not cancel. Individual qualities are not stored, so remove only qualities that were added.
+Qualities are counted in thousandths, because sums of floats depend on their order and do not cancel. Individual
+qualities are not stored, so remove only qualities that were added.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class Baselines:
         return min(max(mean, LOWEST), HIGHEST)
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes. Equal qualities give equal bytes."""
         return msgspec.msgpack.encode(_State(_VERSION, list(self._kinds)))
 
     @classmethod
@@ -96,9 +94,7 @@ class Tallies:
         return len(self._groups)
 
     def move(self, group: str, count: int, thousandths: int) -> None:
-        """Change the count and sum of a group. Raises `ValueError`, and changes nothing, if the result is
-        impossible.
-        """
+        """Change a group. Raises `ValueError`, and changes nothing, if the result is impossible."""
         before = self._groups.get(group, (0, 0))
         after = (before[0] + count, before[1] + thousandths)
         if not 0 <= after[1] <= after[0] * UNIT:
@@ -109,9 +105,7 @@ class Tallies:
             self._groups.pop(group, None)
 
     def count(self, group: str) -> int:
-        """Return the number of qualities in the group."""
         return self._groups.get(group, (0, 0))[0]
 
     def total(self, group: str) -> float:
-        """Return the sum of the group's qualities."""
         return self._groups.get(group, (0, 0))[1] / UNIT

@@ -1,10 +1,9 @@
 """The reasoning bank: moves a request towards the answers of similar past requests, by kernel ridge regression.
 
 Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)' P (Y - X), P
-= (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P; the usual
-Sherman-Morrison update of one diagonal entry would cancel when a weight of 1e-9 rises. `solve` computes P directly and
-keeps P (Y - X) in float32, which quarters the memory read per request. An update drops this product, because
-maintaining it would double the cost of the update. The caller sets the weights and caps the shift.
+= (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P. `solve` computes
+P directly and keeps P (Y - X) in float32, which quarters the memory read per request, until an update. The caller sets
+the weights and caps the shift.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
 """
@@ -81,7 +80,6 @@ class ReasoningBank:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another exemplar."""
         return self._count == len(self._numbers)
 
     @property
@@ -91,7 +89,6 @@ class ReasoningBank:
 
     @property
     def weights(self) -> Array:
-        """The exemplars' weights, (n,)."""
         return self._weights[: self._count].copy()
 
     def add(self, number: int, x: Array | Vector, y: Array | Vector, weight: float) -> bool:
@@ -181,7 +178,6 @@ class ReasoningBank:
         self._solved = (self._inverse[:count, :count] @ self._moves[:count]).astype(np.float32)
 
     def _kernel(self, x: Array, count: int) -> Array:
-        """Return k(x, x_j) for the first `count` rows."""
         kernel: Array = np.exp((self._requests[:count] @ x - 1.0) / self._bandwidth)
         return kernel
 
@@ -200,7 +196,6 @@ class ReasoningBank:
         return column, pivot
 
     def _turn(self, place: int, column: Array, old: float, new: float) -> None:
-        """Update P += (new - old) column column', for `add`, `reweight` and `forget`."""
         self._solved = None
         row = np.zeros(len(self._numbers))  # whole rows, zero past n: one flat loop is four times as fast (measured)
         row[: self._count] = (new - old) * column
@@ -211,7 +206,6 @@ class ReasoningBank:
         self._inverse[place, : self._count] = self._inverse[: self._count, place] = -new * column
 
     def _close_gap(self, place: int) -> None:
-        """Move the last exemplar to `place` and zero its row."""
         last = self._count = self._count - 1
         inverse = self._inverse
         inverse[place], inverse[:, place] = inverse[last].copy(), inverse[:, last].copy()
@@ -231,15 +225,12 @@ class ReasoningBank:
 
 
 def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray[np.bool_]:
-    """Return which exemplars are usable, (n,): finite, with a weight of at least `LEAST_WEIGHT`."""
     finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & np.isfinite(weights)
     return np.asarray(finite & (weights >= LEAST_WEIGHT))
 
 
 def _inverse_of_lower(lower: Array) -> Array:
-    """Return the inverse of a lower triangular matrix by recursive halving: five times as fast as `solve`
-    (measured).
-    """
+    """Return the inverse of a lower triangular matrix by halving: five times as fast as `solve` (measured)."""
     size = len(lower)
     if size <= _BY_HALVES:
         return np.asarray(np.linalg.solve(lower, np.eye(size)), dtype=np.float64)

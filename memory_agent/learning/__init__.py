@@ -2,8 +2,7 @@
 
 Read `run_records` first: it records the runs that events report, and `run_links` links them to recalls and to each
 other. `attribution` and `outcomes` derive which memories a run used and how well it ended. `lessons` and `learner`
-train `sona` with these results. `consolidation` does the deferred work: inferring uses, finding `patterns`, and
-retraining.
+train `sona` with these results. `consolidation` does the deferred work.
 """
 
 from __future__ import annotations

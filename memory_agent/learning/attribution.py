@@ -1,22 +1,15 @@
 """Decides which memories a run used: those named by its events or by feedback, or inferred from its output. Pure.
 
-No other memory is credited: crediting all shown memories lowers recall at 5 by .034 (measured). For the same reason, if
-a run names all of four or more shown memories, none is credited. If it names all of two or three, each gets half the
-credit, because a relevance threshold often leaves only that many (decision 0018). A named memory is credited even if it
-was not shown.
+No other memory is credited, whether it was shown or not (decision 0018). If a run names all of four or more shown
+memories, none is credited. If it names all of two or three, each gets half the credit, because a relevance threshold
+often leaves only that many.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
-is lower if several shown memories contain the word, since a word in all of them distinguishes none. It is 0 if the
-request contains the word, since outputs repeat their request and recalled memories resemble it. A memory's score for a
-statement is the number of bits in which they agree, multiplied by their share of the statement's bits. Any of n
-statements may agree by chance, so log2(n) bits are subtracted first. A statement is not attributed to a memory if the
-memory's nearest sentence contains different numbers, or if only one of the two is negated. Words are split and
-normalised like indexed words, so that document frequencies can be looked up. Suffixes are removed by rough English
-rules that do not affect other languages.
-
-Rejected by measurement (decision 0018): the cosine of the vectors, the longest common phrase, and the plain share of
-words. Rank in the answer predicts use, but crediting rank teaches nothing. Independent rediscovery cannot be
-distinguished from use.
+is lower if several shown memories contain the word, and 0 if the request contains it, since outputs repeat their
+request and recalled memories resemble it. A memory's score for a statement is the number of bits in which they agree,
+multiplied by their share of the statement's bits. Any of n statements may agree by chance, so log2(n) bits are
+subtracted first. A statement is not attributed to a memory if the memory's nearest sentence contains different numbers,
+or if only one of the two is negated.
 """
 
 from __future__ import annotations
@@ -33,10 +26,8 @@ from typing import NamedTuple, Protocol
 from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
-SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5
-"""Credits of memories that were named selectively, inferred from the output, or named as all of a short answer."""
-LEAST_LIST = 4
-"""Minimum size of an answer for which naming all its memories credits none of them."""
+SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credits: named selectively, inferred, named as all of a short answer
+LEAST_LIST = 4  # the size of an answer from which naming all of it credits none of it
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
@@ -174,8 +165,7 @@ def stem(word: str) -> str:
 STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split())
 
 
-THRESHOLD = 4.0
-"""Minimum score (bits times share) of a used memory (decision 0018)."""
+THRESHOLD = 4.0  # the score (bits times share) from which a memory counts as used (decision 0018)
 
 _MOST_TRIES = 8  # maximum statements checked for contradiction, best first; a check reads the whole memory
 
@@ -199,9 +189,7 @@ class WordCounts(Protocol):
     """Document frequencies in all memories of a user."""
 
     @property
-    def memories(self) -> int:
-        """The number of memories."""
-        ...
+    def memories(self) -> int: ...
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
         """Return the number of memories that contain each of `words` (lower case, no accents) in any inflection.
@@ -226,8 +214,6 @@ def weigh(output: str, request: str, shown: Sequence[ShownText], store: WordCoun
 
 
 class _Memory:
-    """A shown memory, split into statements."""
-
     def __init__(self, row: int, sentences: list[Statement]) -> None:
         self.row = row
         self._sentences = sentences

@@ -1,12 +1,11 @@
 """Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
-The order matters: inferred uses count in patterns and lessons, and the learner may rank a pattern.
-All of this runs during upkeep. When a memory closes, it only infers uses and saves the learner.
+Inferred uses count in patterns and lessons, and the learner may rank a pattern, so this order matters. When a memory
+closes, it only infers uses and saves the learner.
 
-Inference compares a run's output after a recall (its steps and end, not its request) with the memories that the recall
-showed, except the run's own memories and patterns built from it. Each run is read once, and again when its output,
-recalls or memories change. Uses that the run itself states take precedence (`attribution`). The runs and characters
-that one call reads are bounded; the next call continues.
+Inference compares a run's output after a recall (its steps and end) with the memories that the recall showed, except
+the run's own memories and patterns built from it. Each run is read once, and again when its output, recalls or memories
+change. The runs and characters that one call reads are bounded; the next call continues.
 """
 
 from __future__ import annotations
@@ -67,10 +66,8 @@ class Consolidation:
         self._learner.close()
 
 
-MOST_RUNS = 50
-"""Maximum number of runs read by one call."""
-MOST_CHARS = 300_000
-"""Characters after which a call reads no further run or earlier recall. Each takes about a microsecond."""
+MOST_RUNS = 50  # read by one call
+MOST_CHARS = 300_000  # after which a call reads no further run or earlier recall; each takes about 1 us
 _OUTPUT_CHARS = 20_000  # of a run's output after a recall, from its end backwards
 _MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, from its first memory on
 
@@ -103,10 +100,9 @@ class UseInference:
         self._run_records = run_records
 
     def infer(self) -> int:
-        """Read at most 50 new or changed runs; return their number. Durable on return. Does not flush if there are
-        none.
+        """Read at most 50 new or changed runs; return their number. Durable on return.
 
-        Does nothing while the columns are being rebuilt.
+        Does nothing while the columns are being rebuilt, and does not flush if there are no such runs.
         """
         if self._archive.is_rebuilding:
             return 0

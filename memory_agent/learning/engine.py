@@ -1,13 +1,13 @@
 """The learning engine of a memory: `sona`, or a custom engine with the same protocol.
 
-The gate of `sona` decides from the runs whether an engine's ranking is used. An engine's state is a function of the
-lessons, so that a forgotten lesson has no effect. A custom engine is not saved but retrained when the memory is opened.
-After a failure, answers are ranked without it until then.
+The gate of `sona` decides from the runs whether an engine's ranking is used. A custom engine is not saved but retrained
+when the memory is opened. After a failure, answers are ranked without it until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -61,66 +61,50 @@ class EngineLearner(Learner):
         """Train a new engine on these lessons, in the order of their numbers."""
         super().__init__(ndim)
         self._engine: LearningEngine | None = None
-        with _Guard(self):
+        with self._guarded():
             self._engine = engine_of(ndim)
         for lesson in sorted(lessons, key=lambda lesson: lesson.number):
             self.learn(lesson)
         self.changes = 0
 
     def learn(self, lesson: Lesson) -> None:
-        """As `Learner.learn`."""
         self.changes += 1
         known = self.facts.get(lesson.number)
         if known is not None:
             self.undo(lesson.number, known)
         self.count(lesson, known)
         if self._engine is not None:
-            with _Guard(self):
+            with self._guarded():
                 self._engine.learn(lesson)
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """As `Learner.forget`."""
         gone = list(numbers)
         if self._engine is not None:
-            with _Guard(self):
+            with self._guarded():
                 self._engine.forget(gone)
         return super().forget(gone)
 
     def adapt(self, query: Embedding) -> Adaptation | None:
-        """As `Learner.adapt`; None once the engine has failed."""
         if self._engine is None or not self.facts:
             return None
-        with _Guard(self):
+        with self._guarded():
             found = self._engine.adapt(query)
             if found is not None:
                 _check(found, self.ndim)
             return found
         return None
 
-    def give_up(self, error: Exception) -> None:
-        """Stop using the engine after an error."""
-        self._engine = None
-        log.error("learning.engine_failed", error=type(error).__name__)
-
-
-class _Guard:
-    """Ends the use of a learner's engine on any error, so that recalls and writes continue."""
-
-    def __init__(self, learner: EngineLearner) -> None:
-        self._learner = learner
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._learner.give_up(error)
-        return True
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Stop using the engine after any error, so that recalls and writes continue."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the engine is the caller's
+            self._engine = None
+            log.error("learning.engine_failed", error=type(error).__name__)
 
 
 def _check(found: Adaptation, ndim: int) -> None:
-    """Raise `ValueError` for an invalid adaptation."""
     reached, direction = found.reached, found.direction
     sizes = (
         {len(reached.memories), len(reached.amounts), len(reached.support)},

@@ -1,8 +1,7 @@
 """Exports runs and recalls to a framed file from which a different store can learn.
 
-The learned state is a function of runs and recalls, so these are exported. They refer to memories by id and contain no
-text. But they contain query vectors, from which words can be recovered, so an export is as private as the memories. The
-import drops uses of memories that its store does not contain.
+They refer to memories by id and contain no text. But they contain query vectors, from which words can be recovered, so
+an export is as private as the memories. The import drops uses of memories that its store does not contain.
 """
 
 from __future__ import annotations
@@ -82,9 +81,8 @@ def import_runs(batch: Batch, data: bytes) -> int:
     """
     export = read_export(data)
     rows = {row: here for row, id_ in export.ids.items() if (here := batch.row_of_id(id_)) is not None}
-    new = [
-        run for run in export.runs if batch.run_of_key(trajectory_key(run.id)) is None
-    ]  # a forgotten run is not restored
+    # A forgotten run is not restored.
+    new = [run for run in export.runs if batch.run_of_key(trajectory_key(run.id)) is None]
     of_new = {id_ for run in new for id_ in run.recall_ids}
     for note in export.notes:
         if note.recall_id in of_new and batch.recall_note(note.recall_id) is None:

@@ -1,8 +1,8 @@
 """The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
 
 The learned state is a function of the runs in the store (`lessons`). After each batch, the changed runs are learned
-incrementally. During upkeep, and before saving, everything is relearned. Relearning is exact, and also replaces a lost
-or damaged file. `recall/stages` uses the advice for ranking.
+incrementally. During upkeep, and before saving, everything is relearned, which is exact and also replaces a lost or
+damaged file. `recall/stages` uses the advice for ranking.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from relay import UndecipherableError
 from relay.disk import write_private
 from sona import Adaptation, DamagedStateError, Evidence, Fact, Gain, Learner, Lesson, Route, checkpoint
 
-RunOf = Callable[[int, float], RecalledRun | None]
-"""Returns a lesson's run; takes the lesson's number and its similarity to the request."""
+RunOf = Callable[[int, float], RecalledRun | None]  # takes a lesson's number and its similarity to the request
 
 
 class Advice(msgspec.Struct, frozen=True, dict=True):
@@ -63,9 +62,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
 USUAL = Advice()
 
 
-_DUE_SHARE = 32
-"""Relearn if at least 1 in 32 lessons changed. Thousands of lessons take seconds, and incremental learning is almost
-exact."""
+_DUE_SHARE = 32  # relearn if 1 in 32 lessons changed: thousands take seconds, and learning them singly is almost exact
 
 
 class Figures(NamedTuple):
@@ -116,7 +113,7 @@ class UserLearner:
         if self.settings.mode == "off":
             return
         with self._learning:
-            moment = moment_of(self._archive.store)  # read before the changes, so that it is never newer
+            moment = moment_in(self._archive.store.state)  # read before the changes, so that it is never newer
             if moment == self._moment:
                 return
             changed = self._archive.store.take_taught()
@@ -154,7 +151,6 @@ class UserLearner:
             return "shadow" if self._learner is None else self._learner.gate.state
 
     def figures(self, ndim: int) -> Figures:
-        """Return the learner's statistics."""
         with self._lock:
             learner = self._learner or Learner(ndim)
             return Figures(
@@ -171,7 +167,7 @@ class UserLearner:
         if self._learner is None:
             self._relearn()
         else:
-            self._moment = self._saved = moment_of(self._archive.store)
+            self._moment = self._saved = moment_in(self._archive.store.state)
 
     def _relearn(self) -> Learner | None:
         """Relearn all runs from one snapshot. Until this is done, recalls use the old learner."""
@@ -220,7 +216,6 @@ class UserLearner:
                 self._saved = self._moment
 
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
-        """Return the run of a lesson, as it was when it was learned."""
         number, runs = run_number(lesson), self._runs
         if number not in runs:  # the learner was loaded from disk
             with self._archive.store.snapshot() as snapshot:
@@ -240,10 +235,8 @@ def _is_due(learner: Learner) -> bool:
     return learner.changes * _DUE_SHARE >= len(learner.facts)
 
 
-# The saved learner is a cache beside the store, replaced atomically and used only if it matches the store. It
-# identifies the store, the state of the lessons when it was saved, and the model. A torn, damaged or outdated file is
-# moved aside, and relearning from the runs gives the same result. In an encrypted store the file is
-# encrypted too; a file that cannot be decrypted is deleted instead of moved aside.
+# The saved learner is a cache beside the store, used only if its `Moment` matches the store. A damaged file is moved
+# aside, and one that is outdated or cannot be decrypted is deleted. Relearning from the runs gives the same result.
 
 LEARNER_FILE = "sona.state"
 _DRAFT = "sona.state.new"
@@ -265,13 +258,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
 
 
-def moment_of(store: Store) -> Moment:
-    """Return the current `Moment` of the store."""
-    return moment_in(store.state)
-
-
 def moment_in(state: StoreState) -> Moment:
-    """Return the `Moment` of a store in this state."""
     return Moment(state.lineage, state.lessons_version, state.lessons_mark, state.stamp)
 
 
@@ -280,7 +267,7 @@ def load_learner(store: Store) -> Learner | None:
     path = store.folder / LEARNER_FILE
     try:
         kept = _read(path, store.key)
-        if kept.moment == moment_of(store) and not checkpoint.is_former(kept.state):
+        if kept.moment == moment_in(store.state) and not checkpoint.is_former(kept.state):
             return checkpoint.from_bytes(kept.state)
         discard_learner(store.folder)  # outdated or written by a former version; it may contain forgotten memories
     except OSError:

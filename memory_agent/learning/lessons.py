@@ -1,8 +1,7 @@
 """Reads the lessons of a run from the store: one lesson per recall.
 
-Lessons are numbered in the order in which runs first ended, and within a run by its recalls, so the same runs always
-give the same lessons. A run that has no recalls but names the memories it used is one lesson, with the run's request as
-its query.
+Lessons are numbered in the order in which runs first ended, and within a run by its recalls. A run without recalls that
+names the memories it used is one lesson, with the run's request as its query.
 """
 
 from __future__ import annotations
@@ -19,12 +18,9 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, RecallNote, StoredTrajectory, StoredUse
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
-RECALLS_OF_A_RUN = 64
-"""Maximum number of recalls per run that become lessons; later ones add little."""
+RECALLS_OF_A_RUN = 64  # that become lessons; later ones add little
 
-USES_OF_A_RECALL = 32
-"""Maximum number of memories credited per lesson. This bounds the learner's state; in a longer list, each memory is
-weak evidence."""
+USES_OF_A_RECALL = 32  # credited per lesson, to bound the learner's state
 _RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
@@ -60,11 +56,10 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
             query,
             shares[place],
             quality,
-            _contest(notes, shares) if is_counted else None,
-            is_counted=is_counted,
+            _contest(notes, shares) if place == counted else None,
+            is_counted=place == counted,
         )
         for place, (_, query) in enumerate(notes)
-        for is_counted in (place == counted,)
     ]
 
 
@@ -82,20 +77,17 @@ def ignore_ended_runs(batch: Batch) -> int:
 
 
 def run_of_number(snapshot: Snapshot, number: int) -> StoredTrajectory | None:
-    """Return the run with this number, or None."""
     key = next(iter(snapshot.run_keys(NUMBERED, number, number + 1)), None)
     return None if key is None else snapshot.run_of_key(key)
 
 
 def numbers_of(run: StoredTrajectory | None) -> range:
-    """Return the range of a run's lesson numbers."""
     if run is None or run.number is None:
         return range(0)
     return range(run.number * RECALLS_OF_A_RUN, (run.number + 1) * RECALLS_OF_A_RUN)
 
 
 def run_number(lesson: int) -> int:
-    """Return the number of the run to which a lesson belongs."""
     return lesson // RECALLS_OF_A_RUN
 
 
@@ -151,7 +143,7 @@ def _contest(
     """Return one contest between the rankings, from a run's interleaved recalls or else from its compared ones.
 
     None if no use is stated. Each memory counts once, for the recall to which it is credited, and only if its use was
-    stated, not inferred.
+    stated.
     """
     contests: list[Contest | None] = []
     comparisons: list[Comparison | None] = []

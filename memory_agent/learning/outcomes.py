@@ -7,9 +7,9 @@
     completed, then retried          .4
     completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-A stated value takes precedence over all others. A failed run remains failed if a later run succeeds, even one that
-retries it. A trajectory known only from feedback ends with the feedback. Each change of quality is a revision with a
-reason and a cause. A run that is cancelled after it ended loses its quality and its revisions.
+A failed run remains failed if a later run succeeds, even one that retries it. A trajectory known only from feedback
+ends with the feedback. Each change of quality is a revision with a reason and a cause. A run that is cancelled after it
+ended loses its quality and its revisions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from memory_agent.records.trajectories import Reason, RunEnd
 from memory_agent.storage.stored_runs import Echo, Mark, StoredRevision
 
 COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
-SUCCEEDED = COMPLETED
-"""Minimum quality of a successful run, not counting the success of later runs."""
+SUCCEEDED = COMPLETED  # the least quality of a success, not counting the success of later runs
 _OWN_ROLES = ("begin", "step", "end")
 
 
@@ -49,8 +48,6 @@ class _Fact(NamedTuple):
 
 @dataclass
 class _State:
-    """The state of the fold."""
-
     ended_us: int | None = None
     outcome: RunEnd | None = None
     end_cause: str | None = None

@@ -2,9 +2,8 @@
 
 A blob in the store lists the memories that are patterns, with the runs of each, so other memories of kind `pattern` are
 never changed. Forgetting a run's memory removes the run's pattern in the same transaction; the remaining runs may form
-the pattern again. Forgetting the pattern itself is final: its runs are excluded from then on. A pattern with runs
-beyond the newest 1,000 is retained until a pattern of newer runs replaces it. A run is represented by the text and
-vector of its begin event, so forgetting that event excludes the run.
+the pattern again. Forgetting the pattern itself excludes its runs for good. A pattern with runs beyond the newest 1,000
+is retained until a pattern of newer runs replaces it. A run is represented by the text and vector of its begin event.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class RunHistory:
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def numbers_of(self, pattern: Pattern) -> tuple[int, ...]:
-        """Return a pattern's run numbers, ascending."""
         ids = {run.id for run in pattern.runs}
         return tuple(sorted(number for number, run in self.stored.items() if run.id in ids))
 
@@ -87,8 +85,6 @@ def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
 
 
 class _Reader:
-    """Reads runs through one snapshot and caches the ids of used memories."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._ids: dict[int, str | None] = {}
@@ -140,9 +136,7 @@ class Vectors(Protocol):
     """Vectors by text. Empty if there is no model."""
 
     @property
-    def by_text(self) -> Mapping[str, Embedded]:
-        """Return the vectors."""
-        ...
+    def by_text(self) -> Mapping[str, Embedded]: ...
 
     def admitted(self, batch: Batch) -> Mapping[str, Embedded]:
         """Return the vectors if they come from the store's model; otherwise an empty mapping."""
@@ -255,8 +249,8 @@ class PatternStore:
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
     """Return the rows of the patterns to delete together with the memories in `rows`, which are not included.
 
-    These are the patterns of runs that used one of the memories or to which one of them belongs. If one of the
-    memories is a pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
+    These are the patterns of runs that used one of the memories or to which one of them belongs. If one of the memories
+    is a pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
     """
     stored_patterns = _read(batch)
     if not stored_patterns.kept:
@@ -280,7 +274,6 @@ def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
 
 
 def _planned(snapshot: Snapshot, stored_patterns: _StoredPatterns, past: RunHistory, found: Sequence[Pattern]) -> _Plan:
-    """Return the changes that turn the stored patterns into the found ones."""
     stored = {kept.row: record for kept in stored_patterns.kept if (record := snapshot.record(kept.row)) is not None}
     waiting = {record.id: kept for kept in stored_patterns.kept if (record := stored.get(kept.row)) is not None}
     same: list[_Kept] = []

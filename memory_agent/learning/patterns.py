@@ -1,12 +1,9 @@
 """Finds recurring requests among a user's runs. A pattern is a memory of a request, its outcomes, and what worked.
 
 Three or more runs with similar requests (centred, average linkage) from at least two sessions or days form a pattern.
-All content is counted or quoted; nothing is generated. Patterns are a pure function of the runs. If runs are forgotten,
-patterns change or disappear, so each computation replaces the previous one. A pattern is identified by its first run,
-so its id stays the same as it grows. `pattern_store` stores them.
-
-A pattern lists the whole steps that successful runs share, matched even in different words, and the steps that only
-failed runs took. Rejected: words that failed runs have in common, since two short runs share words by chance.
+All content is counted or quoted; nothing is generated. Patterns are a pure function of the runs. A pattern is
+identified by its first run, so its id stays the same as it grows. It lists the whole steps that successful runs share,
+matched even in different words, and the steps that only failed runs took.
 """
 
 from __future__ import annotations
@@ -30,17 +27,13 @@ from memory_agent.records.trajectories import Outcome
 from memory_agent.storage.terms import fingerprint, query_words, stems
 from sona import WARM_UP, QueryCentering, average_linkage
 
-THRESHOLD = 0.45
-"""Minimum mean cosine between a pattern's centred requests, fitted on half of the airline tasks (decision 0019)."""
-COLD_THRESHOLD = 0.8
-"""The threshold if there are fewer than 20 runs, too few for centring."""
-WORKED = 0.5
-"""Minimum quality of a successful run."""
+THRESHOLD = 0.45  # the least mean cosine of centred requests (decision 0019)
+COLD_THRESHOLD = 0.8  # with fewer than 20 runs, too few for centring
+WORKED = 0.5  # the least quality of a successful run
 MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
-CUT = "…"
-"""Marks the end of a truncated text."""
+CUT = "…"  # ends a truncated text
 
 _WORKED, _FAILED = "What successful runs did, in this order", "What only failed runs did"
 _LEAST_OCCASIONS = 2
@@ -201,7 +194,7 @@ def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSte
 
 
 def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
-    """Return the steps as text, each with the number of compared runs that took it, or "" if there are no steps."""
+    """Return the steps as text, each with the number of compared runs that took it."""
     compared = min(runs, MOST_COMPARED)
     listed = "; ".join(f"{on_one_line(step.text, _STEP_CHARS)} ({len(step.runs)} of {compared})" for step in steps)
     return f"{what}: {listed}" if listed else ""
@@ -216,7 +209,7 @@ class _Step(msgspec.Struct):
 
 
 class _Learned(msgspec.Struct):
-    """The metadata of a pattern built from runs: the ids of the runs, and the texts of steps."""
+    """The metadata of a pattern built from runs."""
 
     run_ids: list[str]
     steps: list[_Step]
@@ -260,18 +253,13 @@ def on_one_line(text: str, most_chars: int) -> str:
     return f"{head or line[: most_chars - 1]}{CUT}"
 
 
-# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: the cosine
-# of their vectors, and the cosine of their words (each Porter stem is a dimension). So paraphrases match. Without
-# vectors, only the words are compared. The run that is most similar to the others determines the order. Its steps on a
-# longest common subsequence with another run are shared with that run, so not all steps that two runs took in opposite
-# order are shared. Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all
-# runs, which loses every step that any run skips. Shapes: d dimensions of an embedding, n steps of one run, m steps of
-# another, s steps of all runs.
+# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: that of
+# their vectors, and that of their words (each Porter stem is a dimension). The run that is most similar to the others
+# determines the order. It shares with another run its steps on their longest common subsequence. Shapes: d dimensions
+# of an embedding, n steps of one run, m steps of another, s steps of all runs.
 
-SAME_STEP = 0.6
-"""Minimum similarity of two steps that count as the same (`ops/bench/patterns.md`)."""
-MOST_COMPARED = 16
-"""Maximum number of runs whose steps are compared; others are ignored."""
+SAME_STEP = 0.6  # least similarity of equal steps (`ops/bench/patterns.md`)
+MOST_COMPARED = 16  # runs whose steps are compared; others are ignored
 _LEAST_SHARING = 2
 _BACKBONES = 8
 _LEAST_SHARE = 0.5  # minimum share of runs that must take a shared step
@@ -280,9 +268,7 @@ Likeness = npt.NDArray[np.float32]
 
 
 class RunSteps(NamedTuple):
-    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero; None if there are no
-    vectors.
-    """
+    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero, or None."""
 
     id: str
     steps: tuple[str, ...]
@@ -358,7 +344,6 @@ class _Alike:
         return taken
 
     def same(self, row: int, other: int) -> bool:
-        """Return whether two steps are the same."""
         return bool(self._likeness[row, other])
 
 
@@ -373,7 +358,6 @@ def _vectors(runs: Sequence[RunSteps]) -> Embedding | None:
 
 
 def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
-    """Return the similarities (s, s) between all steps."""
     held = [set(stems(query_words(step))) for step in steps]
     places = {word: place for place, word in enumerate(dict.fromkeys(word for words in held for word in sorted(words)))}
     by_word = np.zeros((len(steps), max(len(places), 1)), dtype=np.float32)

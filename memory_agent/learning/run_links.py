@@ -8,8 +8,8 @@ run creates a trajectory under the recall's id; when the run becomes known, the 
 A run retries an earlier run if an event reports it, or if it rewords the same request soon after the earlier run ended
 (or began, if it was still open). A run's success raises the runs that it continues, the runs that these continue (at
 most three hops), and the latest earlier runs that used one of the same memories. Each run is raised once, along the
-shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it can be
-withdrawn if the outcome of the later run changes.
+shortest path. Both runs store the relation (`Effect`, `Echo`), so that it can be withdrawn if the outcome of the later
+run changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from memory_agent.storage.stored_runs import BEGUN, ENDED, Echo, Effect, RecallN
 
 
 def link_named(writer: RunWriter, run_id: str) -> None:
-    """Link a run to the recalls that its events name."""
     run = writer.get(run_id)
     named = {recall_id for mark in run.marks for recall_id in mark.recalls} if run is not None else set()
     for recall_id in sorted(named):
@@ -48,7 +47,6 @@ def link_asked(writer: RunWriter) -> list[str]:
 
 
 def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings) -> None:
-    """Link recalls for the same request from shortly before the run began."""
     run = writer.get(run_id)
     if run is None or run.began_us is None:
         return
@@ -74,7 +72,6 @@ def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings
 
 
 def link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
-    """Link a recall and the feedback on it to a run."""
     for former_id in sorted({note.run_id or note.recall_id, note.recall_id} - {run_id}):
         _move_feedback(writer, note.recall_id, former_id, run_id)
     writer.batch.put_note(msgspec.structs.replace(note, run_id=run_id, is_guess=is_guess))
@@ -103,16 +100,13 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 
 MOST_HOPS = 3
-NEAREST = 16
-"""Maximum number of runs near in time that are considered, to bound the work for one event."""
+NEAREST = 16  # runs near in time that are considered, to bound the work for one event
 _SECOND = 1_000_000
 
-Relations = set[tuple[str, int]]
-"""Pairs of an earlier run's id and the number of hops to it, which is 0 for a run that is retried."""
+Relations = set[tuple[str, int]]  # an earlier run's id, and the hops to it, 0 for a retried run
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:
-    """Recompute the relations of these runs to earlier and later runs."""
     changed = list(dict.fromkeys(run_ids))
     waiting: list[str] = []
     for run_id in changed:
@@ -170,7 +164,6 @@ def _update_raised_by(writer: RunWriter, run_id: str) -> None:
 
 
 def _set_relations(writer: RunWriter, run: StoredTrajectory, relations: Relations) -> None:
-    """Set a run's relations to earlier runs."""
     former = {(effect.run_id, effect.hop) for effect in run.effects}
     if relations == former:
         return

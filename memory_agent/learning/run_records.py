@@ -42,7 +42,6 @@ class RunRecords:
         self.settings = settings
 
     def enter(self, batch: Batch, entries: Sequence[Entry]) -> None:
-        """Add the signs in `entries` to their runs. Idempotent."""
         writer = RunWriter(batch)
         self._follow(writer, [*link_asked(writer), *self._mark(writer, entries)])
         began = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
@@ -246,8 +245,7 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
 
 
 # Reused ids. A begin event after an end event with the same id starts a new run; a repeated begin event before the end
-# does not. An event's time determines its run. So neither order nor repetition matters: a redelivered begin event has
-# its original time.
+# does not. An event's time determines its run, so neither order nor repetition matters.
 
 
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
@@ -354,9 +352,7 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` now belongs. If it is placed, that is `run` itself,
-    provided that `run` still exists.
-    """
+    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, `run` if it still exists."""
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)

@@ -1,7 +1,6 @@
 """Reads a stored run's request, and converts runs to their public forms, `Trajectory` and `SimilarRun`.
 
-The request is read from the memory of the begin event, so forgetting that memory forgets the request. Requests without
-vectors are compared by their words.
+The request is read from the memory of the begin event, so forgetting that memory forgets the request.
 """
 
 from __future__ import annotations
@@ -67,17 +66,14 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
     return None if record is None else record.id
 
 
-MOST_STEPS = 32
-"""Maximum number of a run's steps that are converted to text: the first ones and the last."""
+MOST_STEPS = 32  # of a run that are converted to text: the first ones and the last
 LINE_CHARS = 160
 _MOST_RECALLED = 50
 _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
-    """Return an ended run as text, without score and relevance, or None if it has not ended or its request is
-    missing.
-    """
+    """Return an ended run as text, or None if it has not ended or its request is missing."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.ended_us is None or run.outcome is None:
         return None

@@ -1,7 +1,6 @@
 """Loads and stores the runs that one transaction changes, and updates their memories once, at the end.
 
 A run's end, quality and uses are functions of all its facts, so the order in which events arrive does not matter.
-`finish` copies a run's quality to its own memories, and its outcome to the utility of the memories that it used.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
-MOST_STEPS = 1_000
-"""Maximum number of steps stored per run, earliest first. Steps that name memories or recalls have a separate limit."""
+MOST_STEPS = 1_000  # stored per run, earliest first; those that name memories or recalls have a limit of their own
 
 
 class RunWriter:
@@ -29,7 +27,6 @@ class RunWriter:
         self._requests: dict[int, RunRequest | None] = {}
 
     def get(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run, or None if it is unknown or forgotten."""
         run = self._load(run_id)
         return None if run is None or run.is_forgotten else run
 
@@ -43,7 +40,6 @@ class RunWriter:
         return StoredTrajectory(run_id) if run is None else self.get(run_id)
 
     def by_key(self, key: bytes) -> StoredTrajectory | None:
-        """Return the run with this store key, or None."""
         if key not in self._ids:
             stored = self.batch.run_of_key(key)
             if stored is None:
@@ -72,7 +68,6 @@ class RunWriter:
         self._now[run_id] = None
 
     def forget(self, run_id: str) -> None:
-        """Replace a run with a tombstone."""
         run = self.stored(run_id)
         self.put(StoredTrajectory(run_id, is_forgotten=True, again=run.again, last_us=run.last_us))
 
@@ -88,7 +83,6 @@ class RunWriter:
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 
     def before(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run as it was before this batch."""
         return self._before.get(run_id)
 
     def changed(self) -> list[str]:

@@ -16,8 +16,7 @@ from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, 
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import ENDED, SHOWED_ITEMS, StoredTrajectory
 
-Version = tuple[str, str]
-"""The id of an item, and the name of a version."""
+Version = tuple[str, str]  # the id of an item, and the name of a version
 
 
 class Outbox(msgspec.Struct, frozen=True, array_like=True):
@@ -29,31 +28,25 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""Maximum length of history that upkeep rereads instead of storing that there was nothing to report.
-
-Also the maximum by which the period covered may be ahead of the clock.
-"""
+"""The most by which the period covered may be ahead of the clock, and the most history that upkeep rereads."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(Outbox)
 
 
 def outbox_in(snapshot: Snapshot) -> Outbox:
-    """Read the outbox from a snapshot of the store."""
     blob = snapshot.blob(_BLOB)
     return _decoder.decode(blob) if blob else Outbox()
 
 
 def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
-    """Return the name and the bytes of the blob that stores an outbox."""
     return _BLOB, msgspec.msgpack.encode(outbox)
 
 
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
     """Return the outbox with new reports for the period from its `through_us` until `until_us` (exclusive).
 
-    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`. Otherwise
-    nothing would be reported until the clock catches up. Uses that were already reported may then count twice. A
-    smaller step back changes nothing.
+    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`; otherwise
+    nothing would be reported until the clock catches up. Uses that were already reported may then count twice.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
         return msgspec.structs.replace(outbox, through_us=until_us)
@@ -67,7 +60,6 @@ def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
 
 
 def _reported(version: Version, shown: int, uses: int, quality: float) -> ReportedItem:
-    """Return the report on a version, with counts limited to the largest that a report may contain."""
     reported = min(uses, LARGEST_COUNT)
     mean = quality / uses if uses else 0.0
     return ReportedItem(
