@@ -1,6 +1,6 @@
 """Answers every request except `Publish`: reads by cursor, consumers, quarantine, erasure and statistics.
 
-A damaged entry is moved to quarantine when a reader reaches it, so one flipped bit does not block all users.
+A damaged entry is moved to quarantine when a reader reaches it, so that it does not block readers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from relay import wire
 from relay.access import Principal, Scope
@@ -42,10 +41,7 @@ class Answers:
         on_erased: Callable[[], None] = lambda: None,
         acks: Histogram | None = None,
     ) -> None:
-        """`on_erased` is called after each erasure, while the erased bytes are still in the file.
-
-        `acks` is reported by `stats`.
-        """
+        """`on_erased` is called after each erasure, while the erased bytes are still in the file."""
         self._acks = acks or Histogram()
         self._on_erased = on_erased
         self._journal = journal
@@ -56,11 +52,42 @@ class Answers:
     def answer(self, request: wire.Request, principal: Principal) -> object:
         """Check that `principal` may make the request, and return its result. Raises the `RelayError` to send back."""
         _require(request, principal)
-        if isinstance(request, wire.Fetch):
-            return self.fetch(request, principal.audiences if request.user_id == SHARED_USER else None)
-        return _VERBS[type(request)](self, request)
+        journal = self._journal
+        match request:
+            case wire.Fetch():
+                return self._fetch(request, principal.audiences if request.user_id == SHARED_USER else None)
+            case wire.Cursor():
+                return journal.commit(request.consumer, 0)
+            case wire.Commit():
+                return journal.commit(request.consumer, request.seq)
+            case wire.Consumers():
+                return journal.consumers()
+            case wire.RemoveConsumer():
+                return journal.remove_consumer(request.consumer)
+            case wire.Quarantine(data=data, code=code, reason=reason, source=source):
+                seq = None if request.seq is None else _natural("seq", request.seq)
+                return journal.quarantine(data, code, reason, source, datetime.now(UTC), seq)
+            case wire.Quarantined():
+                return journal.quarantined(_natural("after", request.after), min(request.limit, _MAX_LISTED))
+            case wire.QuarantinedEntry():
+                return journal.quarantined_entry(_natural("id", request.id))
+            case wire.DropQuarantined():
+                journal.drop(_natural("id", request.id))
+                return None
+            case wire.RetryQuarantined():
+                return self._retry_quarantined(request)
+            case wire.Erase():
+                return self.erase(request)
+            case wire.Stats():
+                counts, stats = dict(self._counts), journal.stats()
+                return wire.RelayStats(
+                    version=wire.VERSION, pid=os.getpid(), journal=stats, counts=counts, acks=self._acks
+                )
+            case wire.Ping():
+                return wire.VERSION
+        raise AssertionError(f"{type(request).__name__} is answered by the intake")
 
-    def fetch(self, request: wire.Fetch, audiences: frozenset[str] | None) -> wire.Batch:
+    def _fetch(self, request: wire.Fetch, audiences: frozenset[str] | None) -> wire.Batch:
         after_seq = _natural("after_seq", request.after_seq)
         limit = min(request.limit, self._settings.broker.fetch_max_events)
         max_bytes = min(request.max_bytes, self._settings.broker.fetch_max_bytes)
@@ -69,37 +96,12 @@ class Answers:
             try:
                 return self._journal.fetch(after_seq, limit, max_bytes, user_id, audiences)
             except EntryDamagedError as error:
-                self._set_aside(error.seq)
+                entry_id = self._journal.set_aside(error.seq, datetime.now(UTC))
+                self._counts["damaged"] += 1
+                log.error("entry.set_aside", seq=error.seq, quarantine_id=entry_id)
 
-    def cursor(self, request: wire.Cursor) -> int:
-        return self._journal.commit(request.consumer, 0)
-
-    def commit(self, request: wire.Commit) -> int:
-        return self._journal.commit(request.consumer, request.seq)
-
-    def consumers(self, _request: wire.Consumers) -> list[wire.ConsumerState]:
-        return self._journal.consumers()
-
-    def remove_consumer(self, request: wire.RemoveConsumer) -> bool:
-        return self._journal.remove_consumer(request.consumer)
-
-    def quarantine(self, request: wire.Quarantine) -> int:
-        now = datetime.now(UTC)
-        return self._journal.quarantine(
-            request.data, request.code, request.reason, request.source, now, _optional_natural("seq", request.seq)
-        )
-
-    def quarantined(self, request: wire.Quarantined) -> list[wire.QuarantineEntry]:
-        return self._journal.quarantined(_natural("after", request.after), min(request.limit, _MAX_LISTED))
-
-    def quarantined_entry(self, request: wire.QuarantinedEntry) -> wire.QuarantineEntry:
-        return self._journal.quarantined_entry(_natural("id", request.id))
-
-    def drop_quarantined(self, request: wire.DropQuarantined) -> None:
-        self._journal.drop(_natural("id", request.id))
-
-    def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
-        """Decode an entry again with the current settings; if it is now a valid event, journal it and return True."""
+    def _retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
+        """Decode an entry again with the current settings; if it is now valid, journal it and return True."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
         if entry.code == EncryptionKeyMissingError.code:
             return False
@@ -123,26 +125,12 @@ class Answers:
             self._on_erased()
         return erased
 
-    def stats(self, _request: wire.Stats) -> wire.RelayStats:
-        counts = dict(self._counts)
-        journal = self._journal.stats()
-        return wire.RelayStats(version=wire.VERSION, pid=os.getpid(), journal=journal, counts=counts, acks=self._acks)
-
-    def ping(self, _request: wire.Ping) -> int:
-        return wire.VERSION
-
-    def _set_aside(self, seq: int) -> None:
-        entry_id = self._journal.set_aside(seq, datetime.now(UTC))
-        self._counts["damaged"] += 1
-        log.error("entry.set_aside", seq=seq, quarantine_id=entry_id)
-
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope: reading a user's events requires `recall` for that user; everything else requires `admin` for
-    all users.
+    """Check the scope: `recall` for a user's own events, `admin` for all users for everything else.
 
-    Every user may read events about shared items that are addressed to the user's audiences. Raises `ScopeMissingError`
-    and `UserNotAllowedError`.
+    Every user may read events about shared items for the user's audiences. Raises `ScopeMissingError` and
+    `UserNotAllowedError`.
     """
     if isinstance(request, wire.Ping):
         return
@@ -155,23 +143,3 @@ def _natural(field: str, value: int) -> int:
     if not 0 <= value < 1 << 63:
         raise ProtocolError(f"{field}: {value} is out of bounds")
     return value
-
-
-def _optional_natural(field: str, value: int | None) -> int | None:
-    return None if value is None else _natural(field, value)
-
-
-_VERBS: dict[type[Any], Callable[[Answers, Any], object]] = {
-    wire.Cursor: Answers.cursor,
-    wire.Commit: Answers.commit,
-    wire.Consumers: Answers.consumers,
-    wire.RemoveConsumer: Answers.remove_consumer,
-    wire.Quarantine: Answers.quarantine,
-    wire.Quarantined: Answers.quarantined,
-    wire.QuarantinedEntry: Answers.quarantined_entry,
-    wire.DropQuarantined: Answers.drop_quarantined,
-    wire.RetryQuarantined: Answers.retry_quarantined,
-    wire.Erase: Answers.erase,
-    wire.Stats: Answers.stats,
-    wire.Ping: Answers.ping,
-}

@@ -2,8 +2,7 @@
 
 One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
 a storage error nothing more is acknowledged: the relay exits, and its supervisor restarts it. When the disk is full,
-events are rejected but reads continue. The feed carries only doorbells; consumers read the journal. Rejected: an event
-loop, which reaches a quarter of the throughput of blocking sockets in threads (measured).
+events are rejected but reads continue. The feed carries only doorbells; consumers read the journal.
 """
 
 from __future__ import annotations
@@ -65,9 +64,8 @@ class Broker:
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None, copy: JournalCopy | None = None) -> None:
         """Open the journal and bind the endpoints. With `copy`, events are acknowledged once it contains them.
 
-        Raises `JournalInUseError` if another relay uses the folder. Also raises other `JournalError`s,
-        `RelaySettingsError`, `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError` and
-        `KeyFileError`.
+        Raises `JournalInUseError` if another relay uses the folder, other `JournalError`s, `RelaySettingsError`,
+        `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError` and `KeyFileError`.
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()
@@ -98,7 +96,6 @@ class Broker:
 
     @property
     def listening(self) -> dict[str, str | list[str]]:
-        """All endpoints, by name."""
         return {
             **self.endpoints._asdict(),
             "listen": self.listen,
@@ -107,7 +104,7 @@ class Broker:
         }
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Serve until `stop`, or until `wanted()` is false; then answer queued requests, and close.
+        """Serve until `stop`, or until `wanted()` is false. Then answer queued requests and close.
 
         Raises the error that stopped it.
         """
@@ -134,9 +131,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop `run`; safe in a signal handler. If `start` was used, join the thread and raise the error that stopped
-        it.
-        """
+        """Stop `run`; safe in a signal handler. After `start`, join the thread and raise its error."""
         self._is_stopping = True
         self._server.wake()
         if self._thread is not None:
@@ -291,9 +286,7 @@ class Broker:
 
 
 def open_after_former(data_dir: Path, settings: RelaySettings, copy: JournalCopy | None = None) -> Broker:
-    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises the same errors as
-    `Broker`.
-    """
+    """Open the broker, waiting up to 10 s for the relay of a killed daemon to exit. Raises as `Broker`."""
     deadline_s = time.monotonic() + _FORMER_RELAY_S
     is_logged = False
     while True:
@@ -337,14 +330,13 @@ class _Upkeep:
         rest_s = math.inf if is_compact else max(_LEAST_REST_S, self._compact_after_s - self._clock())
         return min(self._interval_s, rest_s)
 
-    def finish(self) -> None:
-        """Do nothing: no resource is held between steps."""
+    def finish(self) -> None: ...
 
     def _compact(self) -> bool:
         """Remove erased bytes from the file; return whether none are left.
 
-        Retries later if the disk is full, a read transaction does not end, or the copy cannot be renewed. Writers are
-        blocked while the file is copied, so the pause after a compaction is a multiple of its duration.
+        Retries later if the disk is full, a read transaction does not end, or the copy cannot be renewed. Writers wait
+        meanwhile, so the pause after a compaction is a multiple of its duration.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:
@@ -371,7 +363,7 @@ def _unauthorized(request: wire.Request, error: UnauthorizedError) -> bytes:
 
 
 def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
-    """Validate and return the endpoints. Creates the default folder for socket files, private to this user."""
+    """Validate and return the endpoints. Creates the private folder for socket files."""
     default, broker = relay_endpoints(data_dir), settings.broker
     chosen = Endpoints(broker.ingest or default.ingest, broker.feed or default.feed)
     checks: Sequence[tuple[str, Sequence[str]]] = (

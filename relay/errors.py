@@ -1,10 +1,8 @@
 """The errors of the bus, and the base classes of all errors.
 
 Each class has a stable `code`, used by acks, replies and documents, and is `retryable` if the same call may succeed
-later. A class with fields is a dataclass with a message `template`; the others take the message itself. Arguments are
-plain values and are all in `args`, so that another process can rebuild an error from its code and arguments. An
-exception with a keyword-only constructor would leave a Ray actor as an object that `except` cannot catch (measured).
-Engine exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
+later. A class with fields is a dataclass with a message `template`; the others take the message itself. All arguments
+are plain values in `args`, so another process can rebuild an error from its code and arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ class CodedError(Exception):
     code: ClassVar[str]
     retryable: ClassVar[bool] = False
     template: ClassVar[str] = ""
-    """The message, with field names in braces."""
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:

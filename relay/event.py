@@ -1,7 +1,7 @@
 """Events: decoding from JSON or MessagePack, validation, derived ids, encoding and topic matching.
 
-Every event is validated here once, on arrival. Unknown fields are kept in `extra`, because existing emitters send them.
-The bus does not interpret event types and payloads. See `ops/decisions/0007-event-journal-and-acknowledgements.md`.
+Every event is validated here once, on arrival. Unknown fields are kept in `extra`. The bus does not interpret event
+types and payloads.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
     """Validate a mapping and return its event. Raises the same errors as `decode_event`, but does not check the size.
 
     A missing timestamp becomes `now`. A missing id is derived from the fields as sent, so a repeat gets the same id.
-    Two events with equal fields and no ids are therefore the same event.
 
     >>> event = event_from_mapping({"event_type": "user_input", "user_id": "alice"}, EventLimits(), now)
     >>> event.event_id, event.timestamp == now
@@ -169,8 +168,6 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
 
 def matches(pattern: str, event_type: str) -> bool:
     """Return whether `event_type` matches a topic: an exact type, a prefix such as `worker.*`, or `*` for all types.
-
-    Wildcards in the middle (`a.*.c`) are not supported, because topics are matched by prefix.
 
     >>> matches("worker.*", "worker.task.done"), matches("worker.*", "worker"), matches("*", "worker")
     (True, False, True)

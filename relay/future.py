@@ -1,8 +1,4 @@
-"""A future: one thread waits for the result of another.
-
-Rejected: `concurrent.futures.Future`, which waits on a `threading.Condition`. A Ctrl-C during `result` can leave the
-condition locked, and then the thread that sets the result hangs (`relay.locks`).
-"""
+"""A future: one thread waits for the result of another. A Ctrl-C leaves it usable (`relay.locks`)."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class Future(Generic[Result]):
-    """A result or exception that is set once, unless the future is cancelled first. Thread-safe."""
+    """A result or exception that is set once. Thread-safe."""
 
     def __init__(self) -> None:
         self._condition = Condition()
@@ -26,7 +22,7 @@ class Future(Generic[Result]):
         self._callbacks: list[Callable[[Future[Result]], object]] = []
 
     def settle(self, outcome: Result | Exception) -> None:
-        """Set the outcome and call the callbacks; do nothing if there is already an outcome. Never raises."""
+        """Set the outcome and call the callbacks, unless there is already an outcome. Never raises."""
         with self._condition.lock:
             if self._is_done:
                 return
@@ -44,11 +40,9 @@ class Future(Generic[Result]):
         return self.cancelled()
 
     def done(self) -> bool:
-        """Return whether there is an outcome, including cancellation."""
         return self._is_done
 
     def cancelled(self) -> bool:
-        """Return whether the future was cancelled."""
         return isinstance(self._outcome, CancelledError)
 
     def result(self, timeout_s: float | None = None) -> Result:
@@ -71,7 +65,7 @@ class Future(Generic[Result]):
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
-        """Call `callback` when the outcome is set, in the thread that sets it, or immediately if it is already set."""
+        """Call `callback` when the outcome is set, in the thread that sets it, or immediately if it is set."""
         with self._condition.lock:
             is_done = self._is_done
             if not is_done:

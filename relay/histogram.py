@@ -1,4 +1,4 @@
-"""A histogram of durations with fixed bounds, which may be sent. Adding to it takes .3 us (measured)."""
+"""A histogram of durations with fixed bounds."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Histogram(msgspec.Struct, kw_only=True):
     sum_s: float = 0.0
 
     def add(self, took_s: float) -> None:
-        """Count one duration; a negative one, after a step of the clock, counts as 0."""
+        """Count one duration; a negative one counts as 0."""
         took_s = max(0.0, took_s)
         self.counts[bisect_left(_BOUNDS_S, took_s)] += 1
         self.sum_s += took_s
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return each upper bound in seconds, the last infinite, and how many durations were not above it."""
+        """Return each upper bound in seconds, and how many durations were not above it."""
         return list(zip((*_BOUNDS_S, math.inf), accumulate(self.counts), strict=True))

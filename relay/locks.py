@@ -1,8 +1,7 @@
 """Thread locks that survive Ctrl-C: a condition variable and a read/write lock.
 
-Rejected: `threading.Condition` and the classes built on it, `Event`, `Semaphore` and `concurrent.futures.Future`,
-because their methods are Python code. A `KeyboardInterrupt` inside one of them can leave its lock held, so all other
-threads wait forever. Python interrupts neither `with lock` nor a single C call.
+A `KeyboardInterrupt` inside `threading.Condition` and the classes built on it can leave a lock held for ever. Python
+interrupts neither `with lock` nor a single C call.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Condition:
 def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
     """Hold a lock for the block; yield False if it was not free within `timeout_s`. Not reentrant.
 
-    Always released after a `KeyboardInterrupt`, which between a separate `acquire` and `try` would leave it held.
+    Always released after a `KeyboardInterrupt`.
 
     >>> lock = threading.RLock()
     >>> with holding(lock, timeout_s=1.0) as is_held:
@@ -81,8 +80,7 @@ def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
 class ReadWriteLock:
     """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded.
 
-    Writers have priority: while a writer waits, no new reader enters. Each block has a token, whose removal is a single
-    step that a `KeyboardInterrupt` cannot interrupt.
+    While a writer waits, no new reader enters. Each block has a token, which one uninterruptible step removes.
     """
 
     def __init__(self) -> None:
@@ -113,7 +111,7 @@ class ReadWriteLock:
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
         """Hold the lock exclusively. Waits up to `timeout_s` for other writers, then up to `timeout_s` for readers.
 
-        Without a timeout it waits forever. Raises `TimeoutError`.
+        Raises `TimeoutError`.
         """
         token = object()
 
@@ -132,10 +130,6 @@ class ReadWriteLock:
             if self._writer is token:
                 self._writer = None
                 self._notify()
-
-    @property
-    def _has_writer(self) -> bool:
-        return self._writer is not None
 
     def _notify(self) -> None:
         with self._condition.lock:

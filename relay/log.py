@@ -3,9 +3,8 @@
     from relay.log import log
     log.info("relay.waiting", owner=owner)
 
-Only an entry point configures logging. Otherwise nothing is written, because a library must not write to its caller's
-output, and structlog is not imported, because that takes time. Memory text, vectors and tokens are never logged
-(`tests/end_to_end/test_daemon.py`).
+Only an entry point configures logging; otherwise nothing is written, and structlog is not imported. Memory text,
+vectors and tokens are never logged.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 _MOST_BYTES = 8 << 20
 _FORMER = 3
-"""The number of former log files."""
 
 
 def configure_logging(level: Level = "info", file: Path | None = None) -> None:
     """Log `level` and above, as one JSON document per line.
 
     On a terminal, lines are formatted for people, and `info` shows only warnings and errors. If standard error is
-    `file`, that file is bounded: at 8 MiB it becomes FILE.1, and so on up to FILE.3, with all that this process writes
-    there, also from native code. Child processes that inherited it continue to write to the former file.
+    `file`, that file is bounded: at 8 MiB it becomes FILE.1, and so on up to FILE.3. Child processes that inherited it
+    continue to write to the former file.
     """
     _stderr.file = file if file is not None and _is_standard_error(file) else None
     terminal = sys.stderr.isatty()
@@ -53,10 +51,7 @@ def configure_logging(level: Level = "info", file: Path | None = None) -> None:
 
 
 def _import_structlog(*, with_rich: bool) -> Any:
-    """Import structlog, late, because most commands log nothing.
-
-    It imports rich if it can, for a console, which takes 37 ms and 4 MB more (measured).
-    """
+    """Import structlog, which imports rich if it can (37 ms and 4 MB more)."""
     if not with_rich and "rich" not in sys.modules:
         sys.modules["rich"] = cast(ModuleType, None)  # importing it fails
         try:
@@ -69,14 +64,11 @@ def _import_structlog(*, with_rich: bool) -> Any:
 
 
 class _StandardError:
-    """Standard error that ignores write errors, because a log file on a full disk must not stop a process.
-
-    Unbuffered, because flushing a buffer at exit could fail and change the exit code.
-    """
+    """Standard error that ignores write errors, because a full disk must not stop a process. Unbuffered."""
 
     def __init__(self) -> None:
         self.file: Path | None = None
-        """The file that is replaced when it is full, if standard error is this file."""
+        """The file that is replaced when full, if standard error is this file."""
         self._guard = threading.Lock()
 
     def write(self, text: str) -> None:
@@ -88,7 +80,7 @@ class _StandardError:
         pass
 
     def rotate(self) -> None:
-        """Replace the file if it is full. Other threads may write meanwhile, to either file. Raises `OSError`."""
+        """Replace the file if it is full. Other threads may write meanwhile. Raises `OSError`."""
         if self.file is None or os.fstat(2).st_size < _MOST_BYTES:
             return
         with self._guard:
@@ -96,7 +88,7 @@ class _StandardError:
                 self._replace(self.file)
 
     def _replace(self, file: Path) -> None:
-        """Rename the file and its predecessors, and continue in a new one, which is opened first: that may fail."""
+        """Rename the file and its predecessors, and continue in a new one, which is opened first."""
         started = file.with_name(f"{file.name}.new")
         new = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
@@ -121,7 +113,7 @@ def _is_standard_error(file: Path) -> bool:
 
 
 def rotate_log() -> None:
-    """Replace the log file if it is full. Log lines do it, too; other output to standard error does not."""
+    """Replace the log file if it is full. Log lines do so too; other output to standard error does not."""
     with contextlib.suppress(OSError):
         _stderr.rotate()
 

@@ -1,7 +1,6 @@
 """Validates event fields (ids, user ids, timestamps, JSON values) and group names. Pure.
 
-Rejected: relying on msgspec, which accepts NaN, lone surrogates and names that are unsafe for folders, and reports
-errors in its own terms.
+Unlike msgspec, rejects NaN, lone surrogates and names that are unsafe for folders.
 """
 
 from __future__ import annotations
@@ -67,10 +66,7 @@ def validate_owner(field: str, user_id: object) -> str:
 
 
 def validate_group_name(field: str, name: object) -> str:
-    """Return `name` if it may name an organisation or a tier: 1 to 64 ASCII letters, digits and `._-`.
-
-    Raises `MalformedEventError` (with `field`).
-    """
+    """Return `name` if it may name an organisation or a tier. Raises `MalformedEventError` (with `field`)."""
     if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
         raise MalformedEventError(field, f"must be 1 to 64 ASCII letters, digits or ._-, not {_shown(name)}")
     return name
@@ -110,8 +106,8 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970, or in milliseconds if it is at least
-    1e11. Raises `MalformedEventError`, also if the time is more than `max_future_s` after `now`.
+    Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970, or in milliseconds from 1e11. Raises
+    `MalformedEventError`, also for a time more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)
@@ -130,8 +126,8 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
 def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
     """Return a JSON object of any content, or an empty object for None.
 
-    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot represent: a key that is not
-    text, bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
+    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot represent, or beyond
+    `max_depth` levels.
     """
     if value is None:
         return {}
@@ -222,7 +218,7 @@ def _utf8(field: str, value: str) -> bytes:
 
 
 def _shown(value: object, *, quote: bool = True) -> str:
-    """Return a short, printable form of an untrusted value, for an error message."""
+    """Return a short, printable form of an untrusted value."""
     if isinstance(value, int) and value not in _INTEGERS:
         return f"an integer of {value.bit_length()} bits"
     text = ascii(value) if quote else ascii(value).strip("'\"")

@@ -2,14 +2,14 @@
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
 the client's token (empty if the connection proved a CURVE key). A reply has the first two. Events are sent as encoded
-bytes, so that a malformed event does not affect its neighbours. Rejected: one frame per event, because for an event of
-1 KB a frame takes longer than the copy that it saves. New fields are added at the end, with defaults; types never
-change.
+bytes, so that a malformed event does not affect its neighbours. New fields are added at the end, with defaults; types
+never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -27,13 +27,13 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
-    """Base class of all messages. `op` is the type tag."""
+    pass
 
 
 class Publish(_Message, frozen=True, tag="publish"):
     """Events of a producer, numbered from `first_seq`; `base_seq` is the lowest unacknowledged number.
 
-    The reply repeats `attempt`, so that the publisher can ignore refusals of earlier attempts.
+    The reply repeats `attempt`, so the publisher can ignore refusals of earlier attempts.
     """
 
     producer_id: str
@@ -52,8 +52,6 @@ class Fetch(_Message, frozen=True, tag="fetch"):
 
 
 class Cursor(_Message, frozen=True, tag="cursor"):
-    """Return a consumer's cursor. Registers a new consumer durably, so that retention waits for it."""
-
     consumer: str
 
 
@@ -98,12 +96,9 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events to erase: all events of a user, or the user's events with these ids, sessions or runs.
 
-    `quoted` holds ids chosen by the caller: an event whose payload lists one of them under `quotes` is erased too,
-    unless its own id is in `kept_ids`.
-
-    `system_seqs` holds the numbers of additional `system` events to erase, and `quarantine_ids` the ids of quarantine
-    entries without a number. The caller must verify that these belong to the user. A session id is no proof, because
-    any key may name any session.
+    An event whose payload lists one of `quoted` under `quotes` is erased too, unless its id is in `kept_ids`.
+    `system_seqs` holds the numbers of additional `system` events, and `quarantine_ids` the ids of quarantine entries
+    without a number. The caller must verify that these belong to the user, because any key may name any session.
     """
 
     user_id: str
@@ -126,7 +121,7 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_of(fields.get("session_id"), run_id, fields.get("actor_id"))
 
     def is_of(self, session_id: object, run_id: object, actor_id: object) -> bool:
-        """Whether an event belongs to one of the sessions or runs. The values come from a publisher, unchecked."""
+        """Whether an event belongs to one of the sessions or runs. The values are unchecked."""
         if not isinstance(run_id, str) and isinstance(actor_id, str) and actor_id.startswith("conductor:"):
             run_id = actor_id.removeprefix("conductor:")
         return _is_among(session_id, self.session_ids) or _is_among(run_id, self.run_ids)
@@ -197,15 +192,11 @@ class Refusal(_Message, frozen=True, tag="refusal"):
 
 
 class Failure(_Message, frozen=True, tag="failure"):
-    """The request failed. The client rebuilds the error from `code` and `arguments`."""
-
     code: str
     arguments: list[Any]
 
 
 class Answer(_Message, frozen=True, tag="answer"):
-    """The result of a request, whose type depends on the request."""
-
     result: msgspec.Raw
 
 
@@ -224,15 +215,15 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_vouched(self) -> bool:
-        """Whether a key for all users published it, so its claims of ownership are accepted for every user."""
+        """Whether a key for all users published it, so its claims of ownership are accepted."""
         return self.origin is not None and self.origin.for_all
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in order, and the journal's first and last numbers when they were read.
 
-    A `first_seq` greater than the cursor + 1 means that retention deleted entries that this consumer had not read. If
-    `has_more` is true, many entries for other audiences were skipped; continue after `last_seq`.
+    A `first_seq` greater than the cursor + 1 means that retention deleted unread entries. If `has_more` is true, many
+    entries for other audiences were skipped; continue after `last_seq`.
     """
 
     entries: list[JournalEntry]
@@ -262,9 +253,7 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of the erased events, the number of erased quarantine entries, and the `after_seq` of the next
-    part.
-    """
+    """The erased events, the number of erased quarantine entries, and the `after_seq` of the next part."""
 
     seqs: list[int]
     quarantined: int
@@ -272,7 +261,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a journal. `locked` counts reads of entries whose key is missing, since the journal was opened."""
+    """Statistics of a journal. `locked` counts reads of entries whose key is missing."""
 
     first_seq: int
     last_seq: int
@@ -289,9 +278,9 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a relay. `counts` start at 0 when the process starts; the journal's counts are durable.
+    """Statistics of a relay. `counts` and `acks` start at 0 with the process.
 
-    `acks`: the time from the receipt of a publish to its ack or refusal, since the process started.
+    `acks`: the time from the receipt of a publish to its ack or refusal.
     """
 
     version: int
@@ -308,7 +297,6 @@ _receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decod
 
 
 def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None) -> Refusal:
-    """Return the `Refusal` that rejects a `Publish` with `error`."""
     return Refusal(
         epoch=publish.epoch,
         attempt=publish.attempt,
@@ -320,16 +308,21 @@ def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None
 
 
 def encode(message: _Message) -> bytes:
-    """Encode a message as MessagePack."""
     return _encoder.encode(message)
 
 
 def decode_request(body: bytes) -> Request:
     """Decode a request from a body. Raises `ProtocolError`."""
-    try:
+    with _decoding("not a request"):
         return _request_decoder.decode(body)
+
+
+@contextmanager
+def _decoding(failure: str) -> Iterator[None]:
+    try:
+        yield
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"not a request: {error}") from error
+        raise ProtocolError(f"{failure}: {error}") from error
 
 
 def encode_answer(result: object) -> bytes:
@@ -344,50 +337,39 @@ def encode_failure(error: RelayError) -> bytes:
 
 def decode_reply(body: bytes, result_type: type[_Result]) -> _Result:
     """Return the result in a reply, or raise its error. Raises `ProtocolError` if the reply is malformed."""
-    try:
+    with _decoding("not a reply"):
         reply = _reply_decoder.decode(body)
         if isinstance(reply, Answer):
             return msgspec.msgpack.decode(reply.result, type=result_type)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"not a reply: {error}") from error
     raise rebuild(reply.code, reply.arguments)
 
 
 def decode_receipt(body: bytes) -> Ack | Refusal:
     """Decode the reply to a `Publish`. Raises `ProtocolError`."""
-    try:
+    with _decoding("neither an ack nor a refusal"):
         return _receipt_decoder.decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"neither an ack nor a refusal: {error}") from error
 
 
 def encode_doorbell(last_seq: int) -> bytes:
-    """Return a feed frame that contains the journal's last number."""
     return last_seq.to_bytes(8, "big")
 
 
 def decode_doorbell(frame: bytes) -> int:
-    """Return the journal's last number from a feed frame."""
     return int.from_bytes(frame[:8], "big")
 
 
 def event_in_frames(frames: Sequence[bytes]) -> bytes:
     """Return the bytes of the event in a message of a plain PUB emitter.
 
-    Accepts `[topic, ..., payload]`, `[payload]`, and a single frame `topic payload`. The topic is only used for
-    routing; type and user are in the event. Raises `MalformedEventError` for an empty message.
+    Accepts `[topic, ..., payload]`, `[payload]`, and a single frame `topic payload`. Raises `MalformedEventError` for
+    an empty message.
     """
     if len(frames) > 1:
         return frames[-1]
     frame = frames[0] if frames else b""
     if not frame.strip():
         raise MalformedEventError("event", "is empty")
-    if _begins_an_object(frame[0]):
+    if frame[0] in b"{" or 0x80 <= frame[0] <= 0x8F or frame[0] in (0xDE, 0xDF):  # a JSON object or MessagePack map
         return frame
     topic, blank, payload = frame.partition(b" ")
     return payload if blank and payload and b"\0" not in topic else frame
-
-
-def _begins_an_object(first_byte: int) -> bool:
-    """Return whether this is the first byte of a JSON object or a MessagePack map."""
-    return first_byte in b"{" or 0x80 <= first_byte <= 0x8F or first_byte in (0xDE, 0xDF)

@@ -1,7 +1,6 @@
 """Runs a task step by step in its own thread, outside the broker's loop.
 
-While the journal accepts nothing, for example because the disk is full, the step is retried. Any other error stops the
-relay, because after a storage error nothing may be acknowledged until the journal is reopened.
+While the journal is paused, for example because the disk is full, the step is retried. Any other error stops the relay.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ _RETRY_S = 0.5
 
 
 class Task(Protocol):
-    """A worker's job. `step` returns the seconds to wait before the next step; `finish` is called after the last
-    step.
-    """
+    """A worker's job. `step` returns the seconds to wait; `finish` is called after the last step."""
 
     name: str
 

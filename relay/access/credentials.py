@@ -1,7 +1,7 @@
 """Looks up the principal of a token or CURVE key in the key file.
 
-Keys are looked up for each request, so creating or revoking a key takes effect at once, even on open connections.
-Without a readable key file, every key is unknown.
+Each request is looked up, so a revoked key is rejected at once, even on open connections. Without a readable key file,
+every key is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relay.errors import KeyFileError, UnauthorizedError
 from relay.log import log
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How to pass a key to a command of this project. Error messages quote this text; the HTTP server replaces it."""
+"""How to pass a key to a command. Error messages quote it; the HTTP server replaces it."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 
@@ -60,7 +60,6 @@ class Credentials:
         return key.principal
 
     def knows_curve(self, public: str) -> bool:
-        """Return whether a peer with this public CURVE key may connect."""
         return public in self._current().by_curve
 
     def _current(self) -> _Table:
@@ -89,9 +88,7 @@ class Credentials:
 
 
 def _refused(table: _Table, shown: str, what: str) -> str:
-    """Return the error message for a rejected key. It includes the name of a revoked key, which its holder knows
-    anyway.
-    """
+    """Return the error message for a rejected key. It names a revoked key."""
     revoked = table.revoked.get(shown)
     why = f"unknown {what}" if revoked is None else f"the key {revoked} was revoked"
     return f"{why}: use a valid key with {_HOW}"

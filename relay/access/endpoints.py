@@ -28,10 +28,7 @@ def ipc_endpoint(path: Path) -> str:
 
 
 def check_endpoint(setting: str, endpoint: str) -> str:
-    """Return `endpoint` if it is a socket file whose path is short enough, TCP on loopback, or TCP with CURVE.
-
-    Raises `RelaySettingsError`.
-    """
+    """Return `endpoint` if it is a socket file, TCP on loopback, or TCP with CURVE. Raises `RelaySettingsError`."""
     scheme, _, place = endpoint.partition("://")
     if scheme == "ipc" and place:
         reason = _too_long(place)
@@ -47,7 +44,6 @@ def check_endpoint(setting: str, endpoint: str) -> str:
 
 
 def is_curve(endpoint: str) -> bool:
-    """Return whether peers at this endpoint authenticate with CURVE keys."""
     return endpoint.startswith(CURVE)
 
 

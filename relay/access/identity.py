@@ -1,7 +1,6 @@
 """A client's credentials (a token or CURVE keys) and their default locations.
 
-On the same machine, the token is in the same data folder as the socket file. A client that may read the token (mode
-0600) therefore needs no configuration.
+A client that may read the data folder needs no configuration: the token (mode 0600) is beside the socket file.
 """
 
 from __future__ import annotations
@@ -35,18 +34,17 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Identity(NamedTuple):
-    """Credentials to present: CURVE keys, else the token, else the content of `file`, which is read on first use."""
+    """Credentials to present: CURVE keys, else the token, else the content of `file`, read on first use."""
 
     token: str = ""
     curve: CurvePair | None = None
     server: str = ""
     file: Path | None = None
     user_id: str | None = None
-    """The key's user, if known. Publishers add it to events that name no user."""
+    """The key's user, if known. Publishers add it to events without a user."""
 
 
 def identity_of(document: KeyDocument) -> Identity:
-    """Return the identity that presents this key."""
     curve = CurvePair(document.public, document.secret) if document.secret else None
     return Identity(document.token, curve, document.server, user_id=document.user_id)
 
@@ -71,7 +69,7 @@ def local_identity(endpoint: str) -> Identity:
 
 
 class TokenSource:
-    """One client's token, which can be reloaded after it was missing or rejected. Not thread-safe."""
+    """One client's token. Not thread-safe."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity

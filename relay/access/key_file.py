@@ -1,9 +1,7 @@
 """Creates, rotates and revokes the keys of a data folder, which are stored in that folder.
 
-DATA/keys.json stores the SHA-256 of each token. A token has 256 random bits, so salting and stretching would add
-nothing. The file is replaced atomically, and its checksum prevents a flipped bit from assigning a key to a different
-user. DATA/token contains the token of the key `local`, for every process that may read this folder; DATA/curve.json
-contains the daemon's CURVE key pair. All three files have mode 0600.
+DATA/keys.json stores the SHA-256 of each token. Tokens have 256 random bits, so salting would add nothing. DATA/token
+contains the token of the key `local`, and DATA/curve.json the daemon's CURVE key pair. All three files have mode 0600.
 """
 
 from __future__ import annotations
@@ -33,11 +31,8 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A key for one user, or for all users (None), with a token or a public CURVE key.
 
-    `created` is when the key was first created; rotating it does not change that. `person` is the holder of the user's
-    keys: in figures of shared items, all users of a person have one vote.
-
-    The key `local` has every scope, including scopes added since its `scopes` were stored. The added scopes are not
-    written back, because an unknown scope or field would make an older daemon that reads the file reject all keys.
+    Rotation keeps `created`. `person` is the holder of the user's keys: in figures of shared items, all users of a
+    person have one vote. The key `local` has every scope, including scopes added since its `scopes` were stored.
     """
 
     id: str
@@ -53,7 +48,6 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
     @property
     def principal(self) -> Principal:
-        """The holder of the key, with its effective scopes and groups."""
         scopes = ALL_SCOPES if self.id == LOCAL else frozenset(self.scopes)
         tier = () if self.tier is None else (f"tier:{self.tier}",)
         return Principal(self.id, self.user_id, scopes, frozenset((*(f"org:{name}" for name in self.orgs), *tier)))
@@ -65,12 +59,11 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def keys_path(data_dir: Path) -> Path:
-    """Return the path of a data folder's key file."""
     return data_dir / "keys.json"
 
 
 def keys_version(data_dir: Path) -> tuple[int, ...]:
-    """Return a value that changes when a data folder's key file is replaced; empty if there is no file."""
+    """Return a value that changes when a data folder's key file is replaced; empty without a file."""
     try:
         found = os.stat(keys_path(data_dir))
     except OSError:
@@ -79,7 +72,6 @@ def keys_version(data_dir: Path) -> tuple[int, ...]:
 
 
 def digest_of(token: bytes) -> str:
-    """Return the token's digest, which the key file stores."""
     return sha256(token).hexdigest()
 
 
@@ -99,7 +91,7 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 def ensure_local_key(data_dir: Path) -> str:
     """Return the token of the key `local`, which has all scopes for all users. Creates it at the first start.
 
-    If the token file was removed, creates a new token and invalidates the old one. Raises `KeyFileError`.
+    A missing token file is replaced, which invalidates the old token. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         token = _local_token(data_dir)
@@ -123,8 +115,8 @@ def create_key(
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
     `orgs` and `tier` are the groups of its holder; the person is that of the user's other keys. Raises `KeyFileError`
-    if the name is in use or the user cannot have a key, and `MalformedEventError` if the name of a user, organisation
-    or tier is invalid.
+    if the name is in use or the user cannot have a key, and `MalformedEventError` for an invalid name of a user,
+    organisation or tier.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -206,10 +198,8 @@ def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
 def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
     """Replace a key's secret with a new token or a CURVE key pair from `make`; return the key with its new secret.
 
-    The key keeps its age, by which votes on shared items count.
-
-    The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
-    contains a valid token at all times. Raises `KeyFileError`.
+    The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token. Raises
+    `KeyFileError`.
     """
     with _locked(data_dir):
         keys = read_keys(data_dir)
@@ -226,7 +216,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
 
 
 class _Secret(NamedTuple):
-    """A new secret: the fields to store, and the fields to show to its holder."""
+    """The fields to store, and the fields to show to the holder."""
 
     token_sha256: str
     curve_public: str
@@ -234,7 +224,6 @@ class _Secret(NamedTuple):
 
 
 def _new_secret(pair: CurvePair | None) -> _Secret:
-    """Return a CURVE key pair as a secret, or a new token if `pair` is None."""
     if pair is not None:
         return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -256,7 +245,7 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
 
 
 def validate_key_id(key_id: str) -> str:
-    """Return `key_id` if it may name a key: 1 to 64 letters, digits and `._-`. Raises `KeyFileError`."""
+    """Return `key_id` if it may name a key. Raises `KeyFileError`."""
     if not key_id or len(key_id) > 64 or not all(letter.isalnum() or letter in "._-" for letter in key_id):
         raise KeyFileError(key_id[:64], "a key's name must be 1 to 64 letters, digits or ._-")
     return key_id

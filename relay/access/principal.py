@@ -1,6 +1,6 @@
 """Principals and scopes: who holds a request's key, and what the key permits. Pure.
 
-The principal is determined by a request's credentials (`credentials`), never by its content.
+Only a request's credentials determine its principal, never its content.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from relay.errors import ScopeMissingError, UserNotAllowedError
 class Scope(StrEnum):
     """What a key permits. No scope implies another.
 
-    `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, and
-    rate items. `shared-admin`: withdraw the items of any user. `join`: join the daemon's cluster as a machine that
-    hosts users, with access to their data. `metrics`: read the daemon's figures, which name no user. `admin`:
-    everything else.
+    `publish`: write events and memories. `recall`: read. `share`: publish, unpublish and rate items for other users.
+    `shared-admin`: withdraw the items of any user. `join`: join the daemon's cluster as a machine that hosts users.
+    `metrics`: read the daemon's figures. `admin`: everything else.
     """
 
     PUBLISH = "publish"
@@ -31,24 +30,19 @@ class Scope(StrEnum):
 
 ALL_SCOPES = frozenset(Scope)
 PUBLIC = "public"
-"""The audience that includes every key holder."""
 
 
 class Origin(NamedTuple):
-    """The key that published an event, as stored in the journal.
-
-    `for_all`: whether the key is for all users, so that its claims about ownership are accepted for each of them.
-    """
+    """The key that published an event, as stored in the journal. A key `for_all` users may claim ownership for them."""
 
     key_id: str
     for_all: bool
 
 
 class Principal(NamedTuple):
-    """The holder of a key.
+    """The holder of a key, which is for all users if `user_id` is None.
 
-    If `user_id` is None, the key is for all users. `groups`: the key's organisations (`org:NAME`) and tier
-    (`tier:NAME`), as named in access policies.
+    `groups`: the key's organisations (`org:NAME`) and tier (`tier:NAME`), as named in access policies.
     """
 
     key_id: str
@@ -58,12 +52,10 @@ class Principal(NamedTuple):
 
     @property
     def audiences(self) -> frozenset[str]:
-        """The audiences whose events about shared items this principal may read."""
         return self.groups | {PUBLIC}
 
     @property
     def origin(self) -> Origin:
-        """The origin that the journal stores with this principal's events."""
         return Origin(self.key_id, self.user_id is None)
 
     def may(self, scope: Scope, user_id: str | None) -> bool:
@@ -85,11 +77,11 @@ class Principal(NamedTuple):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
-        """Return the error for a request about another user. The message names the key but no user."""
+        """Return the error for a request about another user. It names the key but no user."""
         hint = "omit the user, or use that user's key"
         return UserNotAllowedError("user_id", f"the key {self.key_id} is for another user; {hint}")
 
 
 def publisher_for_all(key_id: str) -> Principal:
-    """Return the principal, named `key_id`, of an intake that is configured to accept events without keys."""
+    """Return the principal of an intake that accepts events without keys."""
     return Principal(key_id, None, frozenset({Scope.PUBLISH}))

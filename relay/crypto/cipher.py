@@ -1,12 +1,10 @@
 """Encryption with one user's key: values with AES-256-GCM, names with AES-SIV.
 
-A value is bound to its context, such as its database and key, so it cannot be moved elsewhere. Names must be
-searchable, so equal names encrypt to equal bytes. Anyone who can read the disk sees the names' lengths and which names
-are equal. The keys for values and names are derived from the user's key (HKDF-SHA256), separately for each purpose.
-Nonces are random: 2^32 values with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, because base64 takes a
-third more space.
+A value is bound to its context, such as its database and key, so it cannot be moved. Equal names encrypt to equal
+bytes, so they can be looked up. The keys are derived from the user's key (HKDF-SHA256), separately for each purpose.
+Nonces are random: 2^32 values with one key are safe (NIST SP 800-38D, 8.3).
 
-The package `cryptography` is optional (the extra `encryption`) and imported when the first key is used.
+The package `cryptography` (the extra `encryption`) is imported when the first key is used.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class Cipher:
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
-        """Encrypt `plain`, making it `SEAL_BYTES` longer. Pass the same context `about` to `open`."""
+        """Encrypt `plain`, making it `SEAL_BYTES` longer. `open` needs the same context `about`."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, plain, about)
 
@@ -66,7 +64,6 @@ class Cipher:
         return self._names.encrypt(plain, None)
 
     def plain_name(self, encrypted: bytes) -> bytes:
-        """Decrypt a name that was encrypted with `name`. Raises `UndecipherableError`."""
         try:
             return self._names.decrypt(encrypted, None)
         except self._refusals as error:
@@ -78,11 +75,10 @@ class Cipher:
 
 
 def _cut(derived: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
-    """Cut bytes into pieces of these lengths."""
     ends = accumulate(lengths)
     return (derived[end - length : end] for end, length in zip(ends, lengths, strict=True))
 
 
 def key_id(key: bytes) -> bytes:
-    """Return the id of a key: 8 bytes that reveal nothing about the key."""
+    """Return the id of a key: 8 bytes that reveal nothing about it."""
     return sha256(b"memory-agent key id" + key).digest()[:8]

@@ -1,7 +1,6 @@
 """Replaces a plain LMDB environment with a verified, encrypted copy, atomically.
 
-The blocks of the old file are freed, not overwritten. Rejected: encrypting within the file, which leaves a mix of plain
-and encrypted data when interrupted.
+The blocks of the old file are freed, not overwritten.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from relay.disk import Environment, Transaction, discard_copy, room_for_copy
 _PAGE = 10_000
 
 Put = tuple[str, bytes, bytes]
-"""A database name, a key and a value."""
 Report = Callable[[int, int], None]
 """Called with the number of pairs written so far, and the total."""
 
@@ -31,10 +29,9 @@ def encrypt_in_place(
 ) -> None:
     """Close `environment` and replace its file with an encrypted copy. Durable on return.
 
-    `open_copy` opens an empty encrypted environment; `puts` yields its content, each key once, from a snapshot of
-    `environment`. No other process may have the environment open. A kill at any moment leaves either the old or the new
-    file. Needs disk space for the copy. Raises `damaged` if the copy differs from what was written, and the errors of
-    `Environment.replace_by`.
+    `open_copy` opens an empty encrypted environment. `puts` yields its content, each key once, from a snapshot of
+    `environment`. No other process may have the environment open. A kill leaves either the old or the new file. Raises
+    `damaged` if the copy differs from what was written, and the errors of `Environment.replace_by`.
     """
     copy = room_for_copy(environment.path)
     try:
@@ -52,7 +49,6 @@ def encrypt_in_place(
 
 
 def _written(puts: Iterator[Put], target: Environment, total: int, report: Report) -> Iterator[Put]:
-    """Write the pairs in batches, yielding each pair after it is written."""
     done = 0
     while page := list(islice(puts, _PAGE)):
         report(done, total)
@@ -65,7 +61,7 @@ def _written(puts: Iterator[Put], target: Environment, total: int, report: Repor
 
 
 class _Digests:
-    """The number of pairs in each database, and the sum of their digests, which does not depend on their order."""
+    """The number of pairs in each database, and the sum of their digests, regardless of their order."""
 
     def __init__(self, environment: Environment, puts: Iterable[Put]) -> None:
         self._known = dict.fromkeys(environment.databases, (0, 0))
@@ -75,5 +71,4 @@ class _Digests:
             self._known[name] = count + 1, (total + digest) % (1 << 128)
 
     def unequal(self, other: _Digests) -> Iterator[str]:
-        """Yield the databases that differ."""
         return (name for name, known in self._known.items() if other._known[name] != known)

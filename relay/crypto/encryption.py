@@ -1,13 +1,12 @@
 """The stored form of keys and values in an encrypted LMDB environment. Does not import LMDB.
 
 Values are encrypted with their key as context. Numbers and times in keys stay plain, because entries are read in that
-order. Names are encrypted deterministically, so they can be looked up but not sorted. The first ten letters of a ULID,
-its time, stay plain, so new entries go to the last page, which is in memory, and recalls can still be pruned oldest
-first. An empty value stays empty. A checksum over the row is removed before encryption, because the tag replaces it;
-with both, one vector less would fit on a page (20 %).
+order. Names are encrypted deterministically. The first ten letters of a ULID (its time) stay plain, so new entries go
+to the last page. An empty value stays empty. A checksum over a row is removed before encryption, because the tag
+replaces it.
 
-The environment stores the id of its key, so that an encrypted store is never mistaken for a plain one, opened with a
-different key, or replaced by a new one.
+The environment stores the id of its key, so an encrypted store is never mistaken for a plain one or opened with a
+different key.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ _LONGEST_PLACE = 9
 class Form(NamedTuple):
     """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key).
 
-    `is_sealed`: whether values are encrypted. `is_checked`: whether values have a checksum that covers their numeric
-    key.
+    `is_checked`: whether values have a checksum that covers their numeric key.
     """
 
     plain_bytes: int | None
@@ -41,7 +39,7 @@ class Form(NamedTuple):
 
 ROWS = Form(None, is_checked=True)
 OURS = Form(None)
-"""Keys that reveal nothing, because they are names defined by the program."""
+"""Keys that are names defined by the program."""
 NAMES = Form(0)
 PLACES = Form(_LONGEST_PLACE)
 """A letter, eight bytes with a time, number or row, and then a name."""
@@ -49,8 +47,6 @@ ROWS_OF_NAMES = Form(0, is_sealed=False)
 
 
 class Key(Protocol):
-    """One user's key in a ring. Raises the caller's error types."""
-
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
         """Return the cipher for a purpose. Raises if there is no key and `create` is False."""
 
@@ -59,8 +55,6 @@ class Key(Protocol):
 
 
 class TransactionCipher:
-    """Encrypts and decrypts the keys and values of one transaction."""
-
     def __init__(self, cipher: Cipher, forms: Mapping[str, Form], damaged: type[Exception]) -> None:
         """`damaged` is raised, with a message, for bytes that cannot be decrypted or do not match their checksum."""
         self._cipher = cipher
@@ -68,9 +62,7 @@ class TransactionCipher:
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key. A key prefix that omits the name is not encrypted, so it can serve as the
-        bound of a scan.
-        """
+        """Return the stored form of a key. A key prefix without the name stays plain, so it can bound a scan."""
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key
@@ -80,7 +72,6 @@ class TransactionCipher:
         return key[:start] + self._cipher.name(key[start:])
 
     def plain_key(self, database: str, stored: bytes) -> bytes:
-        """Return the plain form of a stored key."""
         start = self._forms[database].plain_bytes
         if start is None or len(stored) <= start:
             return stored
@@ -100,7 +91,6 @@ class TransactionCipher:
         return self._cipher.seal(value, _context(database, stored))
 
     def open(self, database: str, stored: bytes, sealed: bytes) -> bytes:
-        """Decrypt a value that was encrypted with `seal`."""
         form = self._forms[database]
         if not sealed or not form.is_sealed:
             return sealed
@@ -111,7 +101,7 @@ class TransactionCipher:
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Verify and remove a value's checksum; without the check, the new checksum from `open` would hide damage."""
+        """Verify and remove a value's checksum; otherwise the new checksum from `open` would hide damage."""
         body = value[CHECKSUM_BYTES:]
         if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
             raise self._damaged(f"{database} {_number(stored)} does not match its checksum")

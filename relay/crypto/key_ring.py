@@ -1,11 +1,9 @@
 """The encryption keys of users: one file per user, mode 0600, in a folder separate from the data.
 
-A key is 256 random bits, created when its user first stores something, and durable before its first use. Neither the
-data folder nor backups contain a copy, so `destroy` makes all data of the user unreadable. A key file is named after a
-digest of the user id, because ids may contain characters that file names may not. The data folder records the id of its
-ring's system key (`read_ring`), so no second ring is created while the first is not mounted. Rejected: a master key
-that wraps the users' keys. Losing the master key would lose all data, and copies of wrapped keys would survive the
-destruction of a user's key.
+A key is 256 random bits, created when its user first stores something, and durable before its first use. The data
+folder and backups contain no copy, so `destroy` makes all data of the user unreadable. A key file is named after a
+digest of the user id. The data folder records the id of its ring's system key (`read_ring`), so no second ring is
+created while the first is not mounted.
 """
 
 from __future__ import annotations
@@ -159,9 +157,8 @@ class KeyRing:
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
-        A process killed in between leaves an overwritten file, which counts as missing and is removed by its next
-        reader. The key can only be restored from a copy of the folder. Old disk blocks may still contain its bytes.
-        Raises `KeyFileError`.
+        A kill in between leaves an overwritten file, which counts as missing. Only a copy of the folder can restore the
+        key. Old disk blocks may still contain its bytes. Raises `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> ring.destroy("alice"), ring.destroy("alice"), ring.has("alice")
@@ -187,7 +184,7 @@ class KeyRing:
         return True
 
     def _create(self, user_id: str) -> None:
-        """Create a key. If several threads or processes do so at once, the first one wins."""
+        """Create a key. The first of several threads or processes wins."""
         path = self._path(user_id)
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
@@ -236,9 +233,8 @@ class KeyRing:
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
     """Return the ring in the keys folder from the settings, or None if no keys folder is set.
 
-    `is_shared`: whether `data_dir` contains the data of many users, encrypted with one ring; otherwise it is the folder
-    of one memory. Raises `RelaySettingsError` if the path is relative, or if the folder is inside `data_dir`, where
-    each copy of the data would contain the keys.
+    `is_shared`: whether `data_dir` contains the data of many users. Raises `RelaySettingsError` if the path is relative
+    or inside `data_dir`.
 
     >>> open_key_ring(EncryptionSettings(keys_folder="/srv/keys"), Path("/srv/memory")).folder
     PosixPath('/srv/keys')
@@ -303,7 +299,7 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file stays unchanged, which means that it is damaged, not being destroyed."""
+    """Whether an unreadable file stays unchanged: then it is damaged, not being destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False
@@ -312,7 +308,7 @@ def _stays(path: str, file_id: _FileId) -> bool:
 
 
 def ring_file(data_dir: Path) -> Path:
-    """Return the file of a data folder that identifies its ring. A copy of the folder's data needs a copy of the file.
+    """Return the file of a data folder that identifies its ring. Backups need a copy of it.
 
     >>> ring_file(Path("data"))
     PosixPath('data/encryption')

@@ -1,7 +1,6 @@
 """The base class of checkups, which walk the databases of one environment in one snapshot and count faults.
 
-A finding names a place and a kind of fault, and never contains text or ids. A checkup is read-only and can run while
-another process writes the environment.
+A finding names a place and a kind of fault, and never contains text or ids.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault and the number of times that it was found. `place` is a file or a class of keys in a file."""
+    """A fault and how often it was found. `place` is a file, or a class of keys in a file."""
 
     place: str
     fault: str
@@ -36,7 +35,6 @@ class Findings:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, place: str, fault: str, count: int = 1) -> None:
-        """Add `count` occurrences of a fault."""
         if count:
             self._counts[place, fault] += count
 
@@ -47,7 +45,6 @@ class Findings:
         return bool(holds)
 
     def listed(self) -> tuple[Finding, ...]:
-        """Return the findings in the order in which they were first found."""
         return tuple(Finding(place=place, fault=fault, count=count) for (place, fault), count in self._counts.items())
 
 
@@ -60,11 +57,9 @@ class Checkup(ABC):
         self._report = report
 
     @abstractmethod
-    def checks(self) -> Sequence[Callable[[], None]]:
-        """Return the checks in the order in which to run them."""
+    def checks(self) -> Sequence[Callable[[], None]]: ...
 
     def run(self) -> None:
-        """Run every check."""
         for check in self.checks():
             check()
 

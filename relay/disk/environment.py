@@ -1,14 +1,11 @@
 """An LMDB environment for journals and stores. A committed transaction is durable.
 
-`sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process with SIGBUS (measured). The map
-size is set once and never grown, because growing it from two processes corrupts the file. Slots of dead readers are
-freed when an environment is opened. LMDB's errors are translated to the caller's error types (`ErrorFamily`).
+`sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process with SIGBUS. The map size is set
+once, because growing it from two processes corrupts the file. LMDB's errors are translated to the caller's error types
+(`ErrorFamily`).
 
-LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader with SIGBUS,
-and a zeroed page aborts the process. Callers therefore store a checksum in each value, and `pages` checks the pages
-before LMDB reads them.
-
-Rejected: one SQLite file for everything. A commit of 1 KB takes 0.3 ms with LMDB, a warm read 0.7 us.
+LMDB detects little damage: a truncated file kills the reader, and a zeroed page aborts the process. So callers store a
+checksum in each value, and `pages` checks the pages before LMDB reads them.
 """
 
 from __future__ import annotations
@@ -35,8 +32,6 @@ from relay.disk.transaction import (
     OnCommit,
     Pair,
     PairCipher,
-    RecordingEncryptedTransaction,
-    RecordingTransaction,
     StoredChange,
     Transaction,
 )
@@ -64,11 +59,10 @@ _ADVICE = "nothing was changed; for details, run memory-agent verify; to restore
 class Encryption(Protocol):
     """The key that encrypts an environment."""
 
-    def begin(self, errors: ErrorFamily) -> PairCipher:
-        """Return the cipher of one transaction."""
+    def begin(self, errors: ErrorFamily) -> PairCipher: ...
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key. Raises if it differs from `key_id`, the stored id (None in a new environment)."""
+        """Return the id of the key. Raises if it differs from the stored `key_id` (None in a new environment)."""
 
 
 class Environment:
@@ -113,12 +107,11 @@ class Environment:
     ) -> Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
-        The map is address space, not disk space; it bounds the size while the environment is open. An encrypted
-        environment must be opened with its `encryption`, a plain environment without one. Without `databases`, any
-        environment can be opened and copied, but not read. `lock` guards the replacement of the file, and is released
-        by `close`. `on_commit` receives the changes of each write transaction after its commit, in commit order; it
-        must not raise, and the next write waits for it. Raises `failed`, `full`, `damaged`, `is_encrypted` and
-        `not_encrypted` of `errors`, and the errors of `encryption`.
+        The map is address space, not disk space. An encrypted environment must be opened with its `encryption`, a plain
+        one without. Without `databases`, any environment can be copied, but not read. `lock` guards the replacement of
+        the file, and is released by `close`. `on_commit` receives the changes of each write transaction after its
+        commit, in commit order. It must not raise, and the next write waits for it. Raises `failed`, `full`, `damaged`,
+        `is_encrypted` and `not_encrypted` of `errors`, and the errors of `encryption`.
         """
         failures = _Failures(errors, path, map_size_bytes)
         engine = None
@@ -149,7 +142,7 @@ class Environment:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Begin a write transaction, after waiting for the current one to end.
+        """Open a write transaction, after waiting for the current one to end.
 
         Durable when the block ends; rolled back when it raises. Raises `full` (rolled back; the environment stays
         usable) and `failed` (rolled back; close and reopen).
@@ -167,7 +160,6 @@ class Environment:
             raise
 
     def _recording(self, on_commit: OnCommit) -> Iterator[Transaction]:
-        """Yield a write transaction, and hand over its changes after the commit."""
         recorded: list[StoredChange] = []
         is_committing = False
         try:
@@ -187,13 +179,8 @@ class Environment:
         cipher = None if self._encryption is None else self._encryption.begin(self.errors)
         try:
             with self._transactions.shared(), self._engine.begin(write=write) as engine:
-                common = engine, self._databases, self._failures
-                if recorded is None:  # not in a function of its own: each recall passes here several times
-                    yield Transaction(*common) if cipher is None else EncryptedTransaction(*common, cipher)
-                elif cipher is None:
-                    yield RecordingTransaction(*common, recorded)
-                else:
-                    yield RecordingEncryptedTransaction(*common, cipher, recorded)
+                common = engine, self._databases, self._failures, recorded
+                yield Transaction(*common) if cipher is None else EncryptedTransaction(*common, cipher)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
 
@@ -218,7 +205,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def _require_encryption(self, *, readonly: bool) -> None:
-        """Check that the encryption on disk is the requested one, which a new environment adopts."""
+        """Check that the encryption on disk is the requested one. A new environment adopts it."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:
@@ -236,7 +223,6 @@ class Environment:
 
     @property
     def databases(self) -> tuple[str, ...]:
-        """The names of the databases that the environment was opened with."""
         return tuple(self._databases)
 
     def key_id(self) -> bytes | None:
@@ -264,7 +250,7 @@ class Environment:
             return None
 
     def clear_dead_readers(self) -> int:
-        """Free the slots of readers whose process died, which keep old pages alive. Return their number."""
+        """Free the slots of readers whose process died. Return their number."""
         try:
             with self._transactions.shared():
                 return int(self._engine.reader_check())
@@ -274,7 +260,7 @@ class Environment:
     def copy(self, folder: Path, *, clears_unused: bool = False) -> None:
         """Write a compact copy of a snapshot into the empty folder `folder`, even while in use. Not fsynced.
 
-        `clears_unused`: zero the unused bytes, which can be parts of deleted values (27 ms for 17 MB).
+        `clears_unused`: zero the unused bytes, which can be parts of deleted values.
         """
         try:
             with self._transactions.shared():
@@ -287,8 +273,7 @@ class Environment:
     def apply(self, changes: Iterable[StoredChange]) -> None:
         """Apply changes that another environment recorded (`on_commit`), in one transaction. Durable on return.
 
-        Neither decrypts nor records them, so an environment that was opened without `databases` needs no key. Creates
-        missing databases. Raises the same errors as `write`.
+        Neither decrypts nor records them. Creates missing databases. Raises the same errors as `write`.
         """
         handles: dict[str, Any] = {}
         try:
@@ -309,9 +294,9 @@ class Environment:
     def compact(self, tries: int = 8) -> None:
         """Replace the file with a verified compact copy, without deleted data. Durable on return.
 
-        Writes wait. Reads continue, but new reads wait while the file is replaced. A kill at any moment leaves either
-        the old or the new file. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within
-        `tries` turns of 2 s; the old file then stays in use. Do not call it within a `write` of the same thread.
+        Writes wait; reads wait only while the file is replaced. A kill at any moment leaves either the old or the new
+        file. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within `tries` turns of 2 s.
+        Do not call it within a `write` of the same thread.
         """
         copy = room_for_copy(self.path)
         try:
@@ -334,10 +319,9 @@ class Environment:
             discard_copy(copy)
 
     def _copy_pairs(self, folder: Path) -> None:
-        """Write a compact copy into the empty folder `folder`, pair by pair. Not fsynced.
+        """Write a compact copy pair by pair. Not fsynced.
 
-        LMDB's own page copy keeps deleted keys: a branch page separates its leaves by keys that may have been deleted
-        from the leaves.
+        LMDB's own copy keeps deleted keys in branch pages.
         """
         aside = folder / "pairs"
         aside.mkdir(mode=0o700)
@@ -370,10 +354,9 @@ class Environment:
                         transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
-        """Close, and replace the file with the environment in `copy` (a folder from `room_for_copy`). Durable on
-        return.
+        """Close, and replace the file with the environment in `copy` (from `room_for_copy`). Durable on return.
 
-        Data written to the environment after it was copied is lost. Raises `failed`, `full` and `TimeoutError`.
+        Data written after the copy was made is lost. Raises `failed`, `full` and `TimeoutError`.
         """
         try:
             flush_copy(copy)
@@ -386,7 +369,6 @@ class Environment:
             raise self._failures.of_system(error) from error
 
     def _require_equal(self, folder: Path) -> None:
-        """Raise `damaged` unless the copy contains the same keys and values."""
         copy = Environment.open(
             folder, self.map_size_bytes, self.databases, self.errors, readonly=True, encryption=self._encryption
         )
@@ -439,8 +421,6 @@ class Environment:
 
 
 class _Failures:
-    """Translates LMDB errors and system errors for one environment."""
-
     engine: type[Exception] = lmdb.Error
 
     def __init__(self, errors: ErrorFamily, path: Path, map_size_bytes: int) -> None:
@@ -479,7 +459,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name, or None for a database that is missing from a read-only file of an older version."""
+    """Return the handles by name. None stands for a database that an older read-only file lacks."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):
@@ -518,7 +498,7 @@ def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
 
 
 def _require_whole(failures: _Failures) -> None:
-    """Reject a file that was truncated within its meta pages, which LMDB would mistake for a new file."""
+    """Reject a file that was truncated within its meta pages. LMDB would take it for a new file."""
     file = failures.path / DATA_FILE
     if file.exists() and 0 < file.stat().st_size < 2 * os.sysconf("SC_PAGESIZE"):
         raise failures.damaged(f"{DATA_FILE} was truncated to {file.stat().st_size} bytes")

@@ -1,14 +1,11 @@
 """One writer per folder: a file lock that names the owner, and an epoch in the store that fences earlier owners.
 
-A lock is not enough: after its raylet dies, a Ray actor keeps running for minutes, holds its lock and answers requests,
-although Ray has already started its successor (measured). So an owner with the role `host` may take over from a `host`
-that does not release the lock: it replaces the lock file with its own and increments the epoch. Each write transaction
-compares the epoch, so the earlier owner's next write fails. An owner with the role `library` (a separate program)
-neither takes over nor can be taken over.
+A lock is not enough: a Ray actor whose raylet died keeps running for minutes with its lock, while Ray has already
+started its successor. So an owner with the role `host` may take over from a `host`: it replaces the lock file and
+increments the epoch. Each write transaction compares the epoch, so the earlier owner's next write fails. A `library` (a
+separate program) neither takes over nor can be taken over.
 
-Two cases are not covered. An earlier owner that is frozen inside a write transaction blocks its successor until it
-exits, because LMDB frees the lock of a dead process but not of a stopped one. Folders shared between machines are not
-protected, because flock works only within one machine.
+Not covered: an earlier owner that is frozen inside a write transaction, and folders shared between machines.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ _EPOCH_KEY = b"owner_epoch"
 
 
 class WriterLock:
-    """The exclusive right to write in a folder, held until `release` or until the process exits."""
+    """The exclusive right to write in a folder, until `release` or until the process exits."""
 
     swap_file = "swap.lock"
     """Locked exclusively while files are replaced, and shared while other processes open them (`opening`)."""
@@ -70,7 +67,6 @@ class WriterLock:
         raise TimeoutError(f"{self.folder}: other processes keep the files open")
 
     def release(self) -> None:
-        """Release the lock. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -112,10 +108,10 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float = 5.0) -> OwnerLock:
-        """Become the owner of `folder`, creating it if it does not exist.
+        """Become the owner of `folder`, which is created if needed.
 
-        A `library` does not wait. A `host` waits for another host to release the lock, and takes over after
-        `takeover_after_s`. Raises `in_use` with the owner, and `failed` if an `OSError` occurs.
+        A `library` does not wait. A `host` waits for another host, and takes over after `takeover_after_s`. Raises
+        `in_use` with the owner, and `failed` for an `OSError`.
         """
         with _system_errors(folder, errors):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,8 +153,8 @@ class OwnerLock(WriterLock):
     def claim(self, write: Callable[[], AbstractContextManager[Transaction]], database: str) -> int:
         """Increment the store's epoch, which fences earlier owners. Return the new epoch.
 
-        `write` begins a write transaction. Raises `damaged` if the store was claimed before but is now empty, which
-        means that its file was lost.
+        `write` opens a write transaction. Raises `damaged` if the store was claimed before but is now empty, because
+        its file was lost.
         """
         with write() as transaction:
             current = _epoch(transaction, database)
@@ -178,9 +174,9 @@ class OwnerLock(WriterLock):
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Prevent takeovers during a replacement, and prevent other processes from opening the files (`opening`).
+        """Prevent takeovers during a replacement, and prevent other processes from opening the files.
 
-        Raises `fenced` if another owner has already taken over, and `failed` if other processes keep the files open.
+        Raises `fenced` if another owner has taken over, and `failed` if other processes keep the files open.
         """
         with ExitStack() as stack:
             try:
@@ -229,7 +225,7 @@ def _system_errors(folder: Path, errors: ErrorFamily) -> Iterator[None]:
 
 
 def _may_wait(role: Role, owner: Owner | None) -> bool:
-    """Whether to wait for the owner: a host waits for another host, but not for one in its own process."""
+    """Whether to wait for the owner: a host waits for a host in another process."""
     return role == "host" and (owner is None or (owner.role == "host" and owner.pid != os.getpid()))
 
 

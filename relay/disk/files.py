@@ -1,11 +1,8 @@
 """Writes files atomically and durably, with checksums that detect damage but not forgery.
 
-JSON with a flipped bit is often still valid, but may assign a key to a different user or erase a different id. So a
-text file ends with a line that contains its SHA-256. A file without that line is from an older version and is read
-without a check; no damage is known that removes the line and leaves the rest readable.
-
-The last part of this module creates the data file of an LMDB environment and replaces it with a copy, without importing
-LMDB.
+A text file ends with a line that contains its SHA-256. A file without that line is from an older version and is read
+without a check. The last part of this module creates and replaces the data file of an LMDB environment without
+importing LMDB.
 """
 
 from __future__ import annotations
@@ -38,7 +35,6 @@ def flush(path: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Fsync a folder and everything below it. Raises `OSError`."""
     for root, _, names in os.walk(folder):
         for name in names:
             flush(Path(root) / name)
@@ -48,7 +44,7 @@ def flush_tree(folder: Path) -> None:
 def write_private(path: Path, content: bytes) -> None:
     """Write a file atomically, readable only by its owner. Durable on return. Raises `OSError`.
 
-    A process killed during the write leaves `<name>.new` behind, which the next write replaces.
+    A killed process leaves `<name>.new` behind, which the next write replaces.
     """
     made = path.with_name(f"{path.name}.new")
     try:
@@ -63,7 +59,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file with `write_private`, unless it exists. If several processes do so, the first one wins."""
+    """Write a file with `write_private`, unless it exists. The first of several processes wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):
@@ -80,7 +76,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def checksum(number: int, body: bytes) -> bytes:
-    """Return the 8-byte checksum of `body` and of its key `number`, which makes moved values detectable."""
+    """Return the 8-byte checksum of `body` and its key `number`, which makes moved values detectable."""
     return xxhash.xxh3_64_digest(body, seed=number)
 
 
@@ -106,10 +102,8 @@ def _line(content: bytes) -> bytes:
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
     """Create the data file of an environment in `path` with `make` unless it exists. Durable on return.
 
-    LMDB writes the first two pages of a file in place. A process killed between the two writes leaves a file that LMDB
-    will never open (measured: SIGKILL within the first write). So `make` writes into a temporary folder, and the
-    complete file is moved into place. Rejected: treating a partial file as a new file, because a truncated file looks
-    the same. Raises `OSError`, and any error that `make` raises.
+    LMDB writes the first two pages in place, and never opens a file with only one of them. So `make` writes into a
+    temporary folder, and the complete file is moved into place. Raises `OSError`, and any error that `make` raises.
     """
     file = path / DATA_FILE
     if file.exists() and file.stat().st_size:
@@ -135,7 +129,6 @@ def room_for_copy(folder: Path) -> Path:
 
 
 def flush_copy(copy: Path) -> None:
-    """Fsync the copy."""
     flush(copy / DATA_FILE)
     flush(copy)
 
@@ -144,8 +137,7 @@ def replace_by_copy(copy: Path) -> None:
     """Replace the file with the copy; a complete file exists at all times. Durable on return.
 
     The environment must not be opened or written during the call (`fence`). LMDB also keeps the number of the last
-    commit in its lock file and trusts it while any process holds that file, but a compact copy counts from 1 again. So
-    the lock file is removed first; a process that opens the old data between the two steps creates a new lock file.
+    commit in its lock file, but a compact copy counts from 1 again. So the lock file is removed first.
     """
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)
@@ -155,5 +147,4 @@ def replace_by_copy(copy: Path) -> None:
 
 
 def discard_copy(copy: Path) -> None:
-    """Remove the copy. Idempotent."""
     shutil.rmtree(copy, ignore_errors=True)

@@ -1,11 +1,7 @@
-"""Distinguishes a full disk from other write errors, for an engine that reports only that a write failed.
+"""Distinguishes a full disk from other write errors.
 
-When a file system accepts only part of a write, LMDB reports an I/O error (measured on a file system with room for 10
-of 25 pages). The process must not exit for this reason, since a full disk is temporary. So an I/O error is followed by
-two checks: whether the file system has enough free space (without root's reserve), and whether that much space can be
-allocated in a file, which detects quotas and limits. A broken disk passes both checks.
-
-Rejected: comparing free bytes exactly, because other processes may free space between the write and the check.
+LMDB may report an I/O error for a full disk. After one, two checks decide: whether the file system has enough free
+space, and whether that much can be allocated in a file, which detects quotas. A broken disk passes both.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ def says_no_room(error: OSError) -> bool:
 
 
 def means_no_room(message: str, folder: Path) -> bool:
-    """Whether an engine's error message for a write in `folder`, which quotes `strerror`, means a full disk."""
+    """Whether an engine's error message for a write in `folder` means a full disk."""
     if any(os.strerror(code) in message for code in _NO_ROOM):
         return True
     return os.strerror(errno.EIO) in message and not has_room(folder)
@@ -47,7 +43,7 @@ def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes for unprivileged users, or None if the file system has no size, such as an unlimited tmpfs.
+    """Return the free bytes for unprivileged users. None for a file system without a size, such as an unlimited tmpfs.
 
     Raises `OSError`.
     """
@@ -56,7 +52,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def keep_reserve(folder: Path, size_bytes: int) -> bool:
-    """Occupy disk space in `folder` that `release_reserve` frees; return False if there is too little space."""
+    """Occupy disk space in `folder` that `release_reserve` frees; return False if there is too little."""
     file = folder / _RESERVE_FILE
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
@@ -81,7 +77,6 @@ def release_reserve(folder: Path) -> bool:
 
 
 def _allocate(descriptor: int, size_bytes: int) -> None:
-    """Reserve disk space for a file. Raises `OSError`."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size_bytes)
         return

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Protocol
 from relay.disk.room import says_no_room
 
 Pair = tuple[bytes, bytes]
-"""A key and its value."""
 
 
 class StoredChange(NamedTuple):
-    """A change of one pair as stored, that is, after encryption. Without a `key`, the database was cleared."""
+    """A change of one pair as stored (after encryption). Without a `key`, the database was cleared."""
 
     database: str
     key: bytes | None
@@ -66,17 +65,24 @@ class PairCipher(Protocol):
 class Transaction:
     """A consistent view of an environment; a write transaction can change it.
 
-    Databases are referred to by name. A database without a handle is empty and cannot be written. Keys are 1 to 511
-    bytes, sorted as bytes. Each method raises the errors of the environment.
+    A database without a handle is empty and cannot be written. Keys are 1 to 511 bytes, sorted as bytes. Each method
+    raises the errors of the environment.
     """
 
-    def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures) -> None:
+    def __init__(
+        self,
+        transaction: Any,
+        databases: Mapping[str, Any],
+        failures: Failures,
+        recorded: list[StoredChange] | None = None,
+    ) -> None:
+        """`recorded` receives the changes."""
         self._transaction = transaction
         self._databases = databases
         self._failures = failures
+        self._recorded = recorded
 
     def get(self, database: str, key: bytes) -> bytes | None:
-        """Return the value under `key`, or None."""
         handle = self._databases[database]
         try:
             value: bytes | None = None if handle is None else self._transaction.get(key, db=handle)
@@ -85,25 +91,22 @@ class Transaction:
         return value
 
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
-        """Set `key` to `value`.
-
-        `append` is a hint that `key` is greater than all other keys, so pages can be filled completely instead of half.
-        A wrong hint is ignored.
-        """
+        """Set `key` to `value`. `append` is a hint that `key` is greater than all other keys, to fill pages."""
         handle = self._databases[database]
         try:
-            if append and self._transaction.put(key, value, db=handle, append=True, overwrite=False):
-                return
-            self._transaction.put(key, value, db=handle)
+            if not (append and self._transaction.put(key, value, db=handle, append=True, overwrite=False)):
+                self._transaction.put(key, value, db=handle)
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
+        if self._recorded is not None:
+            self._recorded.append(StoredChange(database, key, value))
 
     def put_all(self, database: str, pairs: Collection[Pair]) -> None:
         """Set each key to its value, in half the time of separate `put` calls."""
         self._put_many(database, pairs, append=False)
 
     def append_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Add pairs in ascending order, with keys greater than all existing keys. Raises `damaged` otherwise."""
+        """Add pairs in ascending order, above all existing keys. Raises `damaged` otherwise."""
         added = self._put_many(database, pairs, append=True)
         if added < len(pairs):
             first, _ = next(iter(pairs))
@@ -115,29 +118,34 @@ class Transaction:
                 _, added = cursor.putmulti(pairs, append=append)
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
+        for key, value in pairs if self._recorded is not None else ():
+            self._record(database, key, value)
         return int(added)
 
     def delete(self, database: str, key: bytes) -> bool:
         """Remove `key`; return whether it existed."""
         try:
-            return bool(self._transaction.delete(key, db=self._databases[database]))
+            existed = bool(self._transaction.delete(key, db=self._databases[database]))
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
+        if existed:
+            self._record(database, key, None)
+        return existed
 
     def clear(self, database: str) -> None:
-        """Remove every key of a database."""
         try:
             self._transaction.drop(self._databases[database], delete=False)
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
+        self._record(database, None, None)
 
     def scan(
         self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Pair]:
-        """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive).
+        """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive), or the reverse.
 
-        If reversed, scans from the last key below `end` down to `start`. In a write transaction, do not change the
-        database during the scan. Encrypted names are unordered and cannot be bounds.
+        In a write transaction, do not change the database during the scan. Encrypted names are unordered and cannot be
+        bounds.
         """
         return self.scan_stored(database, start, end, reverse=reverse)
 
@@ -167,37 +175,40 @@ class Transaction:
     def consume(self, database: str) -> Iterator[Pair]:
         """Yield the pairs in order, not decrypted, and delete each pair when the next one is requested.
 
-        The last pair that the caller receives is not deleted. Other databases may be changed during the iteration.
+        The last pair that the caller receives is not deleted. Other databases may be changed meanwhile.
         """
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:
                 found = cursor.first()
                 while found:
-                    yield cursor.item()
+                    key, value = cursor.item()
+                    yield key, value
                     cursor.delete()
+                    self._record(database, key, None)
                     found = bool(cursor.key())
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
 
     def first_key(self, database: str) -> bytes | None:
-        """Return the smallest key, or None if the database is empty."""
         return next((key for key, _ in self.scan(database)), None)
 
     def last_key(self, database: str) -> bytes | None:
-        """Return the greatest key, or None if the database is empty."""
         return next((key for key, _ in self.scan(database, reverse=True)), None)
 
     def count(self, database: str) -> int:
-        """Return the number of keys."""
         return 0 if self._databases[database] is None else int(self._stat(database)["entries"])
 
     def used_bytes(self) -> int:
-        """Return the size of all pages in use, over all databases; free pages are not counted."""
+        """Return the size of all pages in use, over all databases, without free pages."""
         used = 0
         for name in (name for name, handle in self._databases.items() if handle is not None):
             stat = self._stat(name)
             used += stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
         return used
+
+    def _record(self, database: str, key: bytes | None, value: bytes | None) -> None:
+        if self._recorded is not None:
+            self._recorded.append(StoredChange(database, key, value))
 
     def _stat(self, database: str) -> dict[str, int]:
         try:
@@ -210,8 +221,15 @@ class Transaction:
 class EncryptedTransaction(Transaction):
     """A transaction whose keys and values are encrypted on disk and plain for callers."""
 
-    def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures, cipher: PairCipher) -> None:
-        super().__init__(transaction, databases, failures)
+    def __init__(
+        self,
+        transaction: Any,
+        databases: Mapping[str, Any],
+        failures: Failures,
+        recorded: list[StoredChange] | None,
+        cipher: PairCipher,
+    ) -> None:
+        super().__init__(transaction, databases, failures, recorded)
         self._cipher = cipher
 
     def get(self, database: str, key: bytes) -> bytes | None:
@@ -241,59 +259,6 @@ class EncryptedTransaction(Transaction):
     ) -> Iterator[Pair]:
         for stored, value in self.scan_stored(database, start, end, reverse=reverse):
             yield self._cipher.plain_key(database, stored), self._cipher.open(database, stored, value)
-
-
-class RecordingTransaction(Transaction):
-    """A transaction that records its changes."""
-
-    def __init__(
-        self, transaction: Any, databases: Mapping[str, Any], failures: Failures, recorded: list[StoredChange]
-    ) -> None:
-        super().__init__(transaction, databases, failures)
-        self._recorded = recorded
-
-    def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
-        super().put(database, key, value, append=append)
-        self._recorded.append(StoredChange(database, key, value))
-
-    def _put_many(self, database: str, pairs: Collection[Pair], *, append: bool) -> int:
-        self._recorded += [StoredChange(database, key, value) for key, value in pairs]
-        return super()._put_many(database, pairs, append=append)
-
-    def delete(self, database: str, key: bytes) -> bool:
-        existed = super().delete(database, key)
-        if existed:
-            self._recorded.append(StoredChange(database, key, None))
-        return existed
-
-    def clear(self, database: str) -> None:
-        super().clear(database)
-        self._recorded.append(StoredChange(database, None, None))
-
-    def consume(self, database: str) -> Iterator[Pair]:
-        deleted = None  # when the next pair is requested
-        for pair in super().consume(database):
-            if deleted is not None:
-                self._recorded.append(StoredChange(database, deleted, None))
-            yield pair
-            deleted = pair[0]
-        if deleted is not None:
-            self._recorded.append(StoredChange(database, deleted, None))
-
-
-class RecordingEncryptedTransaction(EncryptedTransaction, RecordingTransaction):
-    """An encrypted transaction that records its changes as stored."""
-
-    def __init__(
-        self,
-        transaction: Any,
-        databases: Mapping[str, Any],
-        failures: Failures,
-        cipher: PairCipher,
-        recorded: list[StoredChange],
-    ) -> None:
-        RecordingTransaction.__init__(self, transaction, databases, failures, recorded)
-        self._cipher = cipher
 
 
 def _up(cursor: Any, start: bytes, end: bytes | None) -> Iterator[Pair]:

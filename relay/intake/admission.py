@@ -1,9 +1,7 @@
 """Decodes and masks an event, and checks that the publisher's key may write for its user.
 
-Every event in the journal passes through this module, whether it comes from a publisher, a PUB emitter, a table, or a
-retry from quarantine. The key determines the user: a key for one user fills in that user and rejects any other. So
-events of `system`, which belong to the owner of their run, can only come from keys for all users. The caller checks the
-scope of the key.
+Every event in the journal passes through this module. A key for one user fills in that user and rejects any other.
+Events of `system` can only come from keys for all users. The caller checks the scope of the key.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ Admitted = Event | MalformedEventError
 
 @dataclass(frozen=True)
 class Admission:
-    """Admits events. All intakes of one relay share its limits and its masker."""
+    """Admits events. All intakes of one relay share its limits and masker."""
 
     limits: EventLimits
     masker: Masker = field(default_factory=Masker)
@@ -35,8 +33,7 @@ class Admission:
     def admit(self, data: bytes, principal: Principal, now: datetime) -> Event:
         """Decode, validate and mask an event in JSON or MessagePack bytes, for a user that `principal` permits.
 
-        Raises `UserNotAllowedError`, which is returned to the publisher and never quarantined, and
-        `MalformedEventError`.
+        Raises `UserNotAllowedError` and `MalformedEventError`.
         """
         return self.admit_mapping(decode_mapping(data, self.limits), principal, now)
 
@@ -50,16 +47,16 @@ class Admission:
         return self.masker.event(event)
 
     def try_admit(self, data: bytes, principal: Principal, now: datetime) -> Admitted:
-        """Do what `admit` does, but return the error instead of raising it."""
+        """Like `admit`, but return the error."""
         try:
             return self.admit(data, principal, now)
         except MalformedEventError as error:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for the malformed events in `admitted`, which pairs bytes with outcomes.
+        """Return masked quarantine entries for the malformed events among pairs of bytes and outcome.
 
-        An event of a user that the key does not permit belongs to no user, so it is rejected but not quarantined.
+        An event of a user that the key does not permit is not quarantined, because it belongs to no user.
         """
         mask = self.masker.data
         return [

@@ -1,9 +1,8 @@
-"""Best-effort, counted intake from plain PUB emitters. Emitters that need acknowledgements use a `Publisher`.
+"""Best-effort, counted intake from plain PUB emitters, which get no acknowledgements.
 
-ZeroMQ drops messages sent before the connection is up, or beyond its queue, without counting them. Every message that
-arrives is journaled or quarantined. While a consumer is too far behind, messages are dropped and counted, because these
-emitters cannot be slowed down. Emitters present no key: if `broker.pub_user` is set, events that name another user are
-dropped and counted.
+ZeroMQ may drop messages before they arrive, without counting them. Every message that arrives is journaled or
+quarantined, or dropped and counted while a consumer is too far behind. Emitters present no key: if `broker.pub_user` is
+set, events of other users are dropped and counted.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Collector:
         self._pending: list[tuple[bytes, Admitted]] = []
 
     def step(self) -> float:
-        """Journal the next batch, or retry a batch that did not fit on the disk."""
         self._journal_batch(_WAIT_S)
         return 0.0
 

@@ -1,7 +1,6 @@
 """Holds the acks of events until the journal's copy contains them. Without a copy, acks are sent at once.
 
-The copy is written in a thread of its own, while the next events are journaled. All commits since the last write share
-the next one, so its latency delays acks but hardly limits the number of events per second.
+A thread writes the copy while the next events are journaled. All commits since the last write share the next one.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class Copier:
             self._held.put(reply)
 
     def released(self) -> Iterator[Reply]:
-        """Yield the replies to send."""
-        yield from _taken(self._released)
+        return _taken(self._released)
 
     def step(self) -> float:
         """Copy everything. A failed copy is repeated; the replies remain held."""
@@ -51,7 +49,7 @@ class Copier:
         return _INTERVAL_S
 
     def finish(self) -> None:
-        """Copy once more, before the relay sends the last replies. If that fails, publishers resend their events."""
+        """Copy once more, before the relay sends the last replies. If that fails, publishers resend."""
         with suppress(CopyUnavailableError):
             self.step()
 

@@ -1,8 +1,8 @@
 """Acknowledged intake with group commit: all queued publishes become one transaction, with one ack per publisher.
 
-There is no timer: the next batch queues while the disk writes a commit (20,000 events/s with acks after 0.74 ms,
-measured). A publisher's events are journaled in the publisher's order; events after a gap are rejected, and the
-publisher resends them. The journal recognises repeats by `event_id`, so the state here may be lost at any time.
+The next batch queues while the disk writes a commit. A publisher's events are journaled in order; events after a gap
+are rejected, and the publisher resends them. The journal recognises repeats by `event_id`, so the state here may be
+lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ _COUNTED = {
 }
 
 Producer = tuple[str, str]
-"""The key's id, and the producer id that the publisher chose."""
 
 
 class Submission(NamedTuple):
@@ -55,7 +54,7 @@ class Submission(NamedTuple):
 
     @property
     def producer(self) -> Producer:
-        """The producer. Includes the key, so that no other key can stop the producer by using its id."""
+        """The producer. Includes the key, so that no other key can use its id."""
         return self.principal.key_id, self.publish.producer_id
 
 
@@ -68,7 +67,7 @@ class Reply(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """A producer's epoch, and the number of the event that it must send next."""
+    """A producer's epoch, and the number of its next event."""
 
     epoch: int
     expected_seq: int

@@ -1,10 +1,7 @@
 """Masks obvious secrets in text before it is stored; a GitHub token becomes `[masked:github_token]`. Pure.
 
-Takes time linear in the length of the text, even for hostile text (see `secret_patterns`). Finds neither encoded
-secrets (base64, archives) nor secrets without a known format or a revealing name beside them. Rejected: guessing by
-entropy, which masks commits and digests, and detect-secrets 1.5.0. The latter finds 79 of 168 made-up secrets (this
-table finds all), takes 5 ms per KB instead of 0.1 ms and 0.7 ms per event instead of 0.03 ms, needs 0.6 s and 20 MB to
-import, and reports lines instead of spans (measured; `ops/decisions/0005-secret-masking.md`).
+Takes time linear in the length of the text, even for hostile text. Finds neither encoded secrets nor secrets without a
+known format or a revealing name beside them (`ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _IN_EVERY_TEXT = ""
 
 
 Rows = Mapping[int, Sequence[str]]
-"""The rows of the table to try on a text, each with the row's literals that may occur in the text."""
+"""The rows of the table to try on a text, each with its literals that may occur in the text."""
 
 
 class Masker:
@@ -192,9 +189,7 @@ class Masker:
 
 
 def masked_kinds(*values: object) -> Counter[str]:
-    """Count the masked secrets in JSON values by kind, from their replacements.
-
-    Kinds that are not in the table (from settings, or typed by a person) count as `other`.
+    """Count the masked secrets in JSON values by kind. Kinds that are not in the table count as `other`.
 
     >>> masked_kinds({"text": "psql postgres://ann:[masked:url_password]@db/app"})
     Counter({'url_password': 1})
@@ -209,9 +204,7 @@ def masked_kinds(*values: object) -> Counter[str]:
 
 
 def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
-    """Return whether the match of a loose pattern is a secret rather than a placeholder, a name, or code that reads
-    one.
-    """
+    """Whether the match of a loose pattern is a secret rather than a placeholder, a name or code."""
     if _is_masked(secret) or _PLACEHOLDER.fullmatch(secret) or _REFERENCE.fullmatch(secret) or len(set(secret)) < 3:
         return False
     groups = match.groupdict()
@@ -233,13 +226,12 @@ def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
 
 
 def _is_mixed(secret: str) -> bool:
-    """Return whether letters occur together with digits, or with punctuation that names and paths do not contain."""
+    """Whether letters occur together with digits, or with punctuation that names and paths do not contain."""
     has_letter = any(map(str.isalpha, secret))
     return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
 
 
 def _names_a_field(secret: str) -> bool:
-    """Return whether a quoted value names a field or a type."""
     lowered = secret.lower()
     return any(word in lowered for word in ("password", "passwd", "secret", "token", "_key", "string"))
 
@@ -253,7 +245,7 @@ def _is_secret_field(name: object) -> bool:
 
 
 def _secret_span(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the secret in a match, without the punctuation that follows an unquoted secret."""
+    """Return the span of the secret, without the punctuation that follows an unquoted secret."""
     groups = match.re.groupindex
     for name in ("secret", "quoted"):
         if name in groups and match[name] is not None:
@@ -268,8 +260,7 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
 class _Literals:
     """Finds the table rows whose literals occur in a text, before any pattern is tried.
 
-    Searches for one rare character of each literal first. This is ten times as fast as searching for a word, and most
-    texts contain few of these characters.
+    Searches for one rare character of each literal first, because most texts contain few of them.
     """
 
     def __init__(self, formats: Sequence[SecretFormat]) -> None:
@@ -294,7 +285,7 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows with a literal that occurs in a nested value, or all rows if it cannot be encoded as JSON."""
+        """Return the rows with a literal in a nested value, or all rows if it cannot be encoded as JSON."""
         try:
             written = msgspec.json.encode(value)  # keeps literals unchanged: none contains a quote or a backslash
         except (TypeError, ValueError, OverflowError, RecursionError):

@@ -1,10 +1,8 @@
 """The formats of phone numbers, payment card numbers and bank account numbers (IBAN). Pure.
 
-`masking` masks the kinds in the setting `relay.masking.personal`, and a preview of a shared item marks all of them.
 Check digits decide for cards (Luhn, ISO/IEC 7812) and IBANs (modulo 97, ISO 13616, with the length of the country). A
-phone number has no check digit: it needs a country code, a form of grouping that other numbers do not have, or a word
-such as "phone" before it, so a national number in a sentence without such a word is missed. Rejected: `phonenumbers`
-(48 MB) and `python-stdnum` (6 MB and 10 MB of memory), see `ops/decisions/0005-secret-masking.md`.
+phone number has none: it needs a country code, a typical grouping, or a word such as "phone" before it
+(`ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -45,8 +43,6 @@ _DATE = re.compile(r"(?:19|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ]\d")
 
 
 class PersonalNumber(NamedTuple):
-    """A number found in a text, and its position."""
-
     start: int
     kind: PersonalKind
     text: str
@@ -65,7 +61,7 @@ def personal_numbers(text: str) -> Iterator[PersonalNumber]:
 
 
 def _taken(one: SecretFormat, found: list[PersonalNumber], match: re.Match[str]) -> str:
-    """Add the number of a match to `found`, and return the match with underscores in its place, for later formats."""
+    """Add the number of a match to `found`, and return underscores in its place, for later formats."""
     start, end = match.span("secret" if "secret" in one.pattern.groupindex else 0)
     number, whole, offset = match.string[start:end], match.group(), match.start()
     if one.check is not None and not one.check(number):
@@ -86,13 +82,13 @@ def _has_iban_digits(number: str) -> bool:
 
 
 def _may_be_called(number: str) -> bool:
-    """Return whether a phone number has enough different digits, and is not a date or an amount."""
+    """Whether a phone number has enough different digits, and is not a date or an amount."""
     digits = [one for one in number if one.isdigit()]
     return len(set(digits)) > 2 and not _DATE.match(number.lstrip("+")) and number[-5:] not in ("00000", "00.00")
 
 
 def _ibans() -> str:
-    """Return the pattern of IBANs: of each country, its letters and the length of its numbers."""
+    """Return the pattern of the IBANs of all countries."""
     countries: defaultdict[int, list[str]] = defaultdict(list)
     for one in _IBAN_LENGTHS.split():
         countries[int(one[2:])].append(one[:2])

@@ -1,9 +1,8 @@
 """The formats of keys, tokens and passwords that `masking` looks for, as a table. Pure.
 
-A pattern is tried only where one of its literals occurs, because searching a text for a pattern takes a hundred times
-as long as searching for a word. Every pattern takes time linear in the text: a token starts only where no character of
-its alphabet precedes it, and repetitions are possessive or bounded, never nested. Prefixes and lengths follow the
-issuers' documentation.
+A pattern is tried only where one of its literals occurs, because searching for a word is much faster. Every pattern
+takes time linear in the text: a token starts only where no character of its alphabet precedes it, and repetitions are
+possessive or bounded, never nested. Prefixes and lengths follow the issuers' documentation.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ _IGNORECASE = int(re.IGNORECASE)  # saves 1 us per string compared with the enum
 
 
 class SecretFormat(NamedTuple):
-    """One kind of secret. The group `secret` of a match is masked, or the whole match if there is no such group.
+    """One kind of secret. The group `secret` of a match is masked, or the whole match without such a group.
 
-    With `at_literal`, a match starts at one of the literals; otherwise, it may start anywhere. The literals of a
-    pattern that ignores case are in lower case. `masking.looks_secret` checks the matches of rows that are not
-    `strict`, because the same words also occur in code. `check` returns whether a match has valid check digits.
+    With `at_literal`, a match starts at one of the literals. The literals of a pattern that ignores case are in lower
+    case. `masking.looks_secret` checks the matches of rows that are not `strict`. `check` returns whether a match has
+    valid check digits.
     """
 
     kind: str
@@ -53,9 +52,7 @@ class SecretFormat(NamedTuple):
 
 
 def fold_case(text: str) -> str:
-    """Convert `text` to lower case, mapping the letters that `re.IGNORECASE` matches to ASCII letters, and keeping
-    every character's position.
-    """
+    """Convert `text` to lower case as `re.IGNORECASE` does, keeping every character's position."""
     if not text.isascii():
         text = text.replace("ſ", "s").replace("ı", "i").replace("İ", "i")
     return text.lower()
@@ -82,7 +79,7 @@ def _token(kind: str, prefixes: str, rest: str, *, start: str = _WORD) -> Secret
 
 
 def _after(kind: str, prefixes: str, secret: str) -> SecretFormat:
-    """Return the format of a secret that follows one of the prefixes, which are not masked."""
+    """Return the format of a secret after one of the prefixes, which are not masked."""
     return _token(kind, prefixes, f"(?P<secret>{secret})", start="")
 
 

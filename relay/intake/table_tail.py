@@ -1,9 +1,8 @@
 """Intake from an event table in an SQLite file that another program writes. The file is only read.
 
-The table must have the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
-thread_id` are optional. The cursor advances in the transaction that appends the rows, so each row is journaled exactly
-once. Malformed rows are quarantined. A missing file or table is retried. Rejected: triggers, because the file belongs
-to another program.
+The table must have the columns `seq`, `event_type` and `payload`; `_OPTIONAL` lists the others. The cursor advances in
+the transaction that appends the rows, so each row is journaled exactly once. Malformed rows are quarantined. A missing
+file or table is retried.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class TableFollower:
         self._fault = ""
 
     def step(self) -> float:
-        """Journal the next rows; return the number of seconds to wait for more."""
+        """Journal the next rows; return the seconds to wait for more."""
         try:
             self._journal.require_read(self._max_lag)
             rows = self._read()
@@ -147,7 +146,7 @@ class TableFollower:
 
 
 def table_problem(table: TableTail) -> str:
-    """Return why the rows of a table cannot be read now, or an empty string if they can."""
+    """Return why the rows of a table cannot be read now, or ""."""
     try:
         with _opened(table) as connection:
             _columns(connection, table)
@@ -179,7 +178,7 @@ def _columns(connection: sqlite3.Connection, table: TableTail) -> Sequence[str]:
 
 
 def _text(name: str, value: object) -> object:
-    """Return a column's value, with bytes decoded, because SQLite does not check that text is UTF-8."""
+    """Return a column's value. SQLite does not check that text is UTF-8, so it is decoded here."""
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,7 +1,7 @@
 """The journal: one LMDB environment with every accepted event, the cursors of consumers, and the quarantine.
 
-Read `journal` first, then `entries` (the stored form) and `sealing` (its encryption). Each of the other modules
-implements one operation: `retention`, `erasure`, `quarantine`, `checkup`, `encrypting`. `copies`: see `Journal.open`.
+Read `journal` first, then `entries` (the stored form) and `sealing` (its encryption). The other modules implement one
+operation each.
 """
 
 from relay.journal.checkup import check_journal

@@ -1,8 +1,7 @@
 """Checks a journal: every entry against its checksum, and every reference in both directions. Read-only.
 
-Works on one snapshot, even while the relay runs. References to entries that were set aside as damaged, or deleted by
-retention, are not faults. No keys are needed, because checksums cover the stored form. `Journal.set_aside` removes a
-damaged entry.
+References to entries that were set aside or deleted are not faults. No keys are needed, because checksums cover the
+stored form.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from relay.journal.file import open_file
 def check_journal(folder: Path, settings: JournalSettings, findings: Findings, report: Report) -> int:
     """Add the faults of the journal in `folder` to `findings`; return its number of events.
 
-    Raises `JournalError` if it cannot be read at all.
+    Works on one snapshot, even while the relay runs. Raises `JournalError` if the journal cannot be read at all.
     """
     try:
         environment = open_file(folder, settings, readonly=True)
@@ -69,7 +68,7 @@ class _JournalCheckup(Checkup):
             self._reference("ids", key, number(value))
 
     def _reference(self, database: str, key: bytes, seq: int) -> None:
-        """Check that a reference points to an event that refers back, or to an event that is known to be deleted."""
+        """Check that a reference points to an event that refers back, or to a deleted event."""
         found = self.transaction.get("events", number_key(seq))
         stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:

@@ -1,7 +1,7 @@
 """The interface of a journal's copy on another disk, such as the object store of `memory_agent.archiving`.
 
-A relay with a copy acknowledges events only once the copy contains them. The copy receives the changes of each
-transaction as stored, so it needs no encryption keys, and always contains a prefix of the transactions.
+A relay with a copy acknowledges events only once the copy contains them. The copy receives changes as stored, so it
+needs no keys. It always contains a prefix of the transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class JournalCopy(Protocol):
         """Receive the changes of a transaction (`relay.disk.OnCommit`). Does no I/O."""
 
     def begin(self, folder: Path, copy: Callable[[Path], None]) -> None:
-        """Begin to copy the journal in `folder`. `copy` writes a copy of the file into an empty folder.
+        """Prepare to copy the journal in `folder`. `copy` writes a copy of the file into an empty folder.
 
         Does not connect to another machine. Raises `JournalError`.
         """
@@ -28,8 +28,8 @@ class JournalCopy(Protocol):
     def flush(self) -> None:
         """Copy everything committed before the call. Durable on return. The first call copies the whole journal.
 
-        Raises `CopyUnavailableError` if it should be repeated, and `JournalSupersededError`.
+        Raises `CopyUnavailableError` if the caller should retry, and `JournalSupersededError`.
         """
 
     def renew(self) -> None:
-        """Replace the copy by one of the whole journal, without anything that was deleted. Raises as `flush`."""
+        """Replace the copy by one of the whole journal, without deleted data. Raises as `flush`."""

@@ -32,11 +32,10 @@ _PAGE = 1_000
 
 
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
-    """Encrypt the journal in `folder`, which must not be open; return its number of events. Durable on return.
+    """Encrypt the closed journal in `folder`; return its number of events. Durable on return. Idempotent.
 
-    A kill at any moment leaves either the old or the new file. Idempotent. Damaged entries are moved to the quarantine.
-    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError` and
-    `EncryptionKeyMissingError`.
+    A kill at any moment leaves either the old or the new file. Damaged entries move to the quarantine. Raises
+    `JournalError`s, `KeyFileError` and `EncryptionKeyMissingError`.
     """
     mark = read_mark(folder, settings)
     if not mark.is_new and mark.key_id is None:
@@ -67,15 +66,12 @@ def _set_damaged_aside(journal: Journal, now: datetime) -> None:
 
 
 class _Encrypted:
-    """The content of a plain journal, in encrypted form."""
-
     def __init__(self, transaction: Transaction, sealing: Sealing, mark: bytes) -> None:
         self._transaction = transaction
         self._sealing = sealing
         self._mark = mark
 
     def puts(self) -> Iterator[Put]:
-        """Yield the keys and values of the new file."""
         for database in _COPIED_UNCHANGED:
             yield from ((database, key, value) for key, value in self._transaction.scan(database))
         yield from ((COUNTERS, key, value) for key, value in self._transaction.scan(COUNTERS) if key not in _SIZES)

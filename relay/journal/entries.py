@@ -1,8 +1,8 @@
 """The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
-A value is 8 bytes of XXH3 over key and content, followed by the content. This detects a flipped bit in either, and an
-entry stored under the wrong number. Numbers are 8 bytes, big-endian, so LMDB sorts them numerically. The checksum of an
-encrypted entry (`sealing`) is not encrypted, so damage is not mistaken for a missing key.
+A value is 8 bytes of XXH3 over key and content, then the content. So an entry under the wrong number is detected too.
+Numbers are 8 bytes, big-endian, so LMDB sorts them. The checksum of an encrypted entry is plain, so damage is not
+mistaken for a missing key.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from relay.disk import Transaction
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: user and seq, for reading one user's events. `ids` maps user and event_id to seq. `forgotten`: ids of
-deleted events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine
-entries.
+"""`users`: user and seq, to read one user's events. `ids` maps user and event_id to seq. `forgotten`: ids of deleted
+events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine entries.
 """
 
 
@@ -34,7 +33,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     event_type: str
     data: bytes
     origin: Origin | None = None
-    """None in entries written before origins were stored, and in journals not written by a relay, such as a spool."""
+    """None in old entries, and in journals not written by a relay, such as a spool."""
 
     @property
     def id_key(self) -> bytes:
@@ -46,8 +45,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encrypted event. `name` is its id and `sealed` the whole event, both encrypted. It can be deleted without a
-    key.
+    """An encrypted event. `name` is its id and `sealed` the whole event, both encrypted.
 
     `owner` is the user whose key encrypts the event, if different from `user_id`.
     """
@@ -69,8 +67,6 @@ class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
-    """A quarantine entry. Repeats are recognised by `digest`."""
-
     data: bytes
     code: str
     reason: str
@@ -85,8 +81,6 @@ class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedQuarantine(msgspec.Struct, frozen=True, array_like=True):
-    """A quarantine entry encrypted with the key of `user_id`."""
-
     user_id: str
     key_id: bytes
     sealed: bytes
@@ -103,7 +97,7 @@ AnyEvent = StoredEvent | SealedEvent
 AnyQuarantine = StoredQuarantine | SealedQuarantine
 
 _SEALED = b"\xc1"
-"""The first byte of encrypted content, with which MessagePack never begins."""
+"""The first byte of encrypted content. No MessagePack content starts with it."""
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(StoredEvent)
 _sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)
@@ -112,7 +106,7 @@ _sealed_quarantine_decoder = msgspec.msgpack.Decoder(SealedQuarantine)
 
 
 def id_key(user_id: str, event_id: str) -> bytes:
-    """Return the key of an event's id. Equal ids of different users have different keys."""
+    """Return the key of an event's id, which also contains the user."""
     return user_key(user_id) + event_id.encode()
 
 
@@ -137,32 +131,29 @@ def pack(content: AnyEvent | AnyQuarantine) -> bytes:
 
 
 def dump_entry(key: bytes, content: AnyEvent | AnyQuarantine) -> bytes:
-    """Return the value to store under `key`."""
     packed = pack(content)
     return xxhash.xxh3_64_digest(key + packed) + packed
 
 
 def load_event(key: bytes, value: bytes) -> AnyEvent | None:
-    """Return the event stored under `key`, or None if it does not match its checksum or is not an event."""
+    """Return the event stored under `key`, or None if it is damaged."""
     packed = _checked(key, value)
     return None if packed is None else unpack_event(packed)
 
 
 def load_quarantine(key: bytes, value: bytes) -> AnyQuarantine | None:
-    """Return the quarantine entry stored under `key`, or None if it is damaged."""
     packed = _checked(key, value)
     return None if packed is None else unpack_quarantine(packed)
 
 
 def unpack_event(packed: bytes) -> AnyEvent | None:
-    """Decode an entry encoded by `pack`; return None for anything else."""
+    """Decode the result of `pack`; return None for anything else."""
     if packed[:1] == _SEALED:
         return _decoded(_sealed_event_decoder, packed[1:])
     return _decoded(_event_decoder, packed)
 
 
 def unpack_quarantine(packed: bytes) -> AnyQuarantine | None:
-    """Decode an entry encoded by `pack`; return None for anything else."""
     if packed[:1] == _SEALED:
         return _decoded(_sealed_quarantine_decoder, packed[1:])
     return _decoded(_quarantine_decoder, packed)
@@ -189,18 +180,17 @@ def moment(milliseconds_since_1970: int) -> datetime:
 
 
 def counter(transaction: Transaction, name: str) -> int:
-    """Return a durable counter, or 0 if it was never set."""
+    """Return a durable counter, by default 0."""
     value = transaction.get(COUNTERS, name.encode())
     return 0 if value is None else number(value)
 
 
 def set_counter(transaction: Transaction, name: str, value: int) -> None:
-    """Set a durable counter."""
     transaction.put(COUNTERS, name.encode(), number_key(value))
 
 
 def add_to_counter(transaction: Transaction, name: str, by: int) -> int:
-    """Add `by` to a durable counter, but never go below 0; return the new value."""
+    """Add `by` to a durable counter, but stay at 0 or above; return the new value."""
     value = max(0, counter(transaction, name) + by)
     set_counter(transaction, name, value)
     return value

@@ -1,8 +1,8 @@
 """Erases events out of order, by user, session, run or id. Readers skip the missing numbers.
 
-As after retention, the id of an erased event is recognised for `JournalSettings.repeat_horizon_s`, so sending it again
-has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is missing can only be erased
-together with all of its user's events, or by its number. Copies at the emitter and in backups are not erased.
+As after retention, the ids of erased events are recognised for `repeat_horizon_s`. Their bytes stay in free pages until
+`Journal.compact`. An event whose key is missing can only be erased by its number, or together with all events of its
+user.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ _decoder = msgspec.msgpack.Decoder(_NamedIds)
 
 
 class Erasure:
-    """Erases events of one journal."""
-
     def __init__(
         self,
         environment: Environment,
@@ -109,7 +107,6 @@ class Erasure:
             add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
 
     def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
-        """Yield the numbers of the user's events and of the selected `system` events, in order."""
         seqs = {seq for seq in wanted.system_seqs if seq > wanted.after_seq}
         yield from sorted(seqs.union(self._reading.seqs_of(transaction, wanted.user_id, wanted.after_seq)))
 
@@ -135,7 +132,7 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
-    """Whether quarantined bytes are selected. For unreadable bytes, only the source is known."""
+    """Whether a quarantine entry is selected. For unreadable bytes, only the source decides."""
     is_users = user_of_source(entry.source) == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:

@@ -1,8 +1,7 @@
-"""The file of a journal: opening it for its one writer or for readers, copying it while in use, moving consumers back.
+"""The file of a journal: opening, copying while in use, and moving consumers back.
 
-A journal is encrypted from its beginning or not at all. An encrypted journal stores the id of the system key. So a
-missing or wrong keys folder is not mistaken for destroyed user keys: nothing is read or written then, and no keys are
-created.
+A journal is encrypted from the start or not at all. An encrypted journal stores the id of the system key. With a
+missing or wrong keys folder, nothing is read or written, and no keys are created.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
-"""The counter in which an encrypted journal stores the id of its system key."""
 _SKIPPED_NUMBERS = 1 << 24  # far more than the events of all commits that can await their copy
 _ERRORS = ErrorFamily(
     failed=JournalError,
@@ -46,8 +44,7 @@ def open_file(
 ) -> Environment:
     """Open the environment of the journal in `folder`. A writer creates it, and is its only writer until `close`.
 
-    `on_commit` receives the changes of a writer. Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`
-    and `JournalError`.
+    `on_commit` receives the changes of a writer. Raises `JournalError`s.
     """
     try:
         if readonly:
@@ -65,15 +62,14 @@ def open_file(
 
 
 def open_copy(folder: Path, settings: JournalSettings) -> Environment:
-    """Open the environment of a new journal in the empty folder `folder`."""
     return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS)
 
 
 def skip_numbers(folder: Path, settings: JournalSettings) -> int:
     """Leave out the next numbers of a journal that was restored from a copy, and return its last number.
 
-    The lost journal may have assigned them to events that were not copied, hence not acknowledged, but already read. A
-    reader would take new events with these numbers for repeats. Durable on return. Raises `JournalError`.
+    The lost journal may have assigned them to events that were read but not copied. A reader would take new events with
+    these numbers for repeats. Durable on return. Raises `JournalError`.
     """
     with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
         return add_to_counter(transaction, "last_seq", _SKIPPED_NUMBERS)
@@ -110,13 +106,13 @@ def require_encryption(environment: Environment, keys: KeyRing | None, *, readon
 
 
 def claim_ring(keys: KeyRing) -> bytes:
-    """Return the id of the system key, which marks a journal as encrypted. Creates the key if it is missing."""
+    """Return the id of the system key, which marks a journal as encrypted. Creates a missing key."""
     keys.claim()
     return keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
 
 
 class Mark(NamedTuple):
-    """Whether a journal is new, and the id of the system key of its ring (None if the journal is plain)."""
+    """Whether a journal is new, and the id of its system key (None if plain)."""
 
     is_new: bool
     key_id: bytes | None
@@ -131,7 +127,6 @@ def read_mark(folder: Path, settings: JournalSettings) -> Mark:
 
 
 def _is_new(transaction: Transaction) -> bool:
-    """Whether the journal has never stored an event or a quarantine entry."""
     return not counter(transaction, "last_seq") and not counter(transaction, "quarantine_last_id")
 
 
@@ -144,9 +139,8 @@ def cursors(folder: Path, settings: JournalSettings) -> dict[str, int]:
 def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
     """Write a consistent copy of a journal, even while in use, into the empty folder `target`. Not fsynced.
 
-    Returns the last number of the copy. The journal and its consumers' stores are copied at different times, so read
-    the cursors before copying the stores, and `rewind` the copied journal to these cursors. Consumers recognise the
-    events that are then repeated. Raises `JournalError`.
+    Returns the last number of the copy. Read the cursors of consumers before you copy their stores, and `rewind` the
+    copied journal to these cursors. Consumers recognise the repeated events. Raises `JournalError`.
     """
     with closing(open_file(source, settings, readonly=True)) as environment:
         environment.copy(target)

@@ -1,9 +1,7 @@
 """The durable event log: ordered (`seq`, from 1), unique by user and `event_id`, with durable consumers.
 
-Events are on disk when `append` returns (`sync` and `metasync` are on), unless the disk is lost or reports writes that
-it did not perform. One process writes; others may open the journal `readonly`. Rejected: an append-only file of
-records, which needs its own index, recovery and de-duplication. LMDB's transactions provide all three
-(`ops/decisions/0007-event-journal-and-acknowledgements.md`).
+Events are on disk when `append` returns (`sync` and `metasync` are on). One process writes; others may open the journal
+`readonly`. See `ops/decisions/0007-event-journal-and-acknowledgements.md`.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Appended(NamedTuple):
-    """The number of an event in the journal. `duplicate`: whether the journal already contained the event."""
+    """The number of an event in the journal, and whether the journal already contained it."""
 
     seq: int
     duplicate: bool
@@ -77,7 +75,6 @@ class Journal:
         ring: bytes | None = None,
         copy: JournalCopy | None = None,
     ) -> None:
-        """`ring` is the id of the system key in the ring that encrypts the journal."""
         self._copy = copy
         self._uncopied = "" if copy is None else "it has not begun"
         self._environment = environment
@@ -101,9 +98,8 @@ class Journal:
     ) -> Self:
         """Open the journal in folder `path`. A writer creates it if needed and owns it. With `keys`, it is encrypted.
 
-        `copy` receives everything that is written; call `flush_copy` before the first `append`. Raises
-        `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`, `EncryptionMismatchError` and
-        `EncryptionKeyMissingError`.
+        `copy` receives everything that is written; call `flush_copy` before the first `append`. Raises `JournalError`s,
+        `EncryptionMismatchError` and `EncryptionKeyMissingError`.
 
         >>> with Journal.open(Path("journal")) as journal:
         ...     journal.append(events, now)[-1].seq
@@ -180,8 +176,7 @@ class Journal:
 
         `audiences` limits them to entries for these audiences; at most 10,000 other entries are skipped
         (`Batch.has_more`). Stops before `max_bytes` of event data, but always returns the first entry. Skips entries
-        whose key is missing. Raises `EntryDamagedError` when the first entry is damaged (a batch ends before a later
-        damaged entry), and `KeysUnavailableError` when the keys folder is missing.
+        whose key is missing. Raises `EntryDamagedError` if the first entry is damaged, and `KeysUnavailableError`.
 
         >>> appended = journal.append(events, now)
         >>> batch = journal.fetch(after_seq=0, limit=2)
@@ -276,7 +271,7 @@ class Journal:
             raise ConsumerBehindError(behind.name, behind.lag, max_lag)
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention stops waiting for it; return False if it is unknown. Durable on return.
+        """Remove a consumer, so that retention stops waiting for it; return whether it existed. Durable on return.
 
         >>> journal.commit("indexer", 0), journal.remove_consumer("indexer"), journal.remove_consumer("indexer")
         (0, True, False)
@@ -298,8 +293,7 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Quarantine bytes that could not be handled; return the entry's id, or 0 if it does not fit. Durable on
-        return.
+        """Quarantine bytes that could not be handled; return the entry's id, or 0 if it does not fit. Durable.
 
         >>> journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         1
@@ -308,7 +302,7 @@ class Journal:
             return self._quarantine.add(transaction, Suspect(data, code, reason, source, seq), now)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
-        """Return at most `limit` quarantined entries with an id above `after`, in order.
+        """Return at most `limit` quarantine entries with an id above `after`, in order.
 
         >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         >>> [(entry.id, entry.code, entry.data) for entry in journal.quarantined()]
@@ -343,7 +337,7 @@ class Journal:
                 raise QuarantineEntryError(entry_id, "no such entry")
 
     def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
-        """Append the event of a quarantined entry, and remove the entry, in one transaction. Durable on return.
+        """Append the event of a quarantine entry, and remove the entry, in one transaction. Durable on return.
 
         >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         >>> journal.release(entry_id, events[0], Origin("local", for_all=True), now)
@@ -357,9 +351,7 @@ class Journal:
             return self._append(transaction, [event], [origin], milliseconds(now))[0]
 
     def set_aside(self, seq: int, now: datetime) -> int:
-        """Move a damaged entry to quarantine, so that it does not block readers; return its new id. Durable on
-        return.
-        """
+        """Move a damaged entry to the quarantine and return its new id. Durable on return."""
         with self._writing() as transaction:
             raw = self._retention.delete_damaged(transaction, seq)
             suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
@@ -387,9 +379,7 @@ class Journal:
             self._retention.delete_through(transaction, through_seq, now)
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase the next part of a selection (`Erasure.erase`). Durable on return.
-
-        The bytes stay in free pages until `compact`. Raises `KeysUnavailableError`.
+        """Erase the next part of a selection (`Erasure.erase`). Durable on return. Raises `KeysUnavailableError`.
 
         >>> appended = journal.append(events, now)
         >>> journal.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"})), now).seqs
@@ -416,7 +406,8 @@ class Journal:
     def flush_copy(self) -> None:
         """Copy everything committed before the call; return when it is durable there. Does nothing without a copy.
 
-        Raises `CopyUnavailableError`, as all appends then do until a later call succeeds, and `JournalSupersededError`.
+        Raises `JournalSupersededError` and `CopyUnavailableError`. All appends then raise too, until a later call
+        succeeds.
 
         >>> journal.flush_copy()
         """
@@ -432,11 +423,9 @@ class Journal:
     def compact(self) -> None:
         """Rewrite the file, and then its copy, without deleted data. Durable on return.
 
-        Blocks writers throughout, 1.2 s per 100 MB (measured), because the copy is verified. Blocks readers only while
-        the files are swapped.
-
-        Raises `JournalFullError` if the file does not fit on the disk twice, `TimeoutError` if a transaction does not
-        end, and `CopyUnavailableError`.
+        Writers wait while the copy is made and verified, readers only while the files are swapped. Raises
+        `JournalFullError` if the file does not fit on the disk twice, `TimeoutError` if a transaction does not end, and
+        `CopyUnavailableError`.
 
         >>> appended = journal.append(events, now)
         >>> erased = journal.erase_all(Erasable(user_id="alice", everything=True), now)
@@ -480,9 +469,9 @@ class Journal:
                 event_bytes=counter(transaction, "event_bytes"),
                 used_bytes=transaction.used_bytes(),
                 file_bytes=self._environment.file_bytes,
-                quarantined=self._quarantine.count(transaction),
-                quarantined_bytes=self._quarantine.size_bytes(transaction),
-                quarantine_refused=self._quarantine.refused(transaction),
+                quarantined=transaction.count("quarantine"),
+                quarantined_bytes=counter(transaction, "quarantine_bytes"),
+                quarantine_refused=counter(transaction, "quarantine_refused"),
                 consumers=self._consumers(transaction),
                 uncompacted=counter(transaction, "uncompacted"),
                 locked=self._reading.locked,
@@ -503,9 +492,7 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Begin a write transaction that may encrypt. It is rolled back if the keys folder disappears or is
-        replaced.
-        """
+        """Open a write transaction that may encrypt. It is rolled back if the keys folder disappears or is replaced."""
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction

@@ -1,23 +1,21 @@
 """The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
-Entries are never evicted. When the quarantine is full, more bytes are rejected and counted, so that a broken emitter
-cannot fill the disk. Events of the journal (`seq`) always fit, because the journal bounds their number. Equal bytes
-from one source are stored once. `answers` implements retries.
+Entries are never evicted. A full quarantine rejects and counts further bytes, so that a broken emitter cannot fill the
+disk. Events of the journal (`seq`) always fit. Equal bytes from one source are stored once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from hashlib import blake2b
+from itertools import islice
 from typing import NamedTuple
 
 from relay.access import Principal
 from relay.config import JournalSettings
 from relay.disk import Transaction
-from relay.errors import EncryptionKeyMissingError
+from relay.errors import EncryptionKeyMissingError, EntryDamagedError
 from relay.journal.entries import (
-    AnyQuarantine,
     StoredQuarantine,
     add_to_counter,
     counter,
@@ -33,7 +31,6 @@ from relay.journal.sources import source_name, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
-"""Returned instead of an id if the entry does not fit."""
 
 
 class Suspect(NamedTuple):
@@ -54,7 +51,7 @@ class Quarantine:
         self._sealing = sealing
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
-        """Store `suspect` and return its id, which is the existing id for a repeat and `REFUSED` if it does not fit."""
+        """Store `suspect` and return its id. Returns the existing id for a repeat, and `REFUSED` if it does not fit."""
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)
@@ -73,8 +70,8 @@ class Quarantine:
         return entry_id
 
     def after(self, transaction: Transaction, after: int, limit: int) -> list[QuarantineEntry]:
-        """Return at most `limit` entries with an id above `after`, in order."""
-        return [entry for _, entry in zip(range(limit), self._scan(transaction, after), strict=False)]
+        pairs = islice(transaction.scan("quarantine", number_key(after + 1)), limit)
+        return [self._opened(key, value) for key, value in pairs]
 
     def get(self, transaction: Transaction, entry_id: int) -> QuarantineEntry | None:
         key = number_key(entry_id)
@@ -82,7 +79,6 @@ class Quarantine:
         return None if value is None else self._opened(key, value)
 
     def remove(self, transaction: Transaction, entry_id: int) -> bool:
-        """Remove an entry; return False if it does not exist."""
         key = number_key(entry_id)
         value = transaction.get("quarantine", key)
         if value is None:
@@ -94,28 +90,17 @@ class Quarantine:
             add_to_counter(transaction, "quarantine_bytes", -stored.size_bytes)
         return True
 
-    def count(self, transaction: Transaction) -> int:
-        return transaction.count("quarantine")
-
-    def size_bytes(self, transaction: Transaction) -> int:
-        return counter(transaction, "quarantine_bytes")
-
-    def refused(self, transaction: Transaction) -> int:
-        return counter(transaction, "quarantine_refused")
-
-    def _scan(self, transaction: Transaction, after: int) -> Iterator[QuarantineEntry]:
-        for key, value in transaction.scan("quarantine", number_key(after + 1)):
-            yield self._opened(key, value)
-
     def _opened(self, key: bytes, value: bytes) -> QuarantineEntry:
         sealed = load_quarantine(key, value)
         try:
             stored = None if sealed is None else self._sealing.open_quarantine(key, sealed)
         except EncryptionKeyMissingError as error:
             assert sealed is not None
-            return _locked(number(key), sealed, error)
+            source = source_name("locked", "", Principal("", error.user_id, frozenset()))  # so that it can be erased
+            stored = StoredQuarantine(b"", error.code, str(error), source, sealed.quarantined_ms, sealed.seq, b"")
         if stored is None:
-            return _damaged(number(key), value)
+            reason = "the quarantine entry does not match its checksum"
+            stored = StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, b"")
         return QuarantineEntry(
             id=number(key),
             data=stored.data,
@@ -128,33 +113,9 @@ class Quarantine:
 
     def _is_full(self, transaction: Transaction, more_bytes: int) -> bool:
         return (
-            self.count(transaction) >= self._settings.quarantine_max_entries
-            or self.size_bytes(transaction) + more_bytes > self._settings.quarantine_max_bytes
+            transaction.count("quarantine") >= self._settings.quarantine_max_entries
+            or counter(transaction, "quarantine_bytes") + more_bytes > self._settings.quarantine_max_bytes
         )
-
-
-def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
-    return QuarantineEntry(
-        id=entry_id,
-        data=value,
-        code="entry_damaged",
-        reason="the quarantine entry does not match its checksum",
-        source="quarantine",
-        quarantined_at=moment(0),
-    )
-
-
-def _locked(entry_id: int, sealed: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
-    """Return the readable part of an entry whose key is missing. It includes the user, so the entry can be erased."""
-    return QuarantineEntry(
-        id=entry_id,
-        data=b"",
-        code=error.code,
-        reason=str(error),
-        source=source_name("locked", "", Principal("", error.user_id, frozenset())),
-        quarantined_at=moment(sealed.quarantined_ms),
-        seq=sealed.seq,
-    )
 
 
 def _digest(suspect: Suspect) -> bytes:

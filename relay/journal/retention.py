@@ -1,8 +1,7 @@
 """Deletes old entries of a journal by age and size, by default not past the slowest consumer.
 
 Deletes in bounded transactions, so that appends can run in between. An id is retained for `repeat_horizon_s` after its
-event was received. The file is not compacted; LMDB reuses freed pages. Only `erasure` deletes out of order. No keys are
-needed, because times and sizes are not encrypted.
+event was received. LMDB reuses freed pages. No keys are needed, because times and sizes are not encrypted.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
-    """Deletes the old entries of one journal."""
-
     def __init__(self, environment: Environment, settings: JournalSettings) -> None:
         self._environment = environment
         self._settings = settings
@@ -77,7 +74,7 @@ class Retention:
         return deleted_bytes
 
     def delete_one(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
-        """Delete one entry out of order; its id is recognised until `repeat_horizon_s` has passed."""
+        """Delete one entry out of order. Its id stays known until `repeat_horizon_s` has passed."""
         transaction.delete("events", number_key(seq))
         self._forget(transaction, seq, stored, now)
         add_to_counter(transaction, "event_bytes", -stored.size_bytes)
@@ -89,12 +86,10 @@ class Retention:
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents more, and the unread entries lost by each
-        consumer.
-        """
+        """Return the last number to delete, the consumer that prevents more, and each consumer's lost entries."""
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
-            cursors = self._cursors(transaction)
+            cursors = {name.decode(): number(seq) for name, seq in transaction.scan("consumers")}
         behind = {name: seq for name, seq in cursors.items() if seq < wanted and wanted >= first}
         if not behind:
             return wanted, None, {}
@@ -122,9 +117,6 @@ class Retention:
             wanted = number(key)
         return first, wanted
 
-    def _cursors(self, transaction: Transaction) -> dict[str, int]:
-        return {name.decode(): number(seq) for name, seq in transaction.scan("consumers")}
-
     def _delete_chunk(self, target: int, now: datetime) -> tuple[int, int] | None:
         try:
             return self._delete_some(target, now)
@@ -151,7 +143,7 @@ class Retention:
             transaction.put("forgotten", number_key(seq), value)
 
     def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
-        """Delete the ids whose horizon has passed, which are in order of arrival."""
+        """Delete the ids whose horizon has passed. They are in order of arrival."""
         oldest_ms = milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
         expired = 0
         for _, value in transaction.consume("forgotten"):

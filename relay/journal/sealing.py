@@ -1,8 +1,7 @@
 """Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
-User ids, numbers, times and sizes stay readable. They are enough to delete, erase and check an entry whose key is
-missing. Readers skip such an entry like an erased one. A journal is encrypted from its beginning or not at all
-(`file`).
+User ids, numbers, times and sizes stay readable, so an entry without a key can be deleted, erased and checked. Readers
+skip it like an erased entry.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from relay.crypto import Cipher
+from relay.crypto import Cipher, KeyRing
 from relay.disk import Pair, Transaction
 from relay.errors import (
     EncryptionKeyMissingError,
@@ -45,26 +43,17 @@ from relay.wire import JournalEntry
 PURPOSE = "journal"
 
 
-class Ciphers(Protocol):
-    """The subset of `KeyRing` used here."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher: ...
-
-
 class Sealing:
     """Encrypts the entries of one journal with the keys of a ring, or leaves them plain without a ring."""
 
-    def __init__(self, keys: Ciphers | None, ring: bytes | None = None) -> None:
+    def __init__(self, keys: KeyRing | _KeySnapshot | None, ring: bytes | None = None) -> None:
         """`ring` is the id of the system key in the only permitted ring; None permits any ring."""
         self._keys = keys
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return a `Sealing` for one transaction of one thread, which looks up each user's key only once."""
-        return self if self._keys is None else Sealing(_KeySnapshot(self._keys), self._ring)
+        """Return a `Sealing` for one transaction of one thread. It looks up each user's key once."""
+        return Sealing(_KeySnapshot(self._keys), self._ring) if isinstance(self._keys, KeyRing) else self
 
     def require_keys(self) -> None:
         """Raise `KeysUnavailableError` if the keys folder is missing or contains other keys."""
@@ -75,7 +64,7 @@ class Sealing:
                 raise KeysUnavailableError(f"{self._keys.folder} does not contain the keys of this journal")
 
     def id_key(self, user_id: str, event_id: str) -> bytes:
-        """Return the key under which an event's id is stored. Creates the user's encryption key if it is missing."""
+        """Return the key under which an event's id is stored. Creates a missing encryption key."""
         if self._keys is None:
             return id_key(user_id, event_id)
         return user_key(user_id) + self._own(user_id).name(event_id.encode())
@@ -99,11 +88,10 @@ class Sealing:
         return opened if isinstance(opened, StoredEvent) else None
 
     def digest(self, user_id: str, digest: bytes) -> bytes:
-        """Return the stored form of the digest of quarantined bytes, which reveals nothing without the user's key."""
+        """Return the stored form of a digest. It reveals nothing without the user's key."""
         return digest if self._keys is None else self._own(user_id).fingerprint(digest)
 
     def quarantine(self, key: bytes, user_id: str, stored: StoredQuarantine) -> AnyQuarantine:
-        """Return the stored form of a quarantine entry under `key`."""
         if self._keys is None:
             return stored
         cipher = self._own(user_id)
@@ -111,7 +99,6 @@ class Sealing:
         return SealedQuarantine(user_id, cipher.key_id, sealed, stored.quarantined_ms, stored.seq, stored.digest)
 
     def open_quarantine(self, key: bytes, stored: AnyQuarantine) -> StoredQuarantine | None:
-        """Return the plain quarantine entry. Behaves as `open_event`."""
         if not isinstance(stored, SealedQuarantine):
             return stored if self._keys is None else None
         plain = self._open(stored, stored.user_id, key)
@@ -141,27 +128,22 @@ class Sealing:
 class _KeySnapshot:
     """A cache of a ring's ciphers. Saves 5 us for each additional event of a user."""
 
-    def __init__(self, ring: Ciphers) -> None:
+    def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
+        self.folder = ring.folder
         self._known: dict[str, Cipher | EncryptionKeyMissingError] = {}
-
-    @property
-    def folder(self) -> Path:
-        return self._ring.folder
 
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
         known = self._known.get(user_id)
         if known is None:
-            known = self._known[user_id] = self._find(user_id, purpose, create)
+            try:
+                known = self._ring.cipher(user_id, purpose, create=create)
+            except EncryptionKeyMissingError as error:
+                known = error
+            self._known[user_id] = known
         if isinstance(known, EncryptionKeyMissingError):
             raise known.with_traceback(None)  # otherwise the traceback grows with each raise and keeps the entry alive
         return known
-
-    def _find(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
-        try:
-            return self._ring.cipher(user_id, purpose, create=create)
-        except EncryptionKeyMissingError as error:
-            return error
 
 
 @contextmanager
@@ -185,7 +167,7 @@ def _owner_of(stored: StoredEvent) -> str:
 class Reading:
     """Reads the entries of one journal in order, for all users or one.
 
-    `locked` counts the entries skipped because their key is missing. Like erased entries, they do not block readers.
+    `locked` counts the entries skipped because their key is missing.
     """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
@@ -216,7 +198,6 @@ class Reading:
             )
 
     def seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
-        """Yield the numbers of one user's entries."""
         start, end = user_key(user_id, after_seq + 1), user_id.encode() + b"\1"
         return (number(key) for key, _ in transaction.scan("users", start, end))
 

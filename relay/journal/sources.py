@@ -14,14 +14,14 @@ _LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 def source_name(kind: str, name: str, principal: Principal) -> str:
-    """Return the source to store with quarantined bytes. It names the key's user, for whom a retry publishes."""
+    """Return the source to store with quarantined bytes. It names the key's user."""
     if principal.user_id is not None:
         return f"{kind}{_OF_USER}{principal.user_id}/{name}"
     return f"{kind}:{name}" if name else kind
 
 
 def publisher_of(source: str) -> Principal:
-    """Return the principal for publishing quarantined bytes again, given a result of `source_name`."""
+    """Return the principal that publishes quarantined bytes again, from a result of `source_name`."""
     kind, at, rest = source.partition(_OF_USER)
     is_of_user = bool(at) and ":" not in kind
     return Principal("quarantine", rest.partition("/")[0] if is_of_user else None, frozenset({Scope.PUBLISH}))
@@ -33,9 +33,7 @@ def user_of_source(source: str) -> str | None:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts quarantined bytes: the one that their source names, else the one that their
-    content names, else `system`.
-    """
+    """Return the user whose key encrypts quarantined bytes: named by the source, else by the content, else `system`."""
     try:
         named = user_of_source(source) or decode_mapping(data, _LIMITS)
         return validate_user_id(named.get("user_id") if isinstance(named, dict) else named)

@@ -213,12 +213,12 @@ def test_quarantined_bytes_belong_to_the_user_whose_key_sent_them(tmp_path: Path
 def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object, request: wire.RemoveConsumer) -> bool:
-        raise OSError(5, "I/O") if request.consumer == "disk" else TypeError(SECRET)
+    def fail(_: object, name: str) -> bool:
+        raise OSError(5, "I/O") if name == "disk" else TypeError(SECRET)
 
     logged = CapturingLogger()
     monkeypatch.setattr(broker_module, "log", logged)
-    monkeypatch.setitem(answers._VERBS, wire.RemoveConsumer, fail)
+    monkeypatch.setattr(Journal, "remove_consumer", fail)
     broker = Broker(tmp_path).start()
     with Subscriber(*broker.endpoints, timeout_s=1.0) as subscriber:
         with pytest.raises(ProtocolError, match="TypeError"):
@@ -237,13 +237,15 @@ def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     """A relay that erases at once, but replies only after the timeout of other requests."""
     requests: list[wire.Erase] = []
 
+    original = answers.Answers.erase
+
     def erase(relays: answers.Answers, request: wire.Erase) -> wire.Erased:
         requests.append(request)
-        erased = relays.erase(request)
+        erased = original(relays, request)
         threading.Event().wait(3 * PATIENCE_S)
         return erased
 
-    monkeypatch.setitem(answers._VERBS, wire.Erase, erase)
+    monkeypatch.setattr(answers.Answers, "erase", erase)
     with Broker(tmp_path) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             publisher.publish(event(1))

@@ -20,7 +20,7 @@ def test_readers_share_and_may_nest_while_a_writer_waits() -> None:
     with ThreadPoolExecutor() as pool:
         with lock.shared():
             writer = pool.submit(write)
-            while not lock._has_writer:  # now the writer waits, so a new reader would wait too
+            while lock._writer is None:  # now the writer waits, so a new reader would wait too
                 pass
             with lock.shared():
                 assert not writing.is_set()

@@ -486,7 +486,7 @@ def test_an_erasure_waits_for_publishes_in_progress(world: World, monkeypatch: p
         publishing = pool.submit(once)
         assert begun.wait(30)
         forgetting = pool.submit(world.shared.ask, Caller(user_id="ann"), ForgetUser())
-        while not world.shared._writing._has_writer:
+        while world.shared._writing._writer is None:
             assert not forgetting.done()
         go_on.set()
         assert publishing.result(30).title == "The VPN"

@@ -140,7 +140,7 @@ def test_a_read_within_a_read_does_not_wait_for_the_swap_that_waits_for_it(folde
         compacting = threading.Thread(target=lambda: sizes.append(store.compact()))
         with store.snapshot() as snapshot:
             compacting.start()
-            while not store._environment._transactions._has_writer:
+            while store._environment._transactions._writer is None:
                 pass
             assert store.record(300) is not None
             assert snapshot.record(300) is not None
