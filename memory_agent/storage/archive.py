@@ -1,8 +1,8 @@
 """Opens, writes, rebuilds and closes one user's store together with the columns derived from it.
 
-Batches are applied to the columns one at a time, after they are durable, so readers see changes in the store's order.
-Columns that cannot apply a batch are rebuilt, in the background if the store is large. During a rebuild, searches use
-the partial view and batches continue; the rebuilt columns catch up from the change log.
+Batches are applied to the columns one at a time, after they are durable. Columns that cannot apply a batch are rebuilt,
+in the background if the store is large. Meanwhile searches use the partial view and batches continue; the rebuilt
+columns catch up from the change log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the tim
 
 
 class Archive:
-    """One user's records, and the columns that searches use. Thread-safe; batches are serialized."""
+    """One user's records, and the columns that searches use. Thread-safe."""
 
     def __init__(
         self,
@@ -79,10 +79,9 @@ class Archive:
         on_commit: OnCommit | None = None,
         index: IndexOf | None = None,
     ) -> Self:
-        """Open or create the archive in `folder`; large columns that need a rebuild are rebuilt in the background.
+        """Open or create the archive in `folder`. Large columns are rebuilt in the background.
 
-        `index` is required to search the vectors of a user whose index is in another engine. Raises the same errors as
-        `Store.open` and `open_index`.
+        `index` is required for a user whose index is in another engine. Raises as `Store.open` and `open_index`.
         """
         store = Store.open(folder, settings, role, key, on_commit)
         with ExitStack() as undo:
@@ -124,14 +123,14 @@ class Archive:
         return self._is_behind
 
     def settled_view(self) -> View:
-        """Wait for any rebuild, and return the view. Raises the `MemoryAgentError` or `OSError` of a failed rebuild."""
+        """Wait for any rebuild, and return the view. Raises the error of a failed rebuild."""
         self._wait_for_rebuild()
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # the traceback would grow with each call
         return self.view
 
     def stats(self, user_id: str, filter: MemoryFilter | None = None) -> MemoryStats:
-        """Wait for any rebuild, and return the statistics of the memories that pass the filter. Raises `StoreError`."""
+        """Wait for any rebuild, and return the statistics of the memories that pass the filter."""
         store, view = self.store, self.settled_view()
         counters, counts = store.counters, store.counts()
         if filter is not None:
@@ -165,7 +164,7 @@ class Archive:
         )
 
     def _counts_in(self, view: View, counts: Counts) -> Counts:
-        """Return the counts of the memories in a view that a filter restricts, without `words` and `pending`."""
+        """Return the counts of a filtered view, without `words` and `pending`."""
         with self.store.snapshot() as snapshot:
             waiting = view.slots(snapshot.waiting_rows(counts.memories))
         waiting = waiting[waiting >= 0]
@@ -186,7 +185,7 @@ class Archive:
                 self.follower.follow()
 
     def rebuild(self) -> None:
-        """Rebuild the columns from the records and save them. Batches and searches continue during the rebuild.
+        """Rebuild the columns from the records and save them. Batches and searches continue.
 
         Raises `StoreDamagedError` and keeps the old columns if the store is damaged.
         """
@@ -212,10 +211,7 @@ class Archive:
         self._purge_index()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in the store and columns; return the store's bytes before and after.
-
-        Raises the same errors as `Store.compact`.
-        """
+        """Free the space of deleted memories in the store and columns; return the store's bytes before and after."""
         with self._writing:
             if not self._is_behind:
                 self._columns.compact()
@@ -224,7 +220,7 @@ class Archive:
         return sizes
 
     def _purge_index(self) -> None:
-        """Purge the index in another engine. Without the writing lock, because building a graph may take minutes."""
+        """Purge the index in another engine. Without the writing lock, because this may take minutes."""
         if self.follower is not None:
             self.follower.purge()
         if self._index is not None:
@@ -267,7 +263,7 @@ class Archive:
                 self._start_save()
 
     def _recover(self) -> None:
-        """Rebuild columns that contain only part of a batch: immediately for a small store, else in the background."""
+        """Rebuild columns that contain only part of a batch, in the background unless the store is small."""
         with self.store.snapshot() as snapshot:
             if snapshot.counts().memories <= derived.AT_ONCE:
                 with suppress(*_FAILURES):
@@ -281,7 +277,7 @@ class Archive:
         self._forget_changes()
 
     def _start_save(self) -> None:
-        """Save the columns while batches continue; takes 0.2 s for 100,000 memories on a healthy disk."""
+        """Save the columns while batches continue."""
         if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
             return
         saving = derived.capture(self.store, self._columns)
@@ -298,7 +294,7 @@ class Archive:
                 self._forget_changes()
 
     def _write(self, saving: derived.Saving, *, is_newest: bool = False) -> None:
-        """Write the files unless newer ones exist: older content could bring back memories erased since."""
+        """Write the files unless newer ones exist: older content could bring back erased memories."""
         with self._saving:
             if is_newest or saving.header.applied > self._saved:
                 derived.write(self.store, saving)
@@ -312,7 +308,7 @@ class Archive:
     def _writing_in_turn(self) -> Iterator[None]:
         """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
 
-        Without the queue, the thread that released the lock often reacquired it first, and a batch waited up to 0.3 s.
+        Without the queue, the thread that released the lock often reacquired it first.
         """
         try:
             with self._queue:
@@ -326,7 +322,7 @@ class Archive:
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:
-        """Hold the writing lock once the columns are complete. Raises the same errors as `settled_view`."""
+        """Hold the writing lock once the columns are complete. Raises as `settled_view`."""
         is_done = False
         while not is_done:
             self.settled_view()
@@ -336,7 +332,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Start a rebuild unless one is running. During `close`, the rebuild is left to the next open."""
+        """Start a rebuild unless one is running. During `close`, the next open does it."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return
@@ -408,14 +404,13 @@ class Archive:
 
 
 InUse = Callable[[], AbstractContextManager[None]]
-"""A context manager that keeps the files open during one call."""
 
 
 class OpenCalls:
     """Tracks the calls to one open memory: closing waits for running calls and rejects later ones. Calls may nest."""
 
     def __init__(self, name: str) -> None:
-        """`name` begins the error message of calls after `shut`."""
+        """`name` is used in the error message of calls after `shut`."""
         self._name = name
         self._calls = ReadWriteLock()
         self._shut = threading.Lock()  # held for writing after `shut`
@@ -441,7 +436,6 @@ class OpenCalls:
 
 
 def _cost(judge: dict[str, int]) -> dict[str, float]:
-    """Return the judge's counts, with its cost in dollars."""
     billionths = judge.pop("billionths_usd", 0)
     return {**judge, "cost_usd": billionths / 1e9} if judge else {}
 

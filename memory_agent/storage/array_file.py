@@ -2,8 +2,8 @@
 
 The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
 of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's
-header, and a tail (the index length, and a checksum of head, index and length). Everything is little-endian. With a
-cipher, the index and each block of an array are encrypted, with the nonce and their position as authenticated data.
+header, and a tail (the index length, and a checksum of head, index and length). With a cipher, the index and each block
+of an array are encrypted, with the nonce and their position as authenticated data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DTYPES = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One array. `xxh3`: the checksum of the padded array; empty if the array is encrypted."""
+    """One array. `xxh3`: the checksum of the padded array; empty if encrypted."""
 
     name: str
     dtype: str
@@ -59,8 +59,7 @@ class _Index(msgspec.Struct, frozen=True):
 def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | None = None) -> None:
     """Replace the file with `arrays` and a `header` that msgspec can encode, encrypted if there is a `cipher`.
 
-    An array that changes during the call may be stored as a mixture of old and new values. On an `OSError` the old file
-    remains, and no temporary file is left.
+    An array that changes meanwhile may be stored as a mixture. On an `OSError` the old file remains.
     """
     head = _MAGIC + (_NO_KEY if cipher is None else cipher.key_id) + os.urandom(_NONCE_BYTES)
     head = head.ljust(_HEAD_BYTES, b"\0")
@@ -88,10 +87,8 @@ def read_arrays(
 ) -> tuple[Header, dict[str, Array]]:
     """Return the header and the arrays. The arrays are writable: a plain file is mapped copy-on-write.
 
-    Arrays for which `is_copied(name, array)` is true are copied into private memory, which has larger pages.
-
-    Raises `IndexDamagedError` if the file is missing, differs in any byte from what was written, or was not
-    encrypted with this cipher.
+    Arrays for which `is_copied(name, array)` is true are copied into private memory. Raises `IndexDamagedError` if the
+    file is missing, damaged, or was not encrypted with this cipher.
     """
     try:
         with path.open("rb") as file:

@@ -1,8 +1,4 @@
-"""One atomic write to a store.
-
-A batch is a snapshot that can also write, and it reads its own writes. Each change is logged in the same transaction,
-so the columns can always catch up.
-"""
+"""One atomic write to a store. A batch reads its own writes, and logs each change for the columns."""
 
 from __future__ import annotations
 
@@ -79,7 +75,6 @@ Touches = Mapping[int, tuple[int, datetime]]
 _LEAST_NEXT_BYTES = 32  # a vector of the next embedder takes more
 _MOST_BARE = 0.1
 _MEAN_QUERY = "centering"
-"""The blob in which earlier versions stored the mean vector of a user's queries."""
 
 
 class Batch(Snapshot):
@@ -102,8 +97,8 @@ class Batch(Snapshot):
         """Add a memory and return its row. Row numbers only increase and are never reused.
 
         For a known event, adds nothing and returns its row, even if that memory was deleted. Ignores
-        `record.embedding`. `vector` is the model's output for the text, just its vector (d,), or None to set the vector
-        later. Vectors are stored at unit length. Further passages and words are stored only after `set_words_stamp`.
+        `record.embedding`. `vector` is the model's output for the text, just its vector (d,), or None to set it later.
+        Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -127,7 +122,7 @@ class Batch(Snapshot):
     def put_stored(
         self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
     ) -> int:
-        """Like `put`, but add a memory whose values another store has encoded; return its row."""
+        """Like `put`, but add a memory whose values another store has encoded."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
         self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
@@ -145,17 +140,16 @@ class Batch(Snapshot):
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """Link the events with these keys to `row`, except events that are already known."""
+        """Link the events with these keys to `row`, except known events."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, short_row(row))
 
     def knows_event(self, key: bytes) -> bool:
-        """Whether the event with this key is known."""
         return self._transaction.get(EVENTS, key) is not None
 
     def link_event(self, event_id: str, row: int) -> None:
-        """Link an event to the memory in `row`, so that repeated deliveries are recognised."""
+        """Link an event to the memory in `row`, so that repeats are recognised."""
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
@@ -193,8 +187,8 @@ class Batch(Snapshot):
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
         """Like `put`, but replace any memory with the same id; return the stored record.
 
-        A replaced memory keeps its event and usage. It also keeps its vector if it has one and its texts are unchanged;
-        otherwise it gets `vector`, or waits for one.
+        A replaced memory keeps its event and usage, and its vector if its texts are unchanged. Otherwise it gets
+        `vector`, or waits for one.
         """
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
@@ -223,11 +217,11 @@ class Batch(Snapshot):
         return True
 
     def count(self, counter: str, by: int = 1) -> None:
-        """Increase a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
+        """Increase a counter, such as `kept` or `dropped.<reason>`."""
         self.state.counters[counter] = self.state.counters.get(counter, 0) + by
 
     def count_among(self, group: str, name: str, by: int, most: int) -> None:
-        """Increase the counter `<group>.<name>`, or `<group>.*` if the group already counts `most` other names."""
+        """Increase the counter `<group>.<name>`, or `<group>.*` if the group already has `most` names."""
         counter = f"{group}.{name}"
         if (
             counter not in self.state.counters
@@ -238,7 +232,7 @@ class Batch(Snapshot):
 
     @property
     def cursor(self) -> int:
-        """The journal cursor: the number of the last ingested event. May be assigned."""
+        """The journal cursor: the number of the last ingested event."""
         return self.state.cursor
 
     @cursor.setter
@@ -246,7 +240,6 @@ class Batch(Snapshot):
         self.state.cursor = seq
 
     def set_blob(self, name: str, value: bytes | None) -> None:
-        """Store a small blob under a name; None removes it."""
         key = BLOB_PREFIX + name_key(name, "name")
         if value is None:
             self._transaction.delete(META, key)
@@ -254,10 +247,7 @@ class Batch(Snapshot):
             self._transaction.put(META, key, with_checksum(0, value))
 
     def set_stamp(self, stamp: str) -> None:
-        """Set the stamp of the embedder that produces the vectors.
-
-        If the stamp changes, all vectors and words are dropped, every memory needs new ones, and d may change.
-        """
+        """Set the stamp of the embedder of the vectors. If it changes, all vectors and words are dropped."""
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
         self.state.stamp = stamp
@@ -265,8 +255,7 @@ class Batch(Snapshot):
     def set_words_stamp(self, stamp: str) -> None:
         """Set the version of passages and words, and allow this batch to store them.
 
-        If it changes, all words are dropped, and every memory needs new ones. In a store without words, this also
-        removes the mean query vector that earlier versions stored.
+        If it changes, all words are dropped. Also removes the mean query vector that earlier versions stored.
         """
         if self.state.words_stamp != stamp:
             self.set_blob(_MEAN_QUERY, None)
@@ -276,10 +265,6 @@ class Batch(Snapshot):
         self._takes_words = True
 
     def begin_next(self, stamp: str, words_stamp: str) -> None:
-        """Begin to store vectors of the next embedder beside the current ones, or continue with the same embedder.
-
-        Memories that it rejected become pending again.
-        """
         if self.state.next is None or self.state.next.stamp != stamp:
             self.drop_next()
             self.state.next = NextVectors(stamp=stamp, words_stamp=words_stamp)
@@ -288,7 +273,7 @@ class Batch(Snapshot):
         self.state.next.rejected = 0
 
     def put_next(self, row: int, found: Embedded | None) -> None:
-        """Store a memory's vectors of the next embedder, or None if it rejects the text. Raises `InvalidInputError`."""
+        """Store a memory's vectors of the next embedder, or None if it rejects the text."""
         self._require_row(row)
         self._check_room()
         of = self.state.next
@@ -331,11 +316,10 @@ class Batch(Snapshot):
         return True
 
     def _bare_keys(self) -> list[bytes]:
-        """Return the keys of the memories that can have no vector of the next embedder."""
+        """Return the keys of the memories whose text the next embedder rejects."""
         return [key for key, value in self._transaction.scan(NEXT) if len(value) < _LEAST_NEXT_BYTES]
 
     def drop_next(self) -> None:
-        """Drop the vectors of the next embedder."""
         self._transaction.clear(NEXT)
         self.state.next = None
 
@@ -347,7 +331,7 @@ class Batch(Snapshot):
         self.state.forgotten_through = min(max(self.state.forgotten_through, seq), self.state.last_change)
 
     def touch(self, touches: Touches) -> None:
-        """Add recalls to the usage of memories, as `row -> (count, last time)`; deleted rows are skipped."""
+        """Add recalls to the usage of memories, as `row -> (count, last time)`."""
         for row, (times, now) in touches.items():
             if self._transaction.get(RECORDS, row_key(row)) is not None:
                 usage = self.usage(row)
@@ -358,7 +342,6 @@ class Batch(Snapshot):
                 )
 
     def set_utility(self, row: int, used: int, reward_sum: float) -> None:
-        """Set how many runs used the memory in `row`, and the sum of their outcomes."""
         old = self.usage(row)
         new = Usage(old.times_recalled, old.last_recalled_us, used, reward_sum)
         if new != old and self._transaction.get(RECORDS, row_key(row)) is not None:
@@ -381,14 +364,13 @@ class Batch(Snapshot):
         return run
 
     def delete_trajectory(self, run_id: str) -> None:
-        """Delete a run and its index entries."""
         key = trajectory_key(run_id)
         old = self.run_of_key(key)
         self._transaction.delete(RUNS, key)
         self._index_run(old, None)
 
     def put_note(self, note: RecallNote) -> None:
-        """Store the note of a recall; notes that belong to a run are not pruned."""
+        """Store the note of a recall. Notes of a run are not pruned."""
         self.delete_note(note.recall_id)
         database = RECALLS if note.run_id is None else RUN_RECALLS
         self._transaction.put(database, recall_key(note.recall_id), encode_note(note))
@@ -396,7 +378,6 @@ class Batch(Snapshot):
             self._transaction.put(RECALL_INDEX, entry, value)
 
     def delete_note(self, recall_id: str) -> None:
-        """Delete the note of a recall."""
         old = self.recall_note(recall_id)
         if old is not None:
             self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, recall_key(recall_id))
@@ -404,7 +385,7 @@ class Batch(Snapshot):
                 self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[RecallNote]) -> None:
-        """Store notes of recalls; known notes are not changed."""
+        """Store new notes of recalls."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
@@ -413,9 +394,7 @@ class Batch(Snapshot):
                     self.count(SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Delete notes without a run that are older than `oldest_us` or beyond the newest `keep`; return their
-        number.
-        """
+        """Delete notes without a run, older than `oldest_us` or beyond the newest `keep`; return their number."""
         excess = max(self.waiting_count - keep, 0)
         notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
@@ -426,17 +405,16 @@ class Batch(Snapshot):
 
     @property
     def waiting_count(self) -> int:
-        """Number of notes that belong to no run."""
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that a run's lessons changed or, without an id, lessons that belong to no run."""
+        """Record that the lessons of a run changed, or without an id, lessons of no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)
 
     def finish(self) -> None:
-        """Write the state and set `changes`. The store calls this before the commit."""
+        """Write the state and set `changes`, before the commit."""
         self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # higher than at the start if vectors were dropped
         self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
@@ -453,7 +431,7 @@ class Batch(Snapshot):
             self.change_lessons(run_id=None if (run := new or old) is None else run.id)
 
     def use_reserve(self) -> None:
-        """Let this batch use the space reserved for deletions, because it makes the store smaller."""
+        """Let this batch use the space reserved for deletions."""
         self._has_room = True
 
     def _check_room(self) -> None:
@@ -472,7 +450,6 @@ class Batch(Snapshot):
         self._transaction.put(database, row_key(row), value, append=True)
 
     def _write_embedded(self, row: int, values: Mapping[str, bytes]) -> None:
-        """Replace a row's values with the output of `_encoded`."""
         for database in (VECTORS, PASSAGES, WORD_BITS):
             if database in values:
                 self._write(database, row, values[database])
@@ -490,7 +467,6 @@ class Batch(Snapshot):
         return values
 
     def _settle_pending(self, row: int) -> None:
-        """Record whether the memory still needs a vector or words."""
         wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
         if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
             self._transaction.delete(PENDING, row_key(row))
@@ -501,7 +477,6 @@ class Batch(Snapshot):
         self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
 
     def _await_all(self) -> None:
-        """Mark every memory as needing a vector or words."""
         self._transaction.clear(PENDING)
         keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # row keys are not encrypted
         self._transaction.append_all(PENDING, list(keys))
@@ -526,7 +501,7 @@ class Batch(Snapshot):
 def _encode(
     row: int, found: Embedded, ndim: int | None, word_bytes: int | None, *, takes_words: bool
 ) -> tuple[dict[str, bytes], int, int | None]:
-    """Return the stored values of a text by database, with d and the bytes of a word. Raises `InvalidInputError`."""
+    """Return a text's values by database, d, and the bytes of a word. Raises `InvalidInputError`."""
     first, *further = (unit_vector(one, ndim) for one in found.vectors)
     values = {VECTORS: encode_vector(row, first)}
     if takes_words:
@@ -546,12 +521,11 @@ def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:
 
 
 def is_same(record: MemoryRecord, old: MemoryRecord) -> bool:
-    """Return whether `upsert` of `record` would change nothing in `old` except `updated_at`."""
+    """Whether `upsert` of `record` would change nothing in `old` except `updated_at`."""
     return msgspec.structs.replace(_in_place_of(old, record), updated_at=old.updated_at) == old
 
 
 def _in_place_of(old: MemoryRecord, record: MemoryRecord) -> MemoryRecord:
-    """Return `record` with the fields of `old` that a replaced memory keeps."""
     return msgspec.structs.replace(
         record,
         event_id=old.event_id,

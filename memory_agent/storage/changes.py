@@ -1,7 +1,6 @@
-"""A store's changes, in the form that the columns apply. This module contains plain data and does not import usearch.
+"""A store's changes, in the form that the columns apply. Plain data; does not import usearch.
 
-A change contains a row's current state: all of the row's entries in a range of the change log are merged into one
-change. Columns that apply a long range at once therefore end in the same state as columns that applied each batch.
+All of a row's entries in a range of the change log are merged into one change with the row's current state.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  
 
 
 class Words(NamedTuple):
-    """The sign bits (w, b) of a text's words, and the text's token count before any truncation (0 if unknown)."""
+    """The sign bits (w, b) of a text's words, and its token count before any truncation (0 if unknown)."""
 
     bits: npt.NDArray[np.uint8]
     length: int
 
 
 class StoredWords(NamedTuple):
-    """The words of many memories: `rows`, `lengths` (as in `Words`) and `counts` (m,), and the `bits` (w, b) of all."""
+    """The words of many memories: `rows`, `lengths` and `counts` (m,), and the `bits` (w, b) of all."""
 
     rows: Rows
     lengths: npt.NDArray[np.int32]
@@ -46,7 +45,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The effect of a log range on one row: the strongest operation, and whether the vector or the words were set."""
+    """The effect of a log range on one row: the strongest operation, and whether vector or words were set."""
 
     row: int
     op: Op
@@ -57,11 +56,10 @@ class Settled(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
-    `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for a row that is new in this range,
-    `reword` if its text or metadata changed, `update` if only other fields changed, `vector` if only its vectors
-    changed, and `words` if only its word bits changed. `passages` (p, d) are the vectors of the passages after the
-    first, or None; `words` is None if the words are unknown. `new_vector`: whether the vector and passages were set in
-    this range. `new_words`: whether the words were set in this range.
+    `op` is `delete` for a deleted row (`record` is then None), `put` for a row that is new in this range, `reword` if
+    its text or metadata changed, `update` if only other fields changed, `vector` if only its vectors changed, and
+    `words` if only its word bits changed. `passages` (p, d) are the vectors after the first, or None; `words` is None
+    if unknown.
     """
 
     row: int
@@ -77,8 +75,8 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log, from `after` (exclusive) to `through` (inclusive).
 
-    `rows` contains each row at most once. It may be a lazy iterator, so iterate over it only once. `stamp` and
-    `words_stamp` name the embedders of the vectors and of the words after the range.
+    `rows` contains each row at most once, and may be a lazy iterator. `stamp` and `words_stamp` name the embedders
+    after the range.
     """
 
     after: int
@@ -94,7 +92,7 @@ def texts_of(record: MemoryRecord) -> tuple[str, ...]:
 
 
 def settle(entries: Iterable[LogEntry]) -> list[Settled]:
-    """Return the effect of the entries on each row, in the order in which rows first appear."""
+    """Return the effect of the entries on each row, in order of first appearance."""
     settled: dict[int, Settled] = {}
     for entry in entries:
         known = settled.get(entry.row)
@@ -106,4 +104,3 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
 
 
 _STRENGTH: dict[Op, int] = {"delete": 0, "words": 1, "vector": 2, "update": 3, "reword": 4, "put": 5}
-"""The strength of each operation: for a row with several operations, the strongest counts."""

@@ -1,9 +1,8 @@
-"""The stored forms of records, vectors, words and the state. This module does not import usearch or open files.
+"""The stored forms of records, vectors, words and the state. Does not import usearch or open files.
 
-Every value has a checksum, since LMDB does not detect flipped bits inside values. The checksum is seeded with the
-number of the value's key, so a value under the wrong key is detected too. Records are MessagePack arrays without field
-names: new fields go last and have defaults, and positions in tuples such as `_SOURCES` never change. Vectors are stored
-at unit length in float16: this halves their size and changes cosines by less than 6e-5 (decision 0001).
+Every value has a checksum, seeded with the number of its key, so a value under the wrong key is detected too. Records
+are MessagePack arrays without field names: new fields go last and have defaults, and positions in tuples such as
+`_SOURCES` never change. Vectors are stored at unit length in float16.
 
 d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word.
 """
@@ -27,7 +26,7 @@ from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 2
-"""The format of stores with passages or word bits, which versions that support only format 1 would not erase."""
+"""The format of stores with passages or word bits. Older versions would not erase them."""
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",
@@ -51,9 +50,9 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that replaces the present one, while its vectors are being computed. Fields as in `StoreState`.
+    """The embedder that replaces the present one, while its vectors are being computed.
 
-    `rejected` is the number of memories that it rejects, if they are too many to replace the present vectors.
+    `rejected` is the number of memories that it rejects, if too many to replace the present vectors.
     """
 
     stamp: str
@@ -66,11 +65,10 @@ class NextVectors(msgspec.Struct, kw_only=True):
 class StoreState(msgspec.Struct, kw_only=True):
     """A store's state: one small value that each batch rewrites.
 
-    `lineage` is a random name, a ULID, that is assigned at creation and copied into derived files. `stamp` and
-    `words_stamp` name the embedder of the vectors and of the words; `ndim` is the dimension of the vectors and
-    `word_bytes` the size of a word. The change log starts after `forgotten_through` and ends at `last_change`. `cursor`
-    is the number of the last ingested journal event, 0 before the first. `lessons_version` increases whenever a run's
-    lessons change. `next` is set while the vectors of another embedder are being computed.
+    `lineage` is a random name (a ULID), assigned at creation and copied into derived files. `stamp` and `words_stamp`
+    name the embedder of the vectors and of the words. The change log starts after `forgotten_through` and ends at
+    `last_change`. `cursor` is the number of the last ingested journal event. `lessons_version` increases whenever a
+    run's lessons change.
     """
 
     format: int = 1
@@ -91,12 +89,11 @@ class StoreState(msgspec.Struct, kw_only=True):
 
     @property
     def created_at(self) -> datetime:
-        """The time at which the store was created, which is part of its lineage."""
         return ULID.from_str(self.lineage).datetime
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
-    """How often a memory was recalled and used. It is stored separately from the record because it changes often."""
+    """How often a memory was recalled and used. Stored separately because it changes often."""
 
     times_recalled: int = 0
     last_recalled_us: int | None = None
@@ -134,7 +131,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def with_checksum(number: int, body: bytes) -> bytes:
-    """Return `body` prefixed with a checksum over `number` and `body`."""
+    """Prefix `body` with a checksum over `number` and `body`."""
     return checksum(number, body) + body
 
 
@@ -147,17 +144,14 @@ def without_checksum(number: int, value: bytes, what: str) -> bytes:
 
 
 def row_key(row: int) -> bytes:
-    """Return the key of a row or a change. Keys sort numerically."""
     return row.to_bytes(8, "big")
 
 
 def short_row(row: int) -> bytes:
-    """Encode a row number as a value, in as few bytes as possible."""
     return row.to_bytes((row.bit_length() + 7) // 8, "big")
 
 
 def row_number(key: bytes) -> int:
-    """Return the row that `row_key` or `short_row` encoded."""
     return int.from_bytes(key, "big")
 
 
@@ -173,7 +167,7 @@ def name_key(name: str, field: str) -> bytes:
 
 
 def name_number(key: bytes) -> int:
-    """Return the number that seeds the checksum of the value stored under `key`."""
+    """Return the seed of the checksum of the value under `key`."""
     return xxhash.xxh3_64_intdigest(key)
 
 
@@ -183,17 +177,15 @@ def index_place(kind: bytes, number: int) -> bytes:
 
 
 def index_end(kind: bytes) -> bytes:
-    """Return a key that sorts after all index keys of `kind`."""
     return bytes([kind[0] + 1])
 
 
 def indexed_key(index_key: bytes) -> bytes:
-    """Return the key to which an index entry refers."""
     return index_key[_PLACE_BYTES:]
 
 
 def encode_record(row: int, record: MemoryRecord) -> bytes:
-    """Encode a record without its vector and usage. Raises `InvalidInputError` (with the field's name)."""
+    """Encode a record without its vector and usage. Raises `InvalidInputError`."""
     quality = record.quality_score
     if quality is not None and not 0.0 <= quality <= 1.0:
         raise InvalidInputError("quality_score", f"must be between 0 and 1, not {quality}")
@@ -222,7 +214,6 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
 
 
 def decode_record(row: int, value: bytes, usage: Usage, vector: Embedding | None = None) -> MemoryRecord:
-    """Decode a stored memory. Raises `StoreDamagedError`."""
     stored = decode(_records, row, _inflate(row, without_checksum(row, value, "record")), "record")
     try:
         return _memory(stored, usage, vector)
@@ -260,13 +251,12 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
 
 
 def _event_type(stored: _StoredRecord) -> str | None:
-    """Return the type of a memory that version 0.1.0 stored: its event's type, from the metadata."""
+    """Return the type of a memory from version 0.1.0: its event's type, from the metadata."""
     event_type = stored.metadata.get("event_type")
     return event_type if stored.event_id is not None and isinstance(event_type, str) else None
 
 
 def usage_of(record: MemoryRecord) -> Usage:
-    """Return the part of a record that is stored as `Usage`."""
     recalled = record.last_recalled_at
     return Usage(
         record.times_recalled,
@@ -277,10 +267,7 @@ def usage_of(record: MemoryRecord) -> Usage:
 
 
 def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
-    """Return a unit vector (d,), float32. Raises `InvalidInputError` for a wrong shape, NaN, infinity or length zero.
-
-    usearch accepts NaN and ranks it first in every search (measured).
-    """
+    """Return a unit vector (d,), float32. Raises `InvalidInputError` for a wrong shape, NaN, infinity or zeros."""
     values = np.asarray(vector, dtype=np.float32)
     if values.ndim != 1 or values.size == 0 or (ndim is not None and values.size != ndim):
         raise InvalidInputError("vector", f"has shape {values.shape}, expected ({ndim or 'd'},)")
@@ -295,7 +282,6 @@ def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
 
 
 def encode_vector(row: int, vector: Embedding) -> bytes:
-    """Return the stored form of a unit vector."""
     return with_checksum(row, vector.astype("<f2").tobytes())
 
 
@@ -313,12 +299,11 @@ def vectors_of(bodies: list[bytes], ndim: int) -> Embedding:
 
 
 def vector_bytes(ndim: int) -> int:
-    """Return the size of a stored vector of d dimensions, in bytes."""
     return 2 * ndim
 
 
 def encode_passages(row: int, spans: npt.NDArray[np.int32], further: Embedding) -> bytes:
-    """Return the stored form of the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first."""
+    """Return the stored form of a text's spans (p, 2) and of the vectors (p - 1, d) after the first."""
     return with_checksum(row, spans.astype("<i4").tobytes() + further.astype("<f2").tobytes())
 
 
@@ -339,7 +324,6 @@ def passages_of(body: bytes, ndim: int) -> tuple[npt.NDArray[np.int32], Embeddin
 
 
 def encode_words(row: int, words: Words) -> bytes:
-    """Return the stored form of a text's words."""
     return with_checksum(row, words.length.to_bytes(_LENGTH_BYTES, "little") + words.bits.tobytes())
 
 
@@ -352,7 +336,6 @@ def words_body(row: int, value: bytes, word_bytes: int) -> bytes:
 
 
 def words_of(body: bytes, word_bytes: int) -> Words:
-    """Decode the stored words of one text."""
     bits = np.frombuffer(body, dtype=np.uint8, offset=_LENGTH_BYTES).reshape(-1, word_bytes)
     return Words(bits, int.from_bytes(body[:_LENGTH_BYTES], "little"))
 
@@ -371,7 +354,6 @@ def encode_entry(change: int, entry: LogEntry) -> bytes:
 
 
 def decode_entry(change: int, value: bytes) -> LogEntry:
-    """Decode an entry of the change log. Raises `StoreDamagedError`."""
     body = without_checksum(change, value, "change")
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
         raise StoreDamagedError(f"change {change} is not a valid log entry")
@@ -381,17 +363,15 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
 
 
 def encode_checked(number: int, value: object) -> bytes:
-    """Return the stored form of a plain value."""
     return with_checksum(number, _encode(value))
 
 
 def encode_packed(number: int, value: object) -> bytes:
-    """Return the stored form of a plain value, deflated if that saves space."""
+    """Like `encode_checked`, but deflated if that saves space."""
     return with_checksum(number, _deflate(_encode(value)))
 
 
 def decode_packed(decoder: msgspec.msgpack.Decoder[T], number: int, value: bytes, what: str) -> T:
-    """Return the value that `encode_packed` encoded. Raises `StoreDamagedError`."""
     return decode(decoder, number, _inflate(number, without_checksum(number, value, what)), what)
 
 

@@ -1,9 +1,8 @@
 """Arrays of values by slot: types that the indexes share, a growing array, and its sorted copy.
 
-Memories are numbered by slot, from 0 in order of arrival; a slot is never reused. A `Column` grows while other threads
-read it: the writer appends after the published values and copies before it overwrites, so readers need no lock. Growing
-doubles the capacity. Values are copied in steps by the preceding appends, so that no single batch copies them all (90
-ms for the words of 100,000 memories).
+A `Column` grows while other threads read it: the writer appends after the published values and copies before it
+overwrites, so readers need no lock. Growing doubles the capacity. The preceding appends copy the values in steps, so
+that no single batch copies them all.
 
 n = number of values, k = number of positions.
 """
@@ -23,7 +22,7 @@ Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
-"""The content of an index as named arrays, to be saved. A sequence is one array split along its first axis."""
+"""The content of an index as named arrays. A sequence is one array split along its first axis."""
 LoadedArrays = Mapping[str, npt.NDArray[Any]]
 """Arrays as read from a file: writable, and possibly mapped."""
 GraphWriter = Callable[[Path, Cipher | None], None]
@@ -62,7 +61,7 @@ class RowSlots(NamedTuple):
 
 
 def section(arrays: LoadedArrays, part: str) -> LoadedArrays:
-    """Return the arrays whose names begin with `part` and a dot, without that prefix."""
+    """Return the arrays with the prefix `part` and a dot, without it."""
     return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
@@ -78,7 +77,7 @@ class Column(Generic[Number]):
     """One column. One thread writes; any thread may read a `view`."""
 
     def __init__(self, values: npt.NDArray[Number]) -> None:
-        """Start with `values` (n,), which may be read-only or mapped; they are copied before the first overwrite."""
+        """Start with `values` (n,), which may be read-only or mapped."""
         self._values = values
         self._count = len(values)
         self._is_shared = True  # a view or the caller may still use the array
@@ -96,7 +95,6 @@ class Column(Generic[Number]):
         return values
 
     def append(self, values: npt.ArrayLike) -> None:
-        """Append values (k,)."""
         added = np.asarray(values, dtype=self._values.dtype)
         end = self._count + len(added)
         if end == self._count:
@@ -126,7 +124,7 @@ class Column(Generic[Number]):
         self._copied = part.stop
 
     def _grow(self, capacity: int) -> None:
-        """Move to an array of at least this capacity; use the one being filled if it is large enough."""
+        """Move to an array of at least this capacity."""
         if self._larger is None or len(self._larger) < capacity:
             self._larger, self._copied = np.empty(capacity, dtype=self._values.dtype), 0
         rest = slice(self._copied, self._count)
@@ -137,7 +135,7 @@ class Column(Generic[Number]):
 class Sorted(NamedTuple):
     """The first k values of a column in ascending order, to find equal values without reading all of them.
 
-    `positions` (k,) are the positions of `values` (k,) in the column, ascending among equal values. Immutable.
+    `positions` (k,) are those of `values` (k,) in the column, ascending among equal values. Immutable.
     """
 
     values: npt.NDArray[np.int64]
@@ -145,12 +143,11 @@ class Sorted(NamedTuple):
 
     @classmethod
     def of(cls, values: npt.NDArray[np.int64]) -> Self:
-        """Sort all values (n,): 7 ms for 100,000."""
         order = np.argsort(values, kind="stable").astype(np.int32)
         return cls(values[order], order)
 
     def with_all(self, values: npt.NDArray[np.int64]) -> Sorted:
-        """Return a copy with the rest of the column's values (n,) merged in: 0.4 ms for 4,000 into 100,000."""
+        """Return a copy with the rest of the column's values (n,) merged in."""
         added = Sorted.of(values[len(self.values) :])
         places = np.searchsorted(self.values, added.values, side="right")
         moved = added.positions + np.int32(len(self.values))

@@ -1,10 +1,8 @@
 """One user's memories as columns in memory, derived from the store, for recall to search, filter and group.
 
-Besides its *row* in the store, a memory has a *slot* here, numbered from 0 in order of arrival. A memory that was
-deleted, or whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One
-thread writes (`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
-
-Rejected: SQLite with FTS5 (recall from 100,000 memories took 53 ms and 21 statements, decision 0002).
+A memory has a *row* in the store and a *slot* here, numbered from 0 in order of arrival. Deleted and replaced memories
+leave dead slots until the columns are compacted. One thread writes (`Columns`); after each batch it publishes an
+immutable `View`, which any thread reads without a lock.
 
 n = number of slots, including dead ones; m = number of slots or rows passed.
 """
@@ -59,7 +57,6 @@ _PAIRS: dict[str, type[np.generic]] = {
     "metadata_values": np.int64,  # results of `metadata.number_of`
 }
 _BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
-"""Pairs of columns: a tag or metadata value, and the slot of a memory that has it."""
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
@@ -99,8 +96,7 @@ class Columns:
     ) -> Columns:
         """Restore columns from saved `arrays`, as of change `applied`; the indexes were loaded from their sections.
 
-        Word bits are not saved: `take_words` adds them. The arrays may be mapped. Raises `IndexDamagedError` if the
-        arrays are inconsistent.
+        Word bits are not saved: `take_words` adds them. Raises `IndexDamagedError` if the arrays are inconsistent.
         """
         columns = cls(vectors, words)
         try:
@@ -114,11 +110,10 @@ class Columns:
 
     @property
     def dead(self) -> int:
-        """Number of dead slots."""
         return self._dead
 
     def arrays(self) -> Arrays:
-        """Return the content as arrays. The arrays of each index have its name as a prefix (`column.section`)."""
+        """Return the content as arrays. The arrays of each index have its name as a prefix."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
         own = {name: column.view() for name, column in self._named_columns()}
@@ -132,8 +127,8 @@ class Columns:
     def apply(self, changes: Changes) -> None:
         """Apply a range of the change log; publish the view after every 1,000 memories and at the end. Idempotent.
 
-        Raises `IndexDamagedError` if the range does not follow the applied changes, a change does not match its row, or
-        the vectors' embedder has changed. The columns must then be rebuilt.
+        Raises `IndexDamagedError` if the range does not follow, a change does not match its row, or the embedder has
+        changed. The columns must then be rebuilt.
         """
         if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
             self._word_bits, self.words_stamp = WordBits(len(self._alive)), changes.words_stamp
@@ -171,10 +166,7 @@ class Columns:
         self._publish()
 
     def compact(self) -> None:
-        """Drop dead slots, with the words, names, tags and vectors of deleted and replaced memories.
-
-        Publishes the view.
-        """
+        """Drop dead slots with all their values, and publish the view."""
         alive = self._alive.view()
         kept: Slots = np.flatnonzero(alive)
         moved = (np.cumsum(alive) - 1).astype(np.int32)
@@ -206,7 +198,6 @@ class Columns:
         self._publish()
 
     def close(self) -> None:
-        """Stop building graphs; views continue to work. Idempotent."""
         self.vectors.close()
 
     def _take(self, arrays: LoadedArrays) -> None:
@@ -227,7 +218,6 @@ class Columns:
         self._locate()
 
     def _locate(self) -> None:
-        """Rebuild the map from rows to slots."""
         alive = np.flatnonzero(self._alive.view())
         rows = self._columns["rows"].view()[alive]
         self._first_row = int(rows.min(initial=np.iinfo(np.int64).max)) if len(rows) else 0
@@ -299,7 +289,7 @@ class Columns:
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
-        """Set the vectors of slots; return the slots with a different vector, which cannot be replaced in place."""
+        """Set the vectors of slots; return the slots with another vector, which cannot be replaced in place."""
         if not vectored:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])
@@ -314,7 +304,7 @@ class Columns:
         ]
 
     def _set_words(self, worded: Mapping[int, Words | None]) -> None:
-        """Set the words of slots; None marks words that are now unknown."""
+        """Set the words of slots; None stands for unknown words."""
         known = {slot: words for slot, words in worded.items() if words is not None}
         if known:
             counts, lengths = zip(*((len(words.bits), words.length) for words in known.values()), strict=True)
@@ -323,7 +313,6 @@ class Columns:
         self._word_bits.remove(np.array([slot for slot in worded if slot not in known], dtype=np.int64))
 
     def _remove(self, removed: list[int]) -> set[int]:
-        """Mark slots as dead; return their sessions."""
         if not removed:
             return set()
         slots: Slots = np.array(removed)
@@ -336,7 +325,6 @@ class Columns:
         return set(self._columns["sessions"].view()[slots].tolist())
 
     def _append(self, added: list[Change]) -> set[int]:
-        """Add slots; return their sessions."""
         if not added:
             return set()
         start = len(self._alive)
@@ -365,7 +353,7 @@ class Columns:
         return set(self._columns["sessions"].view()[start:].tolist())
 
     def _vectors_of(self, changes: list[Change]) -> Embedding:
-        """Return the vectors (m, d), or zeros for a memory that has no vector."""
+        """Return the vectors (m, d), or zeros for a memory without one."""
         ndim = self.view.vectors.ndim or next((len(one.vector) for one in changes if one.vector is not None), 0)
         vectors = np.zeros((len(changes), ndim), dtype=np.float32)
         for place, change in enumerate(changes):
@@ -376,7 +364,7 @@ class Columns:
         return vectors
 
     def _values_of(self, row: int, record: MemoryRecord) -> tuple[Any, ...]:
-        """Return the values of a memory, one for each of `_TYPES`."""
+        """Return a memory's values in the order of `_TYPES`."""
         return (
             row,
             microseconds(record.timestamp, "timestamp"),
@@ -407,7 +395,7 @@ class Columns:
         self._link(slots[self._alive.view()[slots]])
 
     def _link(self, slots: Slots) -> None:
-        """Link `slots` (m,): all live slots of some sessions, or slots without a session, which have no neighbours."""
+        """Link `slots` (m,): all live slots of some sessions, or slots without a session."""
         if not len(slots):
             return
         rows, times, sessions = (self._columns[name].view()[slots] for name in ("rows", "times_us", "sessions"))
@@ -454,7 +442,7 @@ def untitled_fingerprints(text: str) -> list[int]:
 
 
 def _provenance_number(stated: str | None) -> int:
-    """Return the place in `STATED_PROVENANCES`; an unusual pair, which only an import can contain, has its first."""
+    """Return the place in `STATED_PROVENANCES`; an unusual pair from an import has its first."""
     if stated is None:
         return _NO_PROVENANCE
     names: tuple[str, ...] = STATED_PROVENANCES

@@ -1,8 +1,7 @@
 """Keep the columns in sync with the store: load them from their file, apply the change log, and save them.
 
-The file is only a cache and is not trusted. Columns are rebuilt from the store (0.6 s per 10,000 memories) if they are
-missing or damaged, belong to a different store, embedder or version, or are too old for the change log. Only damage to
-the store itself is an error. All functions are idempotent.
+The file is only a cache. Columns are rebuilt from the store if they are missing or damaged, belong to a different
+store, embedder or version, or are too old for the change log. Only damage to the store itself is an error.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ GRAPH_FILE = "graph.arrays"
 _VERSION = f"4, {TERMS_VERSION}"  # words that a different version split or stemmed differently would not be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Maximum number of changes applied, or memories read, without a background thread (0.2 s)."""
+"""Maximum number of changes applied, or memories read, without a background thread."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The version of the file, and the state of the store when the file was saved."""
+    """The version of the file, and the state of the store when it was saved."""
 
     version: str
     lineage: str
@@ -51,8 +50,6 @@ class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saving(NamedTuple):
-    """The content of the files at one moment."""
-
     header: ColumnsHeader
     arrays: Arrays
     write_graph: GraphWriter
@@ -77,8 +74,8 @@ def read_columns(
 ) -> tuple[ColumnsHeader, Columns]:
     """Return the columns in a user's folder, with the header that names their store. `source` as in `empty_columns`.
 
-    Planes that every scan reads in full are copied: recall from 100,000 memories then takes a fifth less CPU time than
-    with mapped 4 KB pages. Raises `IndexDamagedError` if the file is missing, damaged, or from a different version.
+    Planes that every scan reads in full are copied, which makes recall a fifth faster. Raises `IndexDamagedError` if
+    the file is missing, damaged, or from a different version.
     """
 
     def is_scanned(name: str, array: npt.NDArray[Any]) -> bool:
@@ -105,7 +102,7 @@ def read_columns(
 
 
 def load_columns(store: Store, settings: StoreSettings, source: Source | None = None) -> Columns:
-    """Return the saved columns of a store, or empty columns if the saved ones cannot be used."""
+    """Return the saved columns of a store, or empty columns if they cannot be used."""
     with suppress(IndexDamagedError):
         header, columns = read_columns(store.folder, settings, columns_cipher(store.key), source)
         if header.lineage == store.state.lineage and _is_of_embedder(store, header, columns):
@@ -115,7 +112,7 @@ def load_columns(store: Store, settings: StoreSettings, source: Source | None = 
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow` (or a rebuild, if one is needed) is short enough to run without a background thread."""
+    """Whether `follow`, or a rebuild, is short enough to run without a background thread."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE
@@ -153,12 +150,12 @@ def write(store: Store, saving: Saving) -> None:
 
 
 def derived_files(folder: Path) -> tuple[Path, ...]:
-    """Return the paths of the derived files in a user's folder, which need not exist."""
+    """Return the paths of the derived files in a user's folder."""
     return (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE))
 
 
 def remove_files(folder: Path) -> None:
-    """Remove all derived files from a user's folder, including those set aside. None may be open. Raises `OSError`."""
+    """Remove all derived files from a user's folder. None may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
     remove_indexes(folder)
@@ -167,7 +164,7 @@ def remove_files(folder: Path) -> None:
 
 
 def remove_indexes(folder: Path, kept: str = "") -> None:
-    """Remove the files of indexes in other engines, except those of the engine `kept`. None may be open."""
+    """Remove the files of indexes in other engines, except those of the engine `kept`."""
     for path in folder.glob("index.sqlite*") if kept != "sqlite-vec" else ():
         path.unlink(missing_ok=True)
     for path in folder.glob("index.lance") if kept != "lancedb" else ():
@@ -175,7 +172,7 @@ def remove_indexes(folder: Path, kept: str = "") -> None:
 
 
 def remove_obsolete(folder: Path) -> None:
-    """Remove unfinished files and files from earlier versions, which contain words from memories. Raises `OSError`."""
+    """Remove unfinished files and files from earlier versions. Raises `OSError`."""
     for pattern in _OBSOLETE:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

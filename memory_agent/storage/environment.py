@@ -50,11 +50,7 @@ def open_environment(
     lock: WriterLock | None = None,
     on_commit: OnCommit | None = None,
 ) -> Environment:
-    """Open an environment with `Environment.open`.
-
-    Raises `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError` and
-    `EncryptionKeyMissingError`.
-    """
+    """Open an environment with `Environment.open`, with the errors of `memory_agent.errors`."""
     return Environment.open(
         path,
         map_size_bytes,
@@ -68,7 +64,7 @@ def open_environment(
 
 
 def compact(environment: Environment) -> None:
-    """Run `Environment.compact`, and translate its timeout into `DeadlineExceededError`.
+    """Run `Environment.compact`.
 
     Raises `DeadlineExceededError` if a read does not end, and `StoreFullError`, `StoreDamagedError` and `FencedError`.
     """
@@ -84,17 +80,16 @@ def own(folder: Path, role: Role, takeover_after_s: float = 5.0) -> OwnerLock:
 
 
 def last_epoch(folder: Path) -> int:
-    """Return the epoch of the last owner of a user's folder, or 0 if there was none. Raises `StoreError`."""
+    """Return the epoch of the last owner of a user's folder, or 0. Raises `StoreError`."""
     return epoch_of_last_owner(folder, STORE_ERRORS)
 
 
 def has_records(folder: Path) -> bool:
-    """Whether a user's folder contains records."""
     return (folder / RECORDS_FOLDER / DATA_FILE).exists()
 
 
 def settle_key(folder: Path, key: UserKey | None) -> None:
-    """Create the key of a user who has no records yet, before anything else is created.
+    """Create the key of a user without records, before anything else is created.
 
     Raises `EncryptionKeyMissingError` if the key folder is missing, `StoreEncryptedError` if the data folder is
     encrypted and `key` is None, and `StoreError`.
@@ -116,7 +111,7 @@ def own_records(
 ) -> Environment:
     """Open or create the records in a user's folder, encrypted if there is a `key`.
 
-    The caller must own the folder; `close` releases `lock`. Raises the same errors as `Store.open`.
+    The caller must own the folder; `close` releases `lock`. Raises as `Store.open`.
     """
     return records_at(folder / RECORDS_FOLDER, settings, key, lock, on_commit)
 
@@ -135,7 +130,7 @@ def records_at(
 
 
 def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:
-    """Open the records for reading, even while their owner writes. Raises the same errors as `Store.open`."""
+    """Open the records for reading, even while their owner writes. Raises as `Store.open`."""
     path = folder / RECORDS_FOLDER
     with opening(folder):
         return open_environment(path, settings.map_size_bytes, DATABASES, readonly=True, encryption=_encryption(key))
@@ -148,20 +143,17 @@ def _encryption(key: UserKey | None) -> Encryption | None:
 class UserKey:
     """One user's key in a key ring; it need not exist yet. Thread-safe.
 
-    Each call looks the key up in the ring, so a store becomes unusable with its next transaction once its key is
-    destroyed.
+    Each call looks the key up, so a store becomes unusable with its next transaction once its key is destroyed.
     """
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: whether a relay uses the ring too; if so, a key is created only if the key of `system`
-        exists.
-        """
+        """`is_one_of_many`: whether a relay uses the ring too. Then a key is created only after that of `system`."""
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher for a purpose, which takes 2 us. `create`: create a missing key.
+        """Return the cipher for a purpose. `create`: create a missing key.
 
         Raises `StoreError` if the key is unreadable, and `EncryptionKeyMissingError` and `InvalidInputError`.
         """
@@ -184,7 +176,7 @@ class UserKey:
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key, or None if the settings name no key ring (no encryption). Raises `SettingsError`.
+    """Return a user's key, or None without encryption. Raises `SettingsError`.
 
     `is_shared` is as for `open_key_ring`.
     """
@@ -199,7 +191,7 @@ def open_user_key(
 
 
 def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
-    """Return the key of the memory in `folder`, which may be standalone (see `open_user_key`)."""
+    """Return the key of the memory in `folder`, which may be standalone."""
     data_dir = data_dir_of(folder)
     return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
 
@@ -216,8 +208,7 @@ def require_plain(data_dir: Path) -> None:
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
     """Check that the settings name the data folder's key ring.
 
-    Raises `StoreEncryptedError` if only the data folder names a key ring, `EncryptionKeyMissingError` if the settings
-    name a different ring, and `SettingsError` and `StoreError`.
+    Raises `StoreEncryptedError`, `EncryptionKeyMissingError`, `SettingsError` and `StoreError`.
     """
     if open_user_key(settings, data_dir, SYSTEM_USER) is None:
         require_plain(data_dir)

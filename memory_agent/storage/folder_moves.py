@@ -1,7 +1,6 @@
 """Move several folders atomically, with a redo log: the plan is durable before the first move.
 
-After a crash, the next process to hold the data folder finishes the plan. A move is made only if its source exists and
-its target does not, so redoing it is idempotent.
+After a crash, the next process to hold the data folder finishes the plan. Redoing a move has no effect.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ _PLAN = "plan"
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One move; the paths are relative to the data folder."""
-
     source: str
     target: str
 
@@ -38,7 +35,7 @@ def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
 
 
 def finish_moves(data_dir: Path) -> bool:
-    """Finish the moves of a killed process; return whether any were unfinished. The caller must hold the data folder.
+    """Finish the moves of a killed process; return whether there were any. The caller must hold the data folder.
 
     Raises `StoreDamagedError` if the plan is damaged, and `OSError`.
     """

@@ -1,8 +1,8 @@
 """Map user ids to folder names that are safe on every file system, and back.
 
-A user id may contain `:` and capital letters, and two ids must not share a folder even on a file system that ignores
-case. Lower-case letters, digits, `-`, `_` and dots other than a leading one are kept; other characters become `%` and
-two hex digits. Long ids with many such characters are encoded as a whole in base 32, after `%b`.
+Two ids must not share a folder even on a file system that ignores case. Lower-case letters, digits, `-`, `_` and dots
+other than a leading one are kept; other characters become `%` and two hex digits. Long ids with many such characters
+are encoded as a whole in base 32, after `%b`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relay.errors import MalformedEventError
 ASIDE = "replaced-"
 """Prefix of folders into which a restore moves the data that it replaces."""
 STAGE = ".restoring"
-"""Folder for a restore's copies until they are in place. A killed restore leaves it behind."""
+"""Folder for a restore's copies until they are in place."""
 USERS_FOLDER = "users"
 _LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"
@@ -27,7 +27,7 @@ _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 
 
 def user_folder(data_dir: Path, user_id: str) -> Path:
-    """Return the folder of a user; it need not exist. Raises `InvalidInputError` for an invalid id."""
+    """Return the folder of a user; it need not exist. Raises `InvalidInputError`."""
     try:
         return data_dir / USERS_FOLDER / _name(validate_user_id(user_id))
     except MalformedEventError as error:
@@ -35,7 +35,7 @@ def user_folder(data_dir: Path, user_id: str) -> Path:
 
 
 def known_users(data_dir: Path) -> Iterator[str]:
-    """Yield the ids of all users that have a folder, sorted by folder name. Other folders are ignored."""
+    """Yield the ids of all users that have a folder, sorted by folder name."""
     for folder in sorted(data_dir.glob(f"{USERS_FOLDER}/*/")):
         user_id = _user_id(folder.name)
         if user_id is not None:
@@ -43,12 +43,12 @@ def known_users(data_dir: Path) -> Iterator[str]:
 
 
 def is_data_dir(folder: Path) -> bool:
-    """Whether this is a data folder, which contains users' folders, rather than a user's folder."""
+    """Whether this is a data folder rather than a user's folder."""
     return (folder / USERS_FOLDER).is_dir()
 
 
 def data_dir_of(folder: Path) -> Path | None:
-    """Return the data folder that contains a user's folder, or None for a standalone memory."""
+    """Return the data folder of a user's folder, or None for a standalone memory."""
     return folder.parent.parent if folder.parent.name == USERS_FOLDER else None
 
 
@@ -66,7 +66,6 @@ def _is_kept(character: str, place: int) -> bool:
 
 
 def _user_id(name: str) -> str | None:
-    """Return the id that `_name` encodes as `name`, or None."""
     try:
         user_id = _decoded(name)
         return user_id if _name(validate_user_id(user_id)) == name else None

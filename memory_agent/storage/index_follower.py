@@ -1,9 +1,9 @@
 """Keeps a user's index in another engine up to date with the store, through crashes and outages of the engine.
 
-The index stores the last change that it includes. After each batch the missing changes are read from the change log and
-applied. If the log does not reach back far enough, or the index belongs to another store or model, the index is filled
-from the records, in steps that continue after a crash. If the engine fails, batches continue without it, and a thread
-retries until the index is complete. Until then, `nearest` raises, and recall uses only words.
+The index stores the last change that it includes. After each batch the missing changes are applied from the change log.
+If the log does not reach back far enough, or the index belongs to another store or model, the index is filled from the
+records, in steps that continue after a crash. If the engine fails, batches continue, and a thread retries. Until the
+index is complete, `nearest` raises, and recall uses only words.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from memory_agent.storage.store import Store
 from relay.log import log
 
 ENGINE_BLOB = "index.engine"
-"""The blob that names the engine of a user's index; without it, the index is the built-in one."""
+"""The blob that names the engine of a user's index, if it is not the built-in one."""
 
 _LEFT_BLOB = "index.left"
-"""The blob that is set while a database may contain a table of the user that is not in use."""
+"""Set while a database may contain a table of the user that is not in use."""
 
 _OPENINGS_BLOB = "index.openings"
 _MOST_OPENINGS = 32  # an index that was last changed before them is filled again
@@ -60,14 +60,13 @@ _OPENING_S = 1.0  # how long opening a store waits for the index
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 
 Report = Callable[[int, int], None]
-"""Called with the number of memories written and the total."""
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
     """The openings of a store with an index.
 
-    Copies of a store (a restored backup, or the files of another machine) share their changes only up to some number.
-    So `former` contains each earlier opening, and the last change of the store before the next one began.
+    Copies of a store share their changes only up to some number. So `former` contains each earlier opening, and the
+    last change before the next one.
     """
 
     present: str = ""
@@ -80,7 +79,7 @@ class _Openings(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def next(self, last_change: int, others: str) -> _Openings:
-        """Return the openings with a new one, named by the time but greater than this one and than `others`."""
+        """Return the openings with a new one, named by the time but greater than this one and `others`."""
         least = max(self.present, others)
         name = max(str(ULID()), str(ULID.from_int(int(ULID.from_str(least)) + 1)) if least else "")
         former = (*self.former, (self.present, last_change)) if self.present else ()
@@ -97,9 +96,7 @@ class IndexFollower:
         """Does not use the engine yet. Call `start`."""
         self.index = index
         self.is_behind = True
-        """Whether the index lacks changes of the store."""
         self.failure: MemoryAgentError | None = None
-        """The engine's last error, while it fails."""
         self._store = store
         self._writing = threading.Lock()
         self._starting = threading.Lock()
@@ -110,7 +107,6 @@ class IndexFollower:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether the engine may miss a vector."""
         return self.index.is_approximate
 
     def start(self) -> None:
@@ -119,7 +115,7 @@ class IndexFollower:
         self._tried.wait(_OPENING_S)
 
     def follow(self) -> None:
-        """Apply the changes that the index lacks, or leave them to the thread if it is running.
+        """Apply the changes that the index lacks, or leave them to the thread.
 
         The thread continues after an error of the engine, and fills a large index after a change of model.
         """
@@ -322,7 +318,7 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
     """Open the index that a store names; None for the built-in one. A store without memories gets that of the settings.
 
-    Raises the same errors as `open_index`.
+    Raises as `open_index`.
     """
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
@@ -333,25 +329,23 @@ def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
 
 
 def engine_of(store: Store) -> str:
-    """Return the engine of a store's index."""
     with store.snapshot() as snapshot:
         return engine_named(snapshot)
 
 
 def engine_in(folder: Path, settings: StoreSettings, key: UserKey | None) -> str:
-    """Return the engine of the index of a user's folder, whose owner may be running. Raises as `open_records`."""
+    """Return the engine of a user's index, even while the owner runs. Raises as `open_records`."""
     with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
         return engine_named(Snapshot(transaction))
 
 
 def engine_named(snapshot: Snapshot) -> str:
-    """Return the engine of a store's index."""
     named = snapshot.blob(ENGINE_BLOB)
     return "builtin" if named is None else named.decode()
 
 
 def with_key(of: IndexOf, key: UserKey | None) -> IndexOf:
-    """Return `of` with the key of the store, if it is encrypted. Raises `EncryptionKeyMissingError`."""
+    """Return `of` with the key of an encrypted store. Raises `EncryptionKeyMissingError`."""
     return of._replace(secret=None if key is None else key.cipher("index").file_key)
 
 
@@ -365,7 +359,7 @@ def name_engine(store: Store, engine: str) -> None:
 
 
 def note_left(store: Store, engine: str) -> None:
-    """Record that an index that is not in use yet is going to be filled. Durable on return."""
+    """Record that an unused index is going to be filled. Durable on return."""
     if engine == SHARED and engine_of(store) != engine:
         with store.batch() as batch:
             batch.set_blob(_LEFT_BLOB, b"1")

@@ -1,8 +1,7 @@
 """The vectors of a user whose index is in another engine: which slots have one, and the cosines of the nearest.
 
-Replaces `passages.PassageVectors`, whose int8 planes take 768 bytes of memory for each vector of 384 dimensions; this
-takes one byte. The engine finds candidates, and their exact cosines are computed from the vectors in the store. If few
-slots pass the filter, all their vectors are read from the store instead, so that the search is exact with any engine.
+Replaces `passages.PassageVectors`. The engine finds candidates, and their exact cosines are computed from the vectors
+in the store. If few slots pass the filter, all their vectors are read from the store instead, so the search is exact.
 
 n = number of slots, k and m = number of slots passed, d = dimensions, p = passages of a memory.
 """
@@ -44,7 +43,7 @@ Places = npt.NDArray[np.int64]
 
 
 class Source(Protocol):
-    """The source of vectors: the engine for candidates, and the store for the vectors themselves."""
+    """The engine for candidates, and the store for the vectors themselves."""
 
     @property
     def is_approximate(self) -> bool:
@@ -65,7 +64,7 @@ class Source(Protocol):
 
 
 class IndexedView:
-    """A snapshot of the slots with vectors. The vectors of rows that changed since then are the current ones."""
+    """A snapshot of the slots with vectors. Changed rows have their current vectors."""
 
     def __init__(self, source: Source, held: npt.NDArray[np.uint8], rows: RowSlots, ndim: int, count: int) -> None:
         self.ndim = ndim
@@ -75,7 +74,6 @@ class IndexedView:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether `scan` may miss a vector."""
         return self._source.is_approximate
 
     def scan(
@@ -88,9 +86,9 @@ class IndexedView:
     ) -> Cosines:
         """Return cosines of the best passages for the best `limit` slots, among those in `mask` (n,).
 
-        `where` is a filter that all slots in `mask` pass; the engine applies it. Raises `InvalidInputError` like
-        `TableView.scan`, and `IndexUnavailableError` or `IndexUnusableError` if the engine is needed and fails or
-        takes longer than `timeout_s`.
+        The engine applies `where`, a filter that all slots in `mask` pass. Raises `InvalidInputError` like
+        `TableView.scan`, and `IndexUnavailableError` or `IndexUnusableError` if the engine is needed and fails or takes
+        longer than `timeout_s`.
         """
         self._check(query)
         asked = self._held > _NONE if mask is None else mask & (self._held > _NONE)
@@ -143,7 +141,7 @@ class IndexedView:
             raise InvalidInputError("vector", "has length zero")
 
     def _known_of(self, query: Embedding) -> dict[int, tuple[float, int]]:
-        """Return the cosines read so far with this query; a recall reads those of the same slots repeatedly."""
+        """Return the cosines read so far with this query, because a recall reads them repeatedly."""
         key = query.tobytes()
         known = self._known.get(key)
         if known is None:
@@ -153,7 +151,7 @@ class IndexedView:
         return known
 
     def _read(self, query: Embedding, slots: Slots) -> list[tuple[float, int]]:
-        """Return the cosine and the number of the best passage of each slot, from the stored vectors."""
+        """Return the cosine and number of the best passage of each slot, from the stored vectors."""
         unit = query.astype(np.float64) / np.linalg.norm(query)
         best = _cosines(self.vectors(slots), unit).tolist()
         places = [0] * len(slots)
@@ -188,7 +186,6 @@ class IndexedVectors:
     """Which slots have vectors in an index. One thread changes them; any thread may use `view`."""
 
     def __init__(self, source: Source) -> None:
-        """Start without slots."""
         self.source = source
         self._held = Column(np.empty(0, dtype=np.uint8))
         self._ndim = 0
@@ -235,8 +232,7 @@ class IndexedVectors:
         """Return a function that removes the file of the built-in index's graph."""
         return lambda path, _: path.unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Do nothing: the engine is closed with the store."""
+    def close(self) -> None: ...
 
     def _kinds(self, vectors: Embedding, further: Sequence[Embedding | None] | None) -> npt.NDArray[np.uint8]:
         has = vectors.any(axis=1)
@@ -249,7 +245,7 @@ class IndexedVectors:
 
 
 def _cosines(vectors: Embedding, unit: npt.NDArray[np.float64]) -> Scores:
-    """Return the cosines (m,) of vectors (m, d) with a unit vector (d,), or NaN for a vector of length zero."""
+    """Return the cosines (m,) of vectors (m, d) with a unit vector (d,), NaN for length zero."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     with np.errstate(invalid="ignore"):
         found: Scores = np.clip((vectors @ unit) / lengths, -1.0, 1.0)

@@ -1,12 +1,8 @@
 """Detect the language of a text, list its stop words, and name its stemmer.
 
 Languages in Latin letters are recognised by their stop words. A text needs at least two that English lacks, and twice
-as many as stop words of English alone, because English texts contain names such as "La Vie en rose". Languages with a
-script of their own need no detection. Rejected: lid.176 of fastText, CLD2 and `lingua`, which recognise more short
-texts but take hundreds of English programs for another language (decision 0015).
-
-Negations are not stop words. The lists contain the most frequent words of Debian's translated handbooks that are also
-in `stopwordsiso`, and pronouns and question words.
+as many as stop words of English alone, because English texts contain foreign names. Languages with a script of their
+own need no detection (decision 0015). Negations are not stop words.
 """
 
 from __future__ import annotations

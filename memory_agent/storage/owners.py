@@ -1,10 +1,9 @@
 """A durable map from runs and sessions to their owners, for events that conductors publish as `system`.
 
 The dispatcher decides which events establish an owner, since any user can name any run (decision 0008). A run or
-session that two users claim belongs to neither: guessing would show one user's work to another. A flipped bit could do
-the same, so each pair has a checksum, and a damaged pair has no owner. Beyond `LIMIT` pairs the oldest pair is dropped;
-it is learned again from the owner's next event. An encrypted map stores keyed hashes of runs and sessions, which cannot
-be read back.
+session that two users claim belongs to neither. Each pair has a checksum, and a damaged pair has no owner. Beyond
+`LIMIT` pairs the oldest is dropped; the owner's next event restores it. An encrypted map stores keyed hashes of runs
+and sessions.
 """
 
 from __future__ import annotations
@@ -37,24 +36,22 @@ from relay.disk import Environment, Transaction
 
 PAIRS = "pairs"
 ORDER = "order"
-"""The databases: keys with their checksum and user, and keys in the order in which they were learned."""
+"""The databases: keys with their checksum and user, and keys in the order in which they came."""
 UNCHECKED = "owners"
-"""The database of earlier versions, whose pairs have no checksum."""
+"""The database of earlier versions, without checksums."""
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
-"""The owner of a key that two users claim."""
 _CHECKSUM_BYTES = 8
 _PURPOSE = "owners"
 _AS_IT_IS = Form(None, is_sealed=False)
 
 
 def encode_owner(key: bytes, user: bytes) -> bytes:
-    """Return the stored form of an owner: a checksum over key and user, then the user."""
     return xxhash.xxh3_64_digest(key + b"\0" + user) + user
 
 
 def decode_owner(key: bytes, value: bytes) -> bytes | None:
-    """Return the user of a stored pair, or None if it is damaged or not valid UTF-8."""
+    """Return the user of a stored pair, or None if it is damaged."""
     user = value[_CHECKSUM_BYTES:]
     try:
         user.decode()
@@ -64,7 +61,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map with the system's key. Keys become digests, but users remain readable."""
+    """Return the encryption of the map with the system's key. Users remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
@@ -77,7 +74,6 @@ def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
 
 
 LIMIT = 500_000
-"""The maximum number of pairs on disk; with the longest ids they fill about half of the map."""
 _UNSAVED = 10_000
 _NUMBER_BYTES = 8
 _LONGEST_ID_BYTES = 200  # LMDB allows 511
@@ -98,7 +94,7 @@ _decoder = msgspec.msgpack.Decoder(_Traces)
 
 
 def ownership_keys(event: bytes) -> tuple[str, ...]:
-    """Return the keys of an encoded event's run (`run:…`) and session (`session:…`), in this order."""
+    """Return the keys of an encoded event's run (`run:…`) and session (`session:…`)."""
     traces = _decoder.decode(event)
     run_id = traces.payload.get("run_id")
     if not isinstance(run_id, str) and traces.actor_id and traces.actor_id.startswith("conductor:"):
@@ -107,13 +103,12 @@ def ownership_keys(event: bytes) -> tuple[str, ...]:
 
 
 def owner_keys(run_id: str | None, session_id: str | None) -> tuple[str, ...]:
-    """Return the keys of a run and a session, in this order, if they have ids."""
     named = (("run", run_id), ("session", session_id))
     return tuple(_key(kind, id_) for kind, id_ in named if id_)
 
 
 def named_owner(event: bytes) -> str | None:
-    """Return the user that an encoded `system` event names as its owner (`on_behalf_of`), or None."""
+    """Return the owner that an encoded `system` event names (`on_behalf_of`), or None."""
     named = _naming_decoder.decode(event).extra.get(ON_BEHALF_OF)
     return named if isinstance(named, str) and named else None
 
@@ -145,13 +140,12 @@ def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
 
 
 def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
-    """Return the keys of a session and of runs."""
     sessions = [] if session_id is None else [_key("session", session_id)]
     return frozenset([*sessions, *(_key("run", run_id) for run_id in run_ids)])
 
 
 def is_named(user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-    """Whether a `system` event names this user as its owner; `among` is as in `Owners.has`. Needs no map."""
+    """Whether a `system` event names this user as its owner; `among` is as in `Owners.has`."""
     return _is_among(event, among) and named_owner(event) == user_id
 
 
@@ -160,15 +154,13 @@ def _is_among(event: bytes, among: frozenset[str] | None) -> bool:
 
 
 def _key(kind: str, id_: str) -> str:
-    """Return the key of an id of any length. A long id is hashed, not truncated, so that two ids never share a key."""
+    """Return the key of an id. A long id is hashed, so that two ids never share a key."""
     if len(id_.encode()) <= _LONGEST_ID_BYTES:
         return f"{kind}:{id_}"
     return f"{kind}#{blake2b(id_.encode(), digest_size=16).hexdigest()}"
 
 
 class Owners:
-    """A durable map from runs and sessions to users."""
-
     def __init__(
         self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES, key: UserKey | None = None
     ) -> None:
@@ -208,7 +200,7 @@ class Owners:
         return None
 
     def owner_of(self, event: bytes) -> str | None:
-        """Return the owner of a `system` event: the user it names, or the owner of its run or session, or None."""
+        """Return the user that a `system` event names, or the owner of its run or session, or None."""
         return named_owner(event) or self.owner(ownership_keys(event))
 
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
@@ -216,10 +208,9 @@ class Owners:
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
-        """Erase a user's runs and sessions from the file. Raises `StoreError`.
+        """Erase a user's runs and sessions from the file, and damaged pairs. Raises `StoreError`.
 
-        Removes damaged pairs too: they may be this user's. Always compacts the file, since an earlier attempt may have
-        been killed before compacting.
+        Always compacts the file, since an earlier attempt may have been killed before.
         """
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
@@ -231,7 +222,6 @@ class Owners:
         compact(self._environment)
 
     def _all(self) -> list[tuple[bytes, bytes | None]]:
-        """Return every saved pair; the owner of a damaged pair is None."""
         with self._environment.read() as transaction:
             return [(key, decode_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
@@ -264,7 +254,7 @@ class Owners:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Drop the oldest pairs to make room for the unsaved pairs; every unsaved pair counts as new."""
+        """Drop the oldest pairs to make room; every unsaved pair counts as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
@@ -287,7 +277,6 @@ class Owners:
                 transaction.put(PAIRS, key, encode_owner(key, user), append=True)
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
-        """Return the owner of each key, or None if unknown. A damaged pair has no owner."""
         encoded = kept_keys((key.encode() for key in keys), self._key)
         with self._environment.read() as transaction:
             return [(key, self._unsaved.get(key, _opened(key, transaction.get(PAIRS, key)))) for key in encoded]
@@ -303,8 +292,7 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
 def encrypt_owners(path: Path, key: UserKey) -> bool:
     """Encrypt the closed map in `path`; return False if it does not exist or is already encrypted. Durable.
 
-    If the process is killed, either the old file or the new one remains. Raises `StoreError` and
-    `EncryptionKeyMissingError`.
+    A kill leaves either the old or the new file. Raises `StoreError` and `EncryptionKeyMissingError`.
     """
     if not path.exists():
         return False
@@ -332,7 +320,7 @@ def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
-    """Yield the numbers after the last stored one. Raises `StoreDamagedError` if the last key is not a number."""
+    """Yield the numbers after the last stored one. Raises `StoreDamagedError`."""
     last = transaction.last_key(ORDER)
     if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
         raise StoreDamagedError("map of owners: the last key of the order is not a number")

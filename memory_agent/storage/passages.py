@@ -1,10 +1,8 @@
 """Several items for one slot: the vectors of a long text's passages, and the sign bits of a text's words.
 
-`Ranges` stores the position and number of each slot's items. `PassageVectors` stores the first passage of every slot in
-one `VectorTable` and further passages in a second; a slot's cosine is the cosine of its best passage. `WordBits` holds
-the words that late interaction compares with the words of a query. They are held only in memory (75 MB per 100,000
-memories of 16 words) and loaded from the store, which may encrypt them. The words of a slot are unknown if its memory
-was stored without a model or by a version without words.
+`PassageVectors` stores the first passage of every slot in one `VectorTable` and further passages in a second.
+`WordBits` holds the words that late interaction compares with the words of a query, in memory only (75 MB per 100,000
+memories of 16 words). The words of a slot may be unknown.
 
 n = number of slots, m = number of slots passed, k = number of items, p = number of further passages, d = dimensions, w
 = number of words, b = bytes of a word, q = number of words of a query.
@@ -43,11 +41,11 @@ Items = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 
 ABSENT = -1
-"""The count that marks a slot whose items are unknown."""
+"""The count of a slot whose items are unknown."""
 
 
 class RangesView(NamedTuple):
-    """The first item (n,) and the number of items (n,) of each slot, at one moment."""
+    """The first item (n,) and the number of items (n,) of each slot."""
 
     starts: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int32]
@@ -64,12 +62,10 @@ class RangesView(NamedTuple):
 class Ranges:
     """The items of each slot: a range of an append-only array of length `size`.
 
-    One thread changes it; any thread may use `view`. The caller appends the items to that array, in the order of the
-    slots.
+    One thread changes it; any thread may use `view`. The caller appends the items in the order of the slots.
     """
 
     def __init__(self, slots: int = 0) -> None:
-        """Start with `slots` slots whose items are unknown."""
         self._starts = Column(np.zeros(slots, dtype=np.int64))
         self._counts = Column(np.full(slots, ABSENT, dtype=np.int32))
         self.size = 0
@@ -99,7 +95,7 @@ class Ranges:
         self._counts.append(added)
 
     def set(self, slots: Slots, counts: npt.ArrayLike) -> None:
-        """Replace the items of each of `slots` (m,) with `counts` (m,) new items."""
+        """Replace the items of `slots` (m,) with `counts` (m,) new items each."""
         added = np.asarray(counts, dtype=np.int32)
         self._starts.set(slots, self._begins(added))
         self._counts.set(slots, added)
@@ -109,7 +105,7 @@ class Ranges:
         self._counts.set(slots, ABSENT)
 
     def keep(self, slots: Slots) -> tuple[Self, Items]:
-        """Return the ranges of only these slots (ascending), renumbered from 0, and the items to keep, ascending."""
+        """Return the ranges of only these slots (ascending), renumbered from 0, and the items to keep."""
         view = self.view()
         items = np.sort(view.items(slots)[0])
         counts = view.counts[slots]
@@ -119,15 +115,13 @@ class Ranges:
         return kept, items
 
     def view(self) -> RangesView:
-        """Return the current ranges."""
         return RangesView(self._starts.view(), self._counts.view())
 
     def arrays(self) -> LoadedArrays:
-        """Return the content as arrays, for `from_arrays`."""
         return self.view()._asdict()
 
     def _begins(self, counts: npt.NDArray[np.int32]) -> Items:
-        """Return the first item of each new range, and increase `size` by the new items."""
+        """Return the first item of each new range, and increase `size`."""
         ends = self.size + np.cumsum(np.maximum(counts, 0, dtype=np.int64))
         begins: Items = ends - np.maximum(counts, 0)
         self.size = int(ends[-1]) if len(ends) else self.size
@@ -135,7 +129,7 @@ class Ranges:
 
 
 class PassageView:
-    """The vectors of passages at one moment. The cosine of a slot is the cosine of its best passage."""
+    """The vectors of passages. The cosine of a slot is that of its best passage."""
 
     def __init__(self, first: TableView, further: TableView, ranges: RangesView, owners: npt.NDArray[np.int32]) -> None:
         """`owners` (p,) are the slots of the further passages."""
@@ -144,7 +138,6 @@ class PassageView:
 
     @property
     def ndim(self) -> int:
-        """d, or 0 before the first vector."""
         return self._first.ndim
 
     @property
@@ -169,7 +162,7 @@ class PassageView:
 
         With a `mask` (n,), exactly the slots in it are scanned; `where` and `timeout_s` are for other indexes
         (`IndexedView.scan`). A slot that only one of the two graphs found is scanned again with all its passages.
-        Raises the same errors as `TableView.scan`.
+        Raises as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -217,7 +210,7 @@ class PassageView:
         return self._further.vectors(self._ranges.items(np.array([slot]))[0])
 
     def _scan_further(self, query: Embedding, limit: int, mask: Mask | None) -> Cosines:
-        """Scan further passages until they cover `limit` slots, since the best may all belong to one slot."""
+        """Scan further passages until they cover `limit` slots, since the best may all belong to one."""
         wanted = limit
         while mask is None and wanted < self._further.count:
             found = self._further.scan(query, wanted)
@@ -229,7 +222,7 @@ class PassageView:
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """The first further passage of each slot that has further passages, and these slots."""
+        """The first further passage of each slot that has any, and these slots."""
         starts = np.flatnonzero(np.diff(self._owners, prepend=-1))
         return starts, self._owners[starts]
 
@@ -238,10 +231,9 @@ class PassageVectors:
     """The vectors of passages by slot. One thread changes them; any thread may use `view`."""
 
     source = None
-    """The built-in index has no external source (`IndexedVectors`)."""
+    """The built-in index has no external source."""
 
     def __init__(self, first: VectorTable, further: VectorTable) -> None:
-        """Start with two empty tables, one of first passages and one of further passages."""
         self._first, self._further = first, further
         self._ranges = Ranges()
         self._owners = Column(np.empty(0, dtype=np.int32))
@@ -294,11 +286,10 @@ class PassageVectors:
         return kept
 
     def view(self, rows: RowSlots | None = None) -> PassageView:
-        """Return the current vectors; the `rows` of the slots are not needed (`IndexedVectors.view`)."""
+        """Return the current vectors. `rows` is for other indexes (`IndexedVectors.view`)."""
         return PassageView(self._first.view(), self._further.view(), self._ranges.view(), self._owners.view())
 
     def arrays(self) -> Arrays:
-        """Return the content as arrays to be saved."""
         parts = {"first": self._first, "further": self._further}
         indexes = {f"{part}.{name}": array for part, index in parts.items() for name, array in index.arrays().items()}
         return {**indexes, **self._ranges.arrays(), "owners": self._owners.view()}
@@ -319,7 +310,6 @@ class PassageVectors:
             index.load_graph(file, cipher)
 
     def close(self) -> None:
-        """Stop building the graphs. Idempotent."""
         self._first.close()
         self._further.close()
 
@@ -330,7 +320,7 @@ class PassageVectors:
 
 
 def graph_files(path: Path) -> tuple[Path, Path]:
-    """Return the files of the two graphs: `path` for first passages, and a second one for further passages."""
+    """Return the files of the two graphs, for first and for further passages."""
     return path, path.with_name(f"passages-{path.name}")
 
 
@@ -340,7 +330,7 @@ _AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 quer
 
 
 class WordBitsView:
-    """The words at one moment. Immutable. `lengths` (n,) are token counts before truncation, or 0 if unknown."""
+    """The words. `lengths` (n,) are token counts before truncation, or 0 if unknown."""
 
     def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
         self.lengths = lengths
@@ -351,7 +341,6 @@ class WordBitsView:
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
-        """Whether the words of each slot are known (n,)."""
         is_known: npt.NDArray[np.bool_] = self._ranges.counts != ABSENT
         return is_known
 
@@ -388,7 +377,6 @@ class WordBits:
     """The words by slot. The first word determines b. One thread changes them; any thread may use `view`."""
 
     def __init__(self, slots: int = 0) -> None:
-        """Start with `slots` slots whose words are unknown."""
         self._ranges = Ranges(slots)
         self._lengths = Column(np.zeros(slots, dtype=np.int32))
         self._bits: Column[Any] | None = None
@@ -406,7 +394,7 @@ class WordBits:
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
         """Replace the words of `slots` (m,) with `lengths` and `counts` (m,) and the `bits` (w, b) of all words.
 
-        Raises `IndexDamagedError` if b differs from the b of the stored words.
+        Raises `IndexDamagedError` for another b.
         """
         self._add(bits)
         self._count += len(slots) - self._known_among(slots)
@@ -429,7 +417,6 @@ class WordBits:
         return kept
 
     def view(self) -> WordBitsView:
-        """Return the current words."""
         bits = np.empty(0, dtype="V1") if self._bits is None else self._bits.view()
         return WordBitsView(self._ranges.view(), bits, self._lengths.view(), self._count)
 
@@ -437,7 +424,6 @@ class WordBits:
         return int(np.count_nonzero(self._ranges.view().counts[slots] != ABSENT))
 
     def _add(self, bits: Bits) -> None:
-        """Append words."""
         if not len(bits):
             return
         width = bits.shape[1]

@@ -1,9 +1,7 @@
 """The words of one user's memories as postings in numpy, ranked by BM25 as FTS5's `bm25()` ranks them.
 
-The postings of all terms are in one array, the base; postings added since the last merge are in a tail per term. A base
-never changes and tails only grow, so a view needs no lock and no copy: it ignores later slots. Rejected: one array per
-batch (a query then reads dozens of arrays), and one byte for counts (a text that repeats a word 20,000 times then gets
-a third of its score).
+The base holds the postings of all terms in one array; postings added since the last merge are in a tail per term. A
+base never changes and tails only grow, so a view needs no lock and no copy.
 
 n = number of slots, t = terms, p = postings, w = words of a query, m = slots passed.
 """
@@ -47,11 +45,11 @@ class _Base(NamedTuple):
 _Tail = Mapping[int, "array[int]"]
 """By term: slot << 16 | count, ascending."""
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
-"""The slots that contain a word, ascending and including dead slots, and how often each contains it; not empty."""
+"""The slots that contain a word, ascending, including dead ones, and how often each contains it."""
 
 
 class PostingsView:
-    """The words of a `Postings` at one moment. Thread-safe.
+    """The words of a `Postings`. Thread-safe.
 
     `lengths` (n,) are the slots' word counts, negative for dead slots; `total` is the sum over live slots.
     """
@@ -66,17 +64,13 @@ class PostingsView:
         total: int,
         has_dead: bool,
     ) -> None:
-        """Use the parts of an index; terms and tail may grow beyond the n slots that have `lengths`."""
         self._base, self._tail, self._terms = base, tail, terms
         self.lengths, self._live, self.total = lengths, live, total
         self._has_dead = has_dead
         self._asked: tuple[tuple[str, ...], list[list[_Found]]] = ((), [])
 
     def scores(self, words: Sequence[str]) -> Scores:
-        """Return BM25 scores (n,), or 0 for a memory that contains none of `words` (`terms.query_words`).
-
-        Two words with the same stem count twice.
-        """
+        """Return BM25 scores (n,), or 0 for a memory that contains none of `words` (`terms.query_words`)."""
         slots: list[npt.NDArray[np.uint32]] = []
         counts: list[npt.NDArray[np.uint16]] = []
         sizes: list[int] = []
@@ -129,7 +123,7 @@ class PostingsView:
         return int(np.count_nonzero(self.lengths[slots] > 0)) if self._has_dead else len(slots)
 
     def _postings(self, words: Sequence[str]) -> list[list[_Found]]:
-        """Return the postings of each word. Caches the last result, which a recall needs three times."""
+        """Return the postings of each word. Caches the last result, because a recall needs it three times."""
         words = tuple(words)
         asked, found = self._asked
         if asked != words:
@@ -191,7 +185,7 @@ class Postings:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays) -> Self:
-        """Restore the index from saved `arrays`, which are not copied and may be read-only or mapped.
+        """Restore the index from saved `arrays`, which may be read-only or mapped.
 
         Raises `IndexDamagedError` if they are inconsistent.
         """
@@ -253,19 +247,18 @@ class Postings:
         self._lengths.set(slots, _DEAD)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new index of only these slots (ascending), renumbered from 0, without the words of other slots."""
+        """Return a new index of only these slots (ascending), renumbered from 0, without the words of others."""
         renumbered = np.full(len(self._lengths), -1, dtype=np.int64)
         renumbered[slots] = np.arange(len(slots))
         return self._renumbered(renumbered, self._lengths.view()[slots])
 
     def view(self) -> PostingsView:
-        """Return the current words."""
         return PostingsView(
             self._base, self._tail, self._terms, self._lengths.view(), self._live, self._total, self._has_dead
         )
 
     def arrays(self) -> Arrays:
-        """Return the content as arrays, for `from_arrays`, without the words of removed slots."""
+        """Return the content, for `from_arrays`, without the words of removed slots."""
         if self._has_dead:
             return self._renumbered(np.arange(len(self._lengths)), self._lengths.view()).arrays()
         self._merge()

@@ -86,14 +86,12 @@ _usages = msgspec.msgpack.Decoder(Usage)
 
 
 class Counts(NamedTuple):
-    """Counts of memories: all, with a vector, with words, and waiting for either."""
-
     memories: int
     vectors: int
     words: int
     pending: int
     waiting: int
-    """Those that wait to be embedded: the pending ones or, during a change of model, those without new vectors."""
+    """The pending ones or, during a change of model, those without new vectors."""
 
 
 class Snapshot:
@@ -103,17 +101,15 @@ class Snapshot:
         self._transaction = transaction
         self.state = _read_state(transaction)
         self.kept: dict[str, bytes] = {}
-        """A cache for blobs that never change, for callers that read a blob repeatedly."""
+        """A cache for blobs that never change."""
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory in `row`, or None."""
         value = self._transaction.get(RECORDS, row_key(row))
         if value is None:
             return None
         return decode_record(row, value, self.usage(row), self.vector(row) if with_embedding else None)
 
     def usage(self, row: int) -> Usage:
-        """Return how often the memory in `row` was recalled and used."""
         value = self._transaction.get(USAGE, row_key(row))
         return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
 
@@ -140,7 +136,6 @@ class Snapshot:
         return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
 
     def words(self, row: int) -> Words | None:
-        """Return the words of a text, or None if they are unknown."""
         value = self._transaction.get(WORD_BITS, row_key(row))
         return None if value is None else words_of(words_body(row, value, self._word_bytes), self._word_bytes)
 
@@ -153,7 +148,6 @@ class Snapshot:
         return words_of_rows(rows, bodies, width)
 
     def row_of_id(self, record_id: str) -> int | None:
-        """Return the row of the memory with this id, or None."""
         return self._row(IDS, name_key(record_id, "id"))
 
     def events_of(self, rows: Container[int]) -> list[str]:
@@ -183,11 +177,10 @@ class Snapshot:
             yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that still need a vector or words."""
+        """Return the first `limit` rows above `after` that still need a vector or words."""
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
     def counts(self) -> Counts:
-        """Return the counts of memories: all, with a vector, with words, and waiting for either."""
         names = (RECORDS, VECTORS, WORD_BITS, PENDING, NEXT)
         memories, vectors, words, pending, replaced = map(self._transaction.count, names)
         coming = self.state.next
@@ -199,26 +192,21 @@ class Snapshot:
         return self.pending_rows(limit) if self.state.next is None else self.rows_without_next(limit)
 
     def rows_without_next(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that lack a vector of the next embedder."""
+        """Return the first `limit` rows above `after` that lack a vector of the next embedder."""
         keys = (key for key, _ in self._transaction.scan_stored(RECORDS, row_key(after + 1)))
         return [row_number(key) for key in islice((k for k in keys if self._transaction.get(NEXT, k) is None), limit)]
 
     def blob(self, name: str) -> bytes | None:
-        """Return the blob that was set under `name`, or None."""
         value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
         return None if value is None else without_checksum(0, value, f"blob {name}")
 
     def blobs(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Return the first `limit` names of blobs that begin with `prefix`, sorted, without reading the blobs.
-
-        Names of more than 128 bytes are stored as digests and not returned.
-        """
+        """Return the first `limit` names of blobs with this prefix, sorted, except names above 128 bytes."""
         start = BLOB_PREFIX + name_key(prefix, "prefix")
         found = self._transaction.stored_keys(META, start, start[:-1] + bytes([start[-1] + 1]))
         return [key.removeprefix(BLOB_PREFIX).decode() for key in islice(found, limit)]
 
     def trajectory(self, run_id: str) -> StoredTrajectory | None:
-        """Return a run, or None if it does not exist or was forgotten."""
         known = self.run_of_key(trajectory_key(run_id))
         return None if known is None or known.is_forgotten else known
 
@@ -233,12 +221,11 @@ class Snapshot:
             yield first
 
     def run_at(self, name: str, at_us: int) -> str:
-        """Return the id of the run that `name` referred to at `at_us`; the id of a name's first run is the name."""
+        """Return the id of the run that `name` referred to at `at_us`."""
         run = self._run_named(name, at_us)
         return name if run is None else run.id
 
     def run_of(self, record: MemoryRecord) -> StoredTrajectory | None:
-        """Return the run that a memory belongs to, or None."""
         if record.run_id is None:
             return None
         run = self._run_named(record.run_id, microseconds(record.timestamp, "timestamp"))
@@ -284,7 +271,6 @@ class Snapshot:
         return [decode_use(key, value) for key, value in found]
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
-        """Return the note of a recall, or None."""
         key = recall_key(recall_id)
         for database in (RUN_RECALLS, RECALLS):
             value = self._transaction.get(database, key)
@@ -301,7 +287,6 @@ class Snapshot:
         return self._notes_between(index_place(RECALLED, since_us), index_place(RECALLED, until_us + 1))
 
     def recall_notes(self) -> Iterator[RecallNote]:
-        """Yield all recalls, oldest first."""
         return self._notes_between(RECALLED, index_end(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
@@ -316,14 +301,11 @@ class Snapshot:
         return self.changes_of(seq, self.resolve(entries))
 
     def contents(self, after_row: int = 0) -> Changes:
-        """Return all memories after a row as changes that add them, to fill empty columns or an index. Lazy, like
-        `changes_after`.
-        """
+        """Return all memories after a row as changes that add them. Lazy, like `changes_after`."""
         rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan(after_row))
         return self.changes_of(0, rows)
 
     def changes_of(self, after: int, rows: Iterable[Change]) -> Changes:
-        """Return the changes of `rows` between change `after` and this state."""
         state = self.state
         return Changes(after, state.last_change, rows, state.stamp or "", state.words_stamp or "")
 

@@ -2,8 +2,7 @@
 
 Each user has one LMDB environment with one owner at a time. Record, vector, `event_id -> row` and journal cursor become
 durable in one transaction (`batch`), so events that are delivered at least once take effect exactly once. Search uses
-`columns`, which are derived from the store and follow its change log. Rejected: one key per field, or a separate file
-for vectors; both give up the single transaction.
+`columns`, which follow the change log.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Store:
         self._taught: dict[str | None, None] = {}
         self._refusal: StoreError | None = None
         self.state = self._prepare()
-        """The state as of the last batch. Do not modify it."""
 
     @classmethod
     def open(
@@ -69,9 +67,9 @@ class Store:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
         A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; a new
-        store creates the key. `on_commit` receives every committed change as stored (`Environment.open`), including
-        those of the opening. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
-        `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
+        store creates the key. `on_commit` receives every committed change as stored (`Environment.open`). Raises
+        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`,
+        `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
         settle_key(folder, key)
@@ -90,7 +88,7 @@ class Store:
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Begin a batch, which becomes durable when the block ends and is rolled back if it raises.
+        """Open a batch, which becomes durable when the block ends and is rolled back if it raises.
 
         Waits for another thread's batch. Raises `FencedError` if a newer owner took over, `StoreFullError` (the store
         remains usable, and deleting works), and `StoreError` after an I/O error (close and reopen the store).
@@ -124,20 +122,20 @@ class Store:
             yield Snapshot(transaction)
 
     def touch(self, rows: Iterable[int], now: datetime) -> None:
-        """Count a recall of each row. Does no I/O: the counts are written with the next batch, or at `close`."""
+        """Count a recall of each row. Does no I/O: written with the next batch, or at `close`."""
         with self._touching:
             for row in rows:
                 self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
 
     def note_recall(self, note: RecallNote) -> None:
-        """Add the note of a recall. Does no I/O: the note is written with the next batch, or at `close`."""
+        """Add the note of a recall. Does no I/O, like `touch`."""
         with self._touching:
             self._notes[note.recall_id] = note
             if len(self._notes) > _MOST_WAITING:
                 del self._notes[next(iter(self._notes))]
 
     def tally(self, counts: Mapping[str, int]) -> None:
-        """Increase counters. Does no I/O: they are written with the next batch, or at `close`."""
+        """Increase counters. Does no I/O, like `touch`."""
         with self._touching:
             self._tallies.update(counts)
 
@@ -158,31 +156,27 @@ class Store:
 
     @property
     def has_waiting_notes(self) -> bool:
-        """Whether notes of recalls are waiting to be written."""
         return bool(self._notes)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory in `row`, or None. Its usage includes recalls that are not written yet."""
+        """Return the memory in `row`, or None, with recalls that are not written yet."""
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the same order, or None for a row without a memory."""
+        """Return the memory in each row, in order, or None for a row without a memory."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
 
     def record_of_id(self, record_id: str) -> MemoryRecord | None:
-        """Return the memory with this id, or None."""
         row = self.row_of_id(record_id)
         return None if row is None else self.record(row)
 
     def row_of_id(self, record_id: str) -> int | None:
-        """Return the row of the memory with this id, or None."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_id(record_id)
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row linked to this event, even if its memory was deleted."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_event(event_id)
 
@@ -206,25 +200,24 @@ class Store:
             yield from snapshot.scan()
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
-        """Return the first `limit` rows greater than `after` that still need a vector or words."""
+        """Return the first `limit` rows above `after` that still need a vector or words."""
         with self.snapshot() as snapshot:
             return snapshot.pending_rows(limit, after)
 
     def forget_changes_through(self, seq: int) -> None:
-        """Delete the change log up to and including `seq`; the saved columns must have applied these changes."""
+        """Delete the change log up to `seq`; the saved columns must have applied these changes."""
         with self.batch() as batch:
             batch.forget_changes_through(seq)
 
     def blob(self, name: str) -> bytes | None:
-        """Return the blob that was set under `name`, or None."""
         with self.snapshot() as snapshot:
             return snapshot.blob(name)
 
     def compact(self) -> tuple[int, int]:
-        """Rewrite the file without deleted data; return its size in bytes before and after.
+        """Rewrite the file without deleted data; return its size in bytes before and after. Durable on return.
 
-        Reads continue; batches wait. Durable on return. Raises `DeadlineExceededError` if a read does not end, and
-        `StoreFullError`, `StoreDamagedError` and `FencedError`.
+        Reads continue; batches wait. Raises `DeadlineExceededError` if a read does not end, and `StoreFullError`,
+        `StoreDamagedError` and `FencedError`.
         """
         with self._writing:
             if self._refusal is not None:
@@ -236,29 +229,26 @@ class Store:
     def copy(self, folder: Path) -> None:
         """Write a compact copy of a snapshot of the records into the empty folder `folder`. Not fsynced.
 
-        After `compact`, the copy contains nothing that was deleted before. Raises `StoreError` and `OSError`.
+        After `compact`, the copy contains nothing that was deleted. Raises `StoreError` and `OSError`.
         """
         self._environment.copy(folder, clears_unused=True)
 
     def counts(self) -> Counts:
-        """Return the counts of memories: all, with a vector, with words, and waiting for either."""
         with self.snapshot() as snapshot:
             return snapshot.counts()
 
     @property
     def log_length(self) -> int:
-        """The number of changes in the change log."""
         return self.state.last_change - self.state.forgotten_through
 
     def take_taught(self) -> list[str | None]:
-        """Return the runs whose lessons changed since the last call; None stands for lessons that belong to no run."""
+        """Return the runs whose lessons changed since the last call; None stands for lessons of no run."""
         with self._touching:
             taken, self._taught = list(self._taught), {}
         return taken
 
     @property
     def epoch(self) -> int:
-        """This owner's epoch."""
         return self._lock.epoch
 
     @property

@@ -1,17 +1,13 @@
-"""The stored forms of runs and recalls, with their index entries. This module does not import usearch or open files.
+"""The stored forms of runs and recalls, with their index entries. Does not import usearch or open files.
 
-A run consists of facts from its events and other runs, and fields derived from them. The facts (`marks`, `recalls`,
-`inferred`, `echoes`) are sorted sets, so the order and repetition of events do not matter. `learning` derives the other
-fields, which are stored for readers. No text is stored with a run: its request is the text of the begin event's memory.
-A reused id names several runs: the first run keeps the id, and the keys of later runs add their start times. Each run
-refers to the previous run with that id, and the first run to the latest.
+The facts of a run (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so the order and repetition of events do
+not matter. `learning` derives the other fields, which are stored for readers. No text is stored: a run's request is the
+text of the begin event's memory. A reused id names several runs: the first run keeps the id, and the keys of later runs
+add their start times.
 
-The note of a recall contains the query's vector and the memories shown, with the arm that ranked each. Most notes are
-never needed; the store prunes notes that belong to no run. Only a digest of the query's text is stored, to find runs
-that began with the same request.
-
-Index entries order runs and recalls by time, and list the runs that used or cite a memory. The key of an entry is a
-letter, eight bytes and the key of the run or recall.
+The note of a recall contains the query's vector, a digest of its text, and the memories shown, with the arm that ranked
+each. The store prunes notes that belong to no run. The key of an index entry is a letter, eight bytes with a time or
+row, and the key of the run or recall.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from memory_agent.storage.codec import decode_packed, encode_packed, index_place
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 FORMER_ENTRIES = WATCHED, CITING = b"w", b"c"
-"""Index entries of runs with `was_watched`, by time, and of runs with `former_signs`, by the row that a sign cites."""
+"""Entries of runs with `was_watched`, by time, and with `former_signs`, by the cited row."""
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -44,8 +40,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     `row` is the event's memory; `named` are the rows that the event names as used, and `named_count` is their number
     before any was forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars` locate the
     event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event identifies
-    this run by its full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are
-    ids that the event names as used and that are not this user's memories, such as shared items.
+    this run by its full id or by a recall. `others` are named ids that are not this user's memories, such as shared
+    items.
     """
 
     at_us: int
@@ -85,9 +81,7 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A run's start under an earlier run's id. `before_us` is the previous start under this id, or None for the
-    first.
-    """
+    """A run's start under an earlier run's id. `before_us` is the previous start under this id."""
 
     run_id: str
     at_us: int
@@ -104,7 +98,7 @@ class StoredUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
-    """A quality (0 to 1), its reason and time, and the event or run that caused it."""
+    """A quality (0 to 1), its reason and time, and its cause."""
 
     quality: float
     reason: Reason
@@ -116,8 +110,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     """A run: facts first, then derived fields. `number` orders runs by the time they first ended.
 
     `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
-    forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it.
-    `former_signs` and `was_watched` were set by versions with implicit feedback (decision 0008); upkeep clears them.
+    forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it. Versions with
+    implicit feedback set `former_signs` and `was_watched`; upkeep clears them.
     """
 
     id: str
@@ -146,17 +140,15 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The run's id in its events."""
         return self.id if self.again is None else self.again.run_id
 
     @property
     def since_us(self) -> int:
-        """The time from which the name refers to this run: its start under a reused id, otherwise the earliest time."""
+        """The time from which the name refers to this run."""
         return _NEVER_US if self.again is None else self.again.at_us
 
     @property
     def state(self) -> RunState:
-        """Open, ended or expired."""
         if self.ended_us is not None:
             return "ended"
         return "open" if self.expired_us is None else "expired"
@@ -168,22 +160,19 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The earlier runs that this run continues."""
         return tuple(sorted({name for mark in self.marks for name in mark.parents}))
 
     @property
     def retries(self) -> tuple[str, ...]:
-        """The earlier runs that this run's events name as retried."""
         return tuple(sorted({name for mark in self.marks for name in mark.retries}))
 
     @property
     def rows(self) -> set[int]:
-        """The memories of this run's events."""
         return {mark.row for mark in self.marks if mark.row is not None}
 
     @property
     def named_rows(self) -> set[int]:
-        """All memories that this run refers to: its own, used memories, and memories named in its events or text."""
+        """All memories that this run refers to: its own, used and named ones."""
         named = {row for mark in self.marks for row in mark.named}
         begun = set() if self.begin_row is None else {self.begin_row}
         return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}
@@ -206,7 +195,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Use(NamedTuple):
-    """The index entry of a run that used a memory: the run's key, quality, start time and end time."""
+    """The index entry of a run that used a memory."""
 
     run_key: bytes
     quality: float | None
@@ -218,7 +207,6 @@ _trajectories = msgspec.msgpack.Decoder(StoredTrajectory)
 
 
 def trajectory_key(run_id: str) -> bytes:
-    """Return the key of a run. Raises `InvalidInputError`."""
     return name_key(run_id, "run_id")
 
 
@@ -228,17 +216,14 @@ def again_id(run_id: str, began_us: int) -> str:
 
 
 def encode_trajectory(trajectory: StoredTrajectory) -> bytes:
-    """Return the stored form."""
     return encode_packed(name_number(trajectory_key(trajectory.id)), trajectory)
 
 
 def decode_trajectory(key: bytes, value: bytes) -> StoredTrajectory:
-    """Decode a stored run. Raises `StoreDamagedError`."""
     return decode_packed(_trajectories, name_number(key), value, "trajectory")
 
 
 def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
-    """Return the keys and values of a run's index entries."""
     if not trajectory.marks:
         return {}
     key = trajectory_key(trajectory.id)
@@ -263,7 +248,6 @@ def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
 
 
 def decode_use(index_key: bytes, value: bytes) -> Use:
-    """Decode an index entry of kind `USING`."""
     quality, began, ended = _USE.unpack(value)
     return Use(
         indexed_key(index_key),
@@ -307,11 +291,10 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     """The note of one recall. `vector` is the raw query vector (d,) in float16, or empty; `stamp` names its embedder.
 
     `shown` lists the memories in the order of the answer, without forgotten ones; `size` is the answer's original
-    length. `by_run` is the run that made the recall; `run_id` is the run it was linked to, with `is_guess` if the link
-    is based only on similarity. An agent may never have read a recall `by_trigger`, so it belongs to a run only if an
-    event names it. `ranks` are the positions of the original answer in the learned ranking, from 1, if the rankings
-    were compared and differed; `boosts` are then what past use adds to the scores (`sona/comparison`). `items` are the
-    shared items in the answer, each with its version.
+    length. `by_run` made the recall; `run_id` is the run it was linked to, with `is_guess` if only similarity links
+    them. A recall `by_trigger` belongs to a run only if an event names it. `ranks` are the positions of the original
+    answer in the learned ranking, from 1, if the rankings were compared and differed; `boosts` are then what past use
+    adds to the scores (`sona/comparison`). `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str
@@ -334,7 +317,6 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The memories in the answer, in order."""
         return tuple(shown.row for shown in self.shown)
 
     @property
@@ -348,7 +330,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def query(self) -> Embedding | None:
-        """The query's vector, (d,) float32 of unit length, or None if the query was not embedded."""
+        """The query's vector, (d,) float32 of unit length, or None."""
         if not self.vector:
             return None
         vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)
@@ -360,28 +342,23 @@ _notes = msgspec.msgpack.Decoder(RecallNote)
 
 
 def recall_key(recall_id: str) -> bytes:
-    """Return the key of a recall. Ids are ULIDs, so keys sort by time. Raises `InvalidInputError`."""
     return name_key(recall_id, "recall_id")
 
 
 def encode_note(note: RecallNote) -> bytes:
-    """Return the stored form."""
     return encode_packed(name_number(recall_key(note.recall_id)), note)
 
 
 def decode_note(key: bytes, value: bytes) -> RecallNote:
-    """Decode a stored note. Raises `StoreDamagedError`."""
     return decode_packed(_notes, name_number(key), value, "recall note")
 
 
 def note_entries(note: RecallNote) -> dict[bytes, bytes]:
-    """Return the keys and values of a recall's index entries."""
     kinds = [RECALLED] if note.by_run is None or note.run_id is not None else [RECALLED, ASKED]
     return {index_place(kind, note.at_us) + recall_key(note.recall_id): b"" for kind in kinds}
 
 
 def vector_of_query(raw: Embedding | None) -> bytes:
-    """Return the stored form of a query's vector (d,)."""
     return b"" if raw is None else np.asarray(raw, dtype="<f2").tobytes()
 
 

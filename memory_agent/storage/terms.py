@@ -1,18 +1,12 @@
 """Split texts and queries into words, find stems and stop words, and compute fingerprints of texts.
 
-Words are runs of letters and digits, folded to lower case without diacritics. Query syntax and phrases are ignored: a
-query is a whole message. Scripts without spaces between words, such as Chinese, Japanese and Thai, are split into
-overlapping pairs of letters; otherwise a whole clause would be one word. Vowel signs belong to their letter; otherwise
-a Hindi word would become as many words as it has consonants.
-
-Words and stems of English texts, and of texts whose language is unknown, equal those of FTS5 (`porter unicode61
-remove_diacritics 2`), except for characters newer than its tables and for 18 of the 20,766 words of the evaluation's
-texts: Snowball's Porter stemmer keeps "logi", "bli" and the doubled letter of "trekked".
+Words are runs of letters and digits, folded to lower case without diacritics. Scripts without spaces between words are
+split into overlapping pairs of letters. Vowel signs belong to their letter. Words and stems of English texts, and of
+texts whose language is unknown, almost always equal those of FTS5 (`porter unicode61 remove_diacritics 2`).
 
 Terms are the indexed form of words. In a text in another language of Latin letters (`languages`), terms are stems by
-the language's stemmer, prefixed with the language so that they equal no English stem. A word of a query is expanded to
-its stems in every language of the store, so that it matches its inflections in texts of any language. Words in other
-scripts are stemmed by their script.
+the language's stemmer, prefixed with the language. A word of a query is expanded to its stems in every language of the
+store. Words in other scripts are stemmed by their script.
 """
 
 from __future__ import annotations
@@ -43,18 +37,18 @@ _POINTS = "".join(
     for char in map(chr, (*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x671), *range(0x6D6, 0x6EE)))
     if unicodedata.category(char) == "Mn"
 )
-"""Vowel points of Hebrew and Arabic; rarely written, so treated as diacritics."""
+"""Vowel points of Hebrew and Arabic, treated as diacritics."""
 _VOWELS = "".join(
     char
     for char in map(chr, (*range(0x900, 0x10A0), *range(0x1780, 0x1800), 0x3099, 0x309A))
     if unicodedata.category(char) in ("Mn", "Mc")
 )
-"""Signs for vowels and tones, from India to Japan: part of the preceding letter, and kept by folding."""
+"""Signs for vowels and tones: part of the preceding letter, and kept by folding."""
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, Han, the kana, and Hangul (whose words include their particles)."""
+"""Thai, Lao, Burmese, Khmer, Han, the kana, and Hangul."""
 
 _WORD = re.compile(r"[^\W_]+")
 _PIECES = re.compile(rf"({_WORD.pattern})")
@@ -67,7 +61,7 @@ _STEMMED_SCRIPTS = re.compile(
     "(?P<russian>[а-яё]+)|(?P<greek>[\u0370-\u03ff]+)|(?P<arabic>[\u0620-\u064a]+)|(?P<hindi>[\u0900-\u0963]+)"
     "|(?P<armenian>[\u0561-\u0587]+)|(?P<tamil>[\u0b82-\u0bcd]+)"
 )
-"""Words of scripts that have a stemmer. The Russian one is used for all languages with no other letters."""
+"""Words of scripts that have a stemmer. The Russian one is used for all Cyrillic languages."""
 _SHORTEST_INFLECTED = 3  # characters; shorter words, and words longer than `LONGEST_WORD`, are not stemmed
 _FOLDED_CHARS = 1 << 15  # maximum number of characters in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are usually digests or base64
@@ -79,16 +73,16 @@ _QUESTION_MARKS = frozenset("?？؟")
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
 _ARTICLES = frozenset({"an", "the"})  # without "a", which is also a name, as in "plan A"
 _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
-"""Words that mean nothing at the start or end of a text, but matter inside it ("not sure", "works so well")."""
+"""Words that mean nothing at the start or end of a text, but matter inside it."""
 
 
 _DROPPED = frozenset(_MARKS + _POINTS)
 LANGUAGE_MARKS = {language: f"{language}:" for language in STEMMERS}
-"""The beginning of the terms of texts in each language of Latin letters other than English; no word has a colon."""
+"""The prefix of terms in each language of Latin letters other than English."""
 
 
 class _Folds(dict[int, str]):
-    """Maps each character to lower case without its diacritic, and a diacritic to ""; filled on first use."""
+    """Maps each character to lower case without its diacritic, and a diacritic to ""."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -111,9 +105,7 @@ _FOLDS = _Folds()
 
 
 class _Stemmers(threading.local):
-    """The stemmers of one thread, without their cache: 0.22 us per word instead of 0.12, but no erased word stays in
-    memory.
-    """
+    """The stemmers of one thread, without their cache, so that no erased word stays in memory."""
 
     def __init__(self) -> None:
         self._stemmers: dict[str, Stemmer.Stemmer] = {}
@@ -138,7 +130,6 @@ def fold(text: str) -> str:
 
 
 def text_words(text: str) -> list[str]:
-    """Return the folded words of `text` in order."""
     return list(map(fold, words_of(_runs(text)))) if _is_special(text) else _WORD.findall(fold(text))
 
 
@@ -153,7 +144,7 @@ def pieces(text: str) -> list[str]:
 
 
 def words_of(split: Sequence[str]) -> list[str]:
-    """Return the words of a text split by `pieces`, one for each piece at an odd position, without folding."""
+    """Return the words of a text split by `pieces`, without folding."""
     words = list(split[1::2])
     for place in overlaps(split):
         words[place] += first_letter(words[place + 1])
@@ -196,10 +187,7 @@ def first_letter(piece: str) -> str:
 
 
 def stems(folded: Sequence[str], language: str = "") -> list[str]:
-    """Return the stems of folded words: of a `language` in Latin letters (by default English), or of their script.
-
-    Thread-safe.
-    """
+    """Return the stems of folded words: of a `language` in Latin letters (by default English), or of their script."""
     found = _STEMMERS.stems(STEMMERS.get(language, "porter"), folded)
     if "".join(folded).isascii():
         return found
@@ -214,7 +202,7 @@ def stems(folded: Sequence[str], language: str = "") -> list[str]:
 
 
 def text_terms(words: Sequence[str], language: str) -> list[str]:
-    """Return the term of each of a text's folded words, given its `language_of` them."""
+    """Return the term of each of a text's folded words."""
     if not language:
         return stems(words)
     mark = LANGUAGE_MARKS[language]
@@ -246,8 +234,8 @@ def is_foreign(text: str) -> bool:
 def said_words(text: str) -> list[str]:
     """Return the words of `text` in order, without case, surrounding punctuation, articles and courtesies.
 
-    Signs, symbols, question marks, emoji and all other words are kept, so that "succeeded" and "almost succeeded", "-5"
-    and "5", "from A to B" and "from B to A" differ. If nothing is left, returns all words, or the text itself.
+    Signs, symbols and all other words are kept, so that "succeeded" and "almost succeeded", "-5" and "5" differ. If
+    nothing is left, returns all words, or the text itself.
     """
     words = [word.strip(_PUNCTUATION) for word in unicodedata.normalize("NFC", text).casefold().split()]
     words = [word for word in words if word]

@@ -1,12 +1,9 @@
 """A usearch HNSW graph over the coarse planes of a vector table, built by a background thread.
 
-A graph is faster from about 250,000 vectors, where a search takes 1 to 3 ms and a scan takes 5 ms. It only grows: the
-caller ignores removed slots, and compaction starts a new graph. Until the graph contains nearly all vectors, and
-whenever it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search
-waits for the build.
-
-Only one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit would kill
-the process (decision 0002).
+It only grows: the caller ignores removed slots, and compaction starts a new graph. Until the graph contains nearly all
+vectors, and whenever it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead. Only
+one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit would kill the
+process (decision 0002).
 
 n = number of slots, m = number of slots passed, d = dimensions.
 """
@@ -44,12 +41,8 @@ _NICE = 10
 
 
 class Vectors(Protocol):
-    """The vectors that a graph indexes, at one moment."""
-
     @property
-    def count(self) -> int:
-        """Number of slots that have a vector."""
-        ...
+    def count(self) -> int: ...
 
     def beyond(self, held: Mask) -> Slots:
         """Return the slots that have a vector and are not in `held`, which may be shorter than n."""
@@ -67,11 +60,10 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorGraph:
-    """A graph that is kept up to date with a table. One thread calls `follow`; any thread searches."""
+    """A graph that follows a table. One thread calls `follow`; any thread searches."""
 
     def __init__(self, ndim: int, expansion_search: int = 128) -> None:
         self.is_ready = False
-        """Whether searches may use the graph."""
         self._ndim = ndim
         self._engine = _engine(ndim, expansion_search)
         self._held: Mask = np.zeros(0, dtype=bool)
@@ -103,10 +95,9 @@ class VectorGraph:
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
-        """Return a function that writes a copy of the current graph with `write_arrays`.
+        """Return a function that writes a copy of the current graph.
 
-        Write the table first: a graph must not contain slots beyond its table, because later memories would get these
-        slots.
+        Write the table first: a graph must not contain slots beyond its table.
         """
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
@@ -152,7 +143,7 @@ class VectorGraph:
             self._source = None  # otherwise view and graph form a cycle that lives until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
-        """Whether there are enough new vectors to be worth adding; if not, the graph is ready."""
+        """Whether there are enough new vectors to add; if not, the graph is ready."""
         is_due = len(vectors.beyond(self._held)) > min(_MOST_BEHIND, int(_SHARE_BEHIND * vectors.count))
         self.is_ready = self.is_ready or not is_due
         return is_due

@@ -1,14 +1,13 @@
-"""One user's vectors as two int8 planes, multiplied exactly by numkong, a dependency of usearch.
+"""One user's vectors as two int8 planes, multiplied exactly by numkong.
 
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 divided by the largest
-component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse` (1.8 ms per 100,000 vectors of 384
-dimensions; float32 in numpy takes 13.6 ms). Both planes together are finer than the stored float16. Products of
-integers are exact, so equal vectors have equal cosines in any scan. If there are many vectors, a graph (`vector_graph`)
-finds the candidates; vectors that are not in the graph yet, and all vectors of a masked scan, are still read from the
+component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse`. Both planes together are finer
+than the stored float16. Products of integers are exact, so equal vectors have equal cosines in any scan. With many
+vectors, a graph (`vector_graph`) finds the candidates; a masked scan, and vectors outside the graph, still use the
 plane.
 
-A view is not affected by later changes: its scales never change, a scale of NaN marks a slot without a vector, and
-planes are only written at slots whose scale is NaN in every view.
+Later changes do not affect a view: a scale of NaN marks a slot without a vector, and planes are only written at slots
+whose scale is NaN in every view.
 
 n = number of slots, k and m = number of slots passed, d = dimensions, q = number of queries, g = number of groups of
 rows, b = d / 8 bytes of packed signs.
@@ -65,12 +64,11 @@ class _Chunk(NamedTuple):
 
 
 class _Planes(NamedTuple):
-    """Both planes, two int8 matrices (n, d), in chunks of rows that never move, so growing copies nothing."""
+    """Both planes, two int8 matrices (n, d), in chunks of rows that never move."""
 
     chunks: tuple[_Chunk, ...] = ()
 
     def parts(self, count: int) -> Iterator[_Chunk]:
-        """Iterate over the first `count` rows."""
         for start, coarse, fine in self.chunks:
             if start < count:
                 yield _Chunk(start, coarse[: count - start], fine[: count - start])
@@ -94,12 +92,10 @@ class _Planes(NamedTuple):
         return taken
 
     def put(self, slots: Slots, coarse: Bytes, fine: Bytes) -> None:
-        """Overwrite rows (m, d) of both planes, in place."""
         for places, inside, chunk in self._split(slots):
             chunk.coarse[places], chunk.fine[places] = coarse[inside], fine[inside]
 
     def holding(self, count: int, ndim: int) -> _Planes:
-        """Return these planes with room for `count` rows."""
         room = sum(len(chunk.coarse) for chunk in self.chunks)
         if count <= room:
             return self
@@ -136,7 +132,7 @@ class TableView:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether scans without a mask follow the graph; they do once it is built."""
+        """Whether scans without a mask follow the graph."""
         return self._graph is not None and self._graph.is_ready
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
@@ -166,10 +162,7 @@ class TableView:
         return Cosines(values, error, -inf)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return the exact cosines (m,) with `query`, or NaN where a slot has no vector.
-
-        The cosine of a slot does not depend on the other slots. Raises `InvalidInputError` in the same cases as `scan`.
-        """
+        """Return the exact cosines (m,) with `query`, or NaN where a slot has no vector. Raises as `scan`."""
         unit = self._quantized(query)
         if not self.count:
             return np.full(len(slots), nan)
@@ -181,7 +174,6 @@ class TableView:
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:
-        """Quantize one query. Raises `InvalidInputError` in the same cases as `scan`."""
         vector = np.asarray(query, dtype=np.float32)
         if vector.ndim != 1 or (self.ndim and vector.size != self.ndim):
             raise InvalidInputError("vector", f"has shape {vector.shape}, expected ({self.ndim or 'd'},)")
@@ -204,7 +196,6 @@ class TableView:
         return np.flatnonzero(is_beyond)
 
     def coarse(self, slots: Slots) -> Bytes:
-        """Return the rows (m, d) of the coarse plane."""
         return self._planes.take_coarse(slots, self.ndim)
 
     def _filled(self, unit: _Quantized, slots: Slots) -> Scales:
@@ -220,7 +211,7 @@ class TableView:
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
         """Return enough candidates from the graph for the best `limit`, and the slots to scan in addition.
 
-        Requests twice the limit, so that the graph searches further and includes vectors that int8 ranks differently.
+        Requests twice the limit, to include vectors that int8 ranks differently.
         """
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
@@ -250,7 +241,7 @@ class VectorTable:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, exact_search_limit: int = 250_000, expansion_search: int = 128) -> Self:
-        """Restore the table from saved `arrays`. They are modified in place, so map them copy-on-write.
+        """Restore the table from saved `arrays`, which are modified in place.
 
         Raises `IndexDamagedError` if they are inconsistent.
         """
@@ -281,8 +272,7 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots with `vectors` (k, d). A row of zeros adds a slot that has no vector yet, and (k, 0) adds k of
-        them.
+        """Add slots with `vectors` (k, d). A row of zeros adds a slot without a vector, and (k, 0) adds k of them.
 
         Raises `InvalidInputError`, and adds nothing, for vectors that are not finite or have a different d.
         """
@@ -306,15 +296,12 @@ class VectorTable:
         return True
 
     def remove(self, slots: Slots) -> None:
-        """Drop the vectors of `slots`. Their bytes remain, including in saved arrays, until `keep`. Idempotent."""
+        """Drop the vectors of `slots`. Their bytes remain until `keep`. Idempotent."""
         self._count -= int(np.count_nonzero(~np.isnan(self._scales.view()[slots])))
         self._scales.set(slots, nan)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new table of only these slots (ascending), renumbered from 0, without the bytes of other slots.
-
-        The new table builds its own graph; close the old one.
-        """
+        """Return a new table of only these slots (ascending), renumbered from 0, without the bytes of other slots."""
         coarse, fine = self._planes.take(slots, self._ndim)
         scales = self._scales.view()[slots]
         coarse[np.isnan(scales)] = fine[np.isnan(scales)] = 0
@@ -363,7 +350,7 @@ class VectorTable:
         return self._graph.writer(self._generation.hex())
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load the graph that was saved with these `arrays`; rebuild it if it is missing, damaged or does not match."""
+        """Load the graph that was saved with these `arrays`; rebuild it if it cannot be used."""
         if self._count > self._limit:
             with suppress(IndexDamagedError):
                 self._graph = VectorGraph.load(
@@ -371,13 +358,12 @@ class VectorTable:
                 )
 
     def _accepted(self, vectors: Embedding) -> _Quantized:
-        """Quantize `vectors`. Raises `InvalidInputError`."""
         if vectors.shape[1] not in (0, self._ndim) and self._ndim:
             raise InvalidInputError("vector", f"has shape {vectors.shape[1:]}, expected ({self._ndim},)")
         return _quantized(vectors)
 
     def _write(self, slots: Slots, added: _Quantized, end: int) -> None:
-        """Write the vectors of `slots` (k,) to the planes; `end` is the number of slots afterwards."""
+        """Write the vectors of `slots` (k,); `end` is the number of slots afterwards."""
         arrived = np.flatnonzero(~np.isnan(added.scales))
         if not self._ndim and len(arrived):
             self._ndim = added.coarse.shape[1]
@@ -391,7 +377,7 @@ class VectorTable:
 
 @lru_cache(maxsize=4)
 def _quantized_query(vector: bytes) -> _Quantized:
-    """Quantize one query (d,) of float32. Cached, because a recall uses each of its two queries repeatedly."""
+    """Quantize one query (d,) of float32. Cached, because a recall uses each query repeatedly."""
     quantized = _quantized(np.frombuffer(vector, dtype=np.float32)[None])
     if np.isnan(quantized.scales[0]):
         raise InvalidInputError("vector", "has length zero")
@@ -432,15 +418,15 @@ def products(queries: Bytes, rows: Bytes) -> Scores:
 
 
 def products_into(query: Bytes, rows: Bytes, out: npt.NDArray[np.float32]) -> None:
-    """Write the inner products of `query` (1, d) with `rows` (m, d), one or more, into `out` (1, m)."""
+    """Write the inner products of `query` (1, d) with `rows` (m, d) into `out` (1, m)."""
     numkong.cdist(query, rows, "inner", out=out)
 
 
 def greatest_with_signs(queries: Bytes, signs: Bits, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Return the greatest inner products of `queries` (q, d) with rows of +1 and -1, in each group of rows: (g, q).
 
-    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups start at `starts` (g,). Requires at least one query and
-    one row. The product with a row of signs is twice the product with its bits, minus the sum of the query.
+    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups start at `starts` (g,). The product with a row of signs
+    is twice the product with its bits, minus the sum of the query.
     """
     ones = np.unpackbits(signs, axis=1).view(np.int8)
     packed = numkong.dots_pack(queries, "int8")  # 7 times as fast as unpacked, for 8 queries
