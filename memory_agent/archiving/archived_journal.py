@@ -1,8 +1,8 @@
 """The copy of the relay's journal in the archive, and its restoration on another machine.
 
-It is an archive like that of a user, except that no lease ends one relay before the next begins: each write finds out
-whether another machine has taken over (`restoration.take_over`). A relay begins with a snapshot of the whole journal,
-because other commands may have changed the file while it was closed.
+It is an archive like that of a user, but without a lease: each write finds out whether another machine has taken over
+(`restoration.take_over`). A relay first writes a snapshot of the whole journal, because other commands may have changed
+the file while it was closed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ADVICE = "restore it with memory-agent restore --from-archive, or delete the ar
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """Which folder this is, for the archive, and the last epoch that it began there."""
+    """The identity of this folder in the archive, and the last epoch that it began there."""
 
     owner: bytes
     epoch: int = 0
@@ -57,9 +57,8 @@ def restore_journal(
 ) -> int:
     """Write the journal in the archive into `folder`, which must not exist, and stop the relay that archived it.
 
-    That relay acknowledges nothing more, even if it is only cut off from this machine. Returns the number of the last
-    event. Numbers after it are left out (`skip_numbers`). `cursors`: where consumers continue whose own data was lost,
-    too. Durable on return. Needs no encryption keys. Raises
+    That relay acknowledges nothing more, even if it is only cut off. Returns the number of the last event. `cursors`:
+    where consumers continue whose own data was lost, too. Durable on return. Needs no encryption keys. Raises
     `StoreError` if another relay keeps writing, `ArchiveUnavailableError`, `ArchiveDamagedError`, `SettingsError`,
     `InvalidInputError` and `JournalError`.
     """
@@ -104,7 +103,6 @@ class ArchivedJournal:
             self._archive.note(changes)
 
     def begin(self, folder: Path, copy: Callable[[Path], None]) -> None:
-        """As `JournalCopy.begin`."""
         self._archive = None
         self._folder, self._copy = folder, copy
 
@@ -114,7 +112,6 @@ class ArchivedJournal:
             self._begun().flush()
 
     def renew(self) -> None:
-        """As `JournalCopy.renew`."""
         with _as_relay_errors():
             self._begun().renew()
 
@@ -167,7 +164,6 @@ def _new_marker() -> _Marker:
 
 
 def _read_marker(folder: Path) -> _Marker | None:
-    """Return the marker of a journal's folder, or None if it was never archived."""
     try:
         return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=_Marker)
     except FileNotFoundError:

@@ -1,10 +1,9 @@
 """The objects of one user or of the journal, in a folder or an object store, through `fsspec`.
 
-Objects become visible only when complete.
-
-Each operation runs in a thread of its own, because not every file system honours a timeout. An operation that exceeds
-its deadline is abandoned but not stopped; the next operation of the same `Objects` waits for it. A late operation of
-another instance or process is harmless, because each owner has its own epoch, and deletes only earlier ones.
+Objects become visible only when complete. Each operation runs in a thread of its own, because not every file system
+honours a timeout. An operation that exceeds its deadline is abandoned but not stopped; the next operation of the same
+`Objects` waits for it. A late operation of another process is harmless, because each owner has its own epoch, and
+deletes only earlier ones.
 """
 
 from __future__ import annotations
@@ -65,12 +64,11 @@ class ObjectStore:
         return cls(files, root.rstrip("/"), settings.timeout_s, is_local=isinstance(files, LocalFileSystem))
 
     def of_user(self, user_id: str) -> Objects:
-        """Return the objects of a user. Raises `InvalidInputError` for an invalid id."""
+        """Return the objects of a user. Raises `InvalidInputError`."""
         folder = user_folder(Path(self._root), user_id)
         return self._below(f"users/{folder.name}")
 
     def of_journal(self) -> Objects:
-        """Return the objects of the relay's journal."""
         return self._below("journal")
 
     def _below(self, folder: str) -> Objects:
@@ -93,8 +91,8 @@ def _require_url(url: str) -> None:
 class Objects:
     """The objects of one user or of the journal, in a folder for each epoch. Thread-safe; operations run one at a time.
 
-    Every method raises `ArchiveUnavailableError` if the store fails or does not answer within the deadline. Methods
-    that read an object raise `FileNotFoundError` if it does not exist.
+    Every method raises `ArchiveUnavailableError` if the store fails or does not answer in time. Methods that read an
+    object raise `FileNotFoundError`.
     """
 
     def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
@@ -110,18 +108,16 @@ class Objects:
         return sorted(int(name) for name in self._list("") if _FOLDER.fullmatch(name))
 
     def names(self, epoch: int) -> list[str]:
-        """Return the names of all files in the folder of an epoch, including those of interrupted writes, sorted."""
+        """Return the names of all files of an epoch, including those of interrupted writes, sorted."""
         return sorted(self.sizes(epoch))
 
     def sizes(self, epoch: int) -> dict[str, int]:
-        """Return the sizes of all files in the folder of an epoch, by name."""
         return self._list(f"/{_folder(epoch)}")
 
     def put(self, epoch: int, name: str, content: bytes | Path, *, may_be_late: bool = True) -> None:
         """Write an object, given as bytes or as a file, and replace an existing one. Durable on return.
 
-        An object that arrives after this has raised `ArchiveUnavailableError` remains, if it `may_be_late`; otherwise
-        it is deleted.
+        An object that arrives after this has raised `ArchiveUnavailableError` is deleted, unless it `may_be_late`.
         """
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
@@ -138,8 +134,7 @@ class Objects:
     def create(self, epoch: int, name: str, content: bytes) -> bool:
         """Write an object unless it exists; return whether it did not. Durable and atomic on return.
 
-        Of several callers, one creates the object, if the file system supports that: local folders do, and object
-        stores with conditional requests.
+        Of several callers, one creates the object, in local folders and in object stores with conditional requests.
         """
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
@@ -160,19 +155,17 @@ class Objects:
         return self._run(path, create, len(content))
 
     def get(self, epoch: int, names: Sequence[str]) -> list[bytes]:
-        """Return the contents of objects, which are read concurrently if the file system can do so."""
+        """Return the contents of objects, read concurrently if the file system can do so."""
         paths = [f"{self._root}/{_folder(epoch)}/{name}" for name in names]
         found: dict[str, bytes] = self._run(self._root, lambda: self._files.cat(paths), may_be_missing=True)
         return [found[path] for path in paths]
 
     def get_start(self, epoch: int, name: str, size_bytes: int) -> bytes:
-        """Return the first bytes of an object."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
         start: bytes = self._run(path, lambda: self._files.cat_file(path, start=0, end=size_bytes), may_be_missing=True)
         return start
 
     def get_file(self, epoch: int, name: str, target: Path) -> None:
-        """Write the content of an object to the file `target`."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
         size_bytes = self._run(path, lambda: int(self._files.size(path) or 0), may_be_missing=True)
         self._run(path, lambda: self._files.get_file(path, str(target)), size_bytes, may_be_missing=True)
@@ -278,7 +271,7 @@ def _size(content: bytes | Path) -> int:
 
 
 def make_folders(folder: Path) -> None:
-    """Create a folder and its parents if they do not exist. Durable on return. Raises `OSError`."""
+    """Create a folder and its parents. Durable on return. Raises `OSError`."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)

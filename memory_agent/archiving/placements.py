@@ -1,8 +1,8 @@
 """Which node each user's memory is on, and since when: the truth in a cluster.
 
-A placement is a node and an epoch. A new epoch begins whenever the user is placed on a node, so a host recognises
-files from an earlier placement and restores the archive instead. A placement is durable before the node receives the
-user's first request. The file is in the user's folder on the daemon's machine, so erasing the user removes it.
+A new epoch begins whenever the user is placed on a node, so a host recognises files from an earlier placement and
+restores the archive instead. A placement is durable before the node receives the user's first request. The file is in
+the user's folder on the daemon's machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
 EPOCHS_OF_ARCHIVE = 1_000_000
-"""How many epochs the archive has for each epoch of a placement: one for each time that the files are opened."""
+"""The epochs of the archive for each epoch of a placement: one each time the files are opened."""
 
 
 class Placements:
@@ -58,7 +58,7 @@ class Placements:
         return moved
 
     def note_archived(self, user_id: str, position: Position) -> None:
-        """Note the newest state of the archive, unless it is of another epoch. Durable with `save` or `move`."""
+        """Note the newest state of the archive. Durable with `save` or `move`."""
         placement = self.of(user_id)
         is_newer = placement.archived is None or position > placement.archived
         if is_newer and position.epoch // EPOCHS_OF_ARCHIVE == placement.epoch:
@@ -73,7 +73,7 @@ class Placements:
         self.forget(user_id)
 
     def forget(self, user_id: str) -> None:
-        """Read the placement from its file again when it is next needed: the user may have been erased."""
+        """Read the placement from its file again when it is next needed."""
         self._known.pop(user_id, None)
         self._unsaved.discard(user_id)
 
@@ -111,5 +111,5 @@ def read_placement(folder: Path) -> Placement:
 
 
 def is_away(folder: Path) -> bool:
-    """Whether the user of this folder at home is on another node. Raises `StoreError` if the placement is damaged."""
+    """Whether the user of this folder at home is on another node. Raises `StoreError`."""
     return read_placement(folder).node != HOME

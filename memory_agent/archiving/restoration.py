@@ -56,10 +56,10 @@ def restore(
 ) -> Restored | None:
     """Write the newest archived state into the folder `target`, which must not exist. Durable on return.
 
-    `target` is the folder of the records (`RECORDS_FOLDER` in the user's folder). Objects of epochs before `since` do
-    not count. Returns None if there is no archive and `at_least` is None. Raises `ArchiveDamagedError` if objects are
-    missing or damaged, or if the newest state is older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and
-    `StoreError`. Needs no encryption key.
+    `target` is the folder of the records. Objects of epochs before `since` do not count. Returns None if there is no
+    archive and `at_least` is None. Raises `ArchiveDamagedError` if objects are missing or damaged, or if the newest
+    state is older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and `StoreError`. Needs no encryption
+    key.
     """
     if target.exists():
         raise InvalidInputError("target", f"{target} already exists")
@@ -91,9 +91,9 @@ def restore(
 
 
 def restore_derived(objects: Objects, restored: Restored, folder: Path) -> None:
-    """Write the newest derived files that belong to a restored state into `folder`, if there are any.
+    """Write the newest derived files of a restored state into `folder`, if there are any. Neither verified nor durable.
 
-    They are not verified, and need not be durable. Raises `ArchiveUnavailableError`, `FileNotFoundError` and `OSError`.
+    Raises `ArchiveUnavailableError`, `FileNotFoundError` and `OSError`.
     """
     for last in (restored.position, *restored.continued):
         found = ((name, parse_derived(name)) for name in objects.names(last.epoch))
@@ -113,7 +113,6 @@ def _require_recent(user_id: str, restored: Restored | None, at_least: Position 
 
 
 def newest_epoch(objects: Objects) -> int:
-    """Return the newest epoch that has objects, or 0."""
     return next((epoch for epoch in reversed(objects.epochs()) if objects.names(epoch)), 0)
 
 
@@ -129,10 +128,9 @@ def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
 def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> Header:
     """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
 
-    For archives whose owners are not ended by a lease. An empty increment takes the place of the next one in the
-    epoch. So its owner, which may be cut off and still write, finds itself superseded with its next flush, and
-    everything that it acknowledged before is in the archive. Raises `FencedError` if another machine takes over, and
-    `StoreError` if the owner is faster each time.
+    For archives without a lease. An empty increment takes the place of the next one in the epoch. So its owner finds
+    itself superseded with its next flush, and everything that it acknowledged before is in the archive. Raises
+    `FencedError` if another machine takes over, and `StoreError` if the owner is faster each time.
     """
     continued, digest = Position(0, 0), NO_PREVIOUS
     if epoch:
@@ -146,7 +144,6 @@ def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> Heade
 
 
 def _sealed(objects: Objects, user_id: str, epoch: int) -> Header:
-    """Append an empty increment to an epoch, and return its header."""
     for _ in range(_SEAL_TRIES):
         parts = _of_epoch(objects, epoch)
         if not parts:
@@ -167,8 +164,6 @@ def _sealed(objects: Objects, user_id: str, epoch: int) -> Header:
 
 
 class _Restoration:
-    """One attempt to restore into the empty folder `folder`."""
-
     def __init__(self, objects: Objects, user_id: str, folder: Path, map_size_bytes: int, since: int) -> None:
         self._since = since
         self._objects = objects
@@ -224,7 +219,7 @@ class _Restoration:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.
 
         `next_links_to` is the digest in the object that follows them. A snapshot may have the number of another object:
-        it or the other was written by an owner without success (`take_over`), and nothing links to that one.
+        nothing links to the one whose owner failed (`take_over`).
         """
         used: list[_Object] = []
         positions = [position for position, _ in parts]
@@ -246,7 +241,6 @@ class _Restoration:
         return used
 
     def _take_snapshot(self, snapshot: _Object) -> Header:
-        """Write the body of the snapshot as the data file."""
         content = self._folder / "object"
         epoch, (name,) = _place(snapshot)
         self._objects.get_file(epoch, name, content)

@@ -1,8 +1,8 @@
 """Archives one user's store: a snapshot, then increments with the changes of later transactions.
 
-A new snapshot replaces everything older once the increments exceed half of the last snapshot, or 1,000 objects. So the
-uploads are about three times the changes at most. Increments may repeat changes that the snapshot before them already
-contains. This has no effect, because they also contain all later changes.
+A new snapshot replaces everything older once the increments exceed half of the last snapshot, or 1,000 objects.
+Increments may repeat changes that the snapshot already contains. This has no effect, because they also contain all
+later changes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
     Beyond `pending_bytes` of changes in memory, they are dropped. Otherwise a snapshot is due once there are
-    `increments` since the last one (1,000 are restored from a folder in 0.1 s), more bytes than `share` of its size and
-    `least_bytes`, or `continued` earlier epochs. `check_s`: how often to check that their objects still exist.
+    `increments` since the last one, more bytes than `share` of its size and `least_bytes`, or `continued` earlier
+    epochs. `check_s`: how often to check that their objects still exist.
     """
 
     pending_bytes: int = 8 << 20
@@ -81,8 +81,7 @@ class UserArchive:
     ) -> None:
         """`scratch` is a folder on the same disk for temporary copies; leftovers in it are deleted.
 
-        `begun` is the result of `restoration.take_over`, if no lease ends an owner before the next one begins. Then
-        each write finds out whether another machine has taken over.
+        `begun` is the result of `restoration.take_over`, for archives without a lease.
         """
         self._is_contested = begun is not None
         self._objects = objects
@@ -113,11 +112,10 @@ class UserArchive:
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, copy: Copy, continues: Restored | None = None, derived: Sequence[Path] = ()) -> None:
-        """Begin to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
+        """Start to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
 
         Without it the first flush writes a snapshot. With it, all changes since the restore must have been noted.
-        `derived` lists files that are computed from committed changes and replaced atomically. They are archived on a
-        best-effort basis, because a restored store opens faster with them.
+        `derived` lists files that are computed from committed changes. They are archived on a best-effort basis.
         """
         self._copy, self._derived = copy, derived
         if continues is None:
@@ -207,7 +205,7 @@ class UserArchive:
         return not all(self._is_kept(position) for position in self._continued)
 
     def _is_kept(self, position: Position) -> bool:
-        """Whether an earlier owner's object still exists, which that owner may have deleted late."""
+        """Whether an earlier owner's object still exists. That owner may have deleted it late."""
         found = (parse_name(name) for name in self._objects.names(position.epoch))
         return position.number in {name[0] for name in found if name is not None}
 
@@ -252,8 +250,9 @@ class UserArchive:
         return list(folder.iterdir())
 
     def _send_derived(self, links: Sequence[Path], versions: _Versions) -> None:
-        """Archive derived files beside the last object. A failure is retried only with the next version or snapshot,
-        because callers of `flush` wait for the upload. A late upload is undone, as the user may be erased meanwhile.
+        """Archive derived files beside the last object. A failure is not retried, because callers of `flush` wait.
+
+        A late upload is undone, because the user may be erased meanwhile.
         """
         if links:
             self._sent_derived = versions
@@ -269,8 +268,8 @@ class UserArchive:
             return None
 
     def _require_alone(self) -> None:
-        """Raise `FencedError` if another machine has written into this epoch, which by itself writes only snapshots
-        after the last object that certainly arrived.
+        """Raise `FencedError` if another machine has written into this epoch. This machine writes only snapshots after
+        the last object that certainly arrived.
         """
         found = (parse_name(name) for name in self._objects.names(self._epoch))
         if any(one is not None and one[0] > self._sent_through and one[1] != "snapshot" for one in found):
@@ -358,6 +357,6 @@ def _versions(files: Sequence[Path]) -> _Versions:
 
 
 def _is_seal(name: str, size_bytes: int) -> bool:
-    """Whether an object only takes the place of an earlier owner's next one, which may still try to write it."""
+    """Whether an object only takes the place of an earlier owner's next one."""
     parsed = parse_name(name)
     return parsed is not None and parsed[1] == "increment" and size_bytes == HEADER_BYTES

@@ -31,11 +31,11 @@ from relay.disk import OnCommit, flush, write_private
 _MARKER_FILE = "placed.json"
 _SCRATCH_FOLDER = "archiving"
 _COPY = ".archive-copy-"
-"""Prefix of the folders, in a user's folder, with temporary copies of its archive. A killed command leaves them."""
+"""Prefix of the folders, in a user's folder, with temporary copies of its archive."""
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files next to it are: those of the placement with this epoch, opened so often since.
+    """The placement of the files next to it, and how often they were opened since.
 
     `is_left`: the user left after that epoch, so the files are not current. `archived` is the state of the archive, if
     the files are closed and equal to it. Files without a marker belong to a user who never left home.
@@ -119,7 +119,7 @@ class UserFiles:
         return position
 
     def forget(self, user_id: str) -> None:
-        """Note that the memory was closed after a failure. Changes that are not archived yet remain in the files."""
+        """Note that the memory was closed after a failure. Unarchived changes remain in the files."""
         self._archives.pop(user_id, None)
 
     def release(self, user_id: str, placement: Placement) -> Position | None:
@@ -145,7 +145,7 @@ class UserFiles:
         return position
 
     def discard(self, user_id: str, epoch: int) -> None:
-        """Delete files of a user who left this node, before this epoch of the placement. At home, the placement stays.
+        """Delete files of a user who left this node before this epoch of the placement. At home, the placement stays.
 
         Raises `StoreError`.
         """
@@ -175,7 +175,7 @@ class UserFiles:
         )
 
     def _come_home(self, folder: Path, user_id: str, placement: Placement) -> None:
-        """Restore the files if they are elsewhere, then delete the archive: from now on, the files are the truth."""
+        """Restore the files if they are elsewhere, then delete the archive."""
         if not self.is_settled(user_id, placement):
             if not self._is_at_home(folder, placement):
                 self._restored(folder, user_id, placement)
@@ -260,7 +260,7 @@ def copy_records(folder: Path, user_id: str, settings: Settings, target: Path) -
 def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
     """Restore the files of a user who is on another node, while no cluster runs. Durable on return. Idempotent.
 
-    Does nothing for a user at home. Raises `SettingsError` without `archive.url`, and the errors of the archive.
+    Raises `SettingsError` without `archive.url`, and the errors of the archive.
     """
     placement = read_placement(user_folder(data_dir, user_id))
     if not placement.epoch:
@@ -277,17 +277,14 @@ def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
 
 
 def forget_archive(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Delete the archive of a user on another node whose archive is damaged, before other files take its place."""
+    """Delete the damaged archive of a user on another node, before other files take its place."""
     placement = read_placement(user_folder(data_dir, user_id))
     if placement.node != HOME:
         _home_files(data_dir, settings, user_id).discard_archive(user_id, placement.epoch + 1)
 
 
 def copy_archived(data_dir: Path, settings: Settings, user_id: str, target: Path) -> None:
-    """Restore the records of a user who is on another node into the folder `target`, which must not exist.
-
-    Raises the same errors as `fetch_home`.
-    """
+    """Restore the records of a user who is on another node into the folder `target`. Raises as `fetch_home`."""
     _home_files(data_dir, settings, user_id).copy_archived(
         user_id, read_placement(user_folder(data_dir, user_id)), target
     )
@@ -297,7 +294,7 @@ def copy_archived(data_dir: Path, settings: Settings, user_id: str, target: Path
 def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[tuple[Path, bool]]:
     """Yield the folder with a user's records, to read, and whether it is a temporary copy of the archive.
 
-    Works while a daemon runs. Raises the same errors as `fetch_home`.
+    Works while a daemon runs. Raises as `fetch_home`.
     """
     folder = user_folder(data_dir, user_id)
     if not is_away(folder):
@@ -318,7 +315,6 @@ def remove_copies(folder: Path) -> None:
 
 
 def _home_files(data_dir: Path, settings: Settings, user_id: str) -> UserFiles:
-    """Raises `SettingsError` without `archive.url`."""
     if not settings.archive.url:
         raise SettingsError("archive.url", f"is not set, but the memories of {user_id} are in an archive")
     return UserFiles(data_dir, settings, is_home=True)

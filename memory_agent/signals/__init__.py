@@ -1,8 +1,7 @@
 """Turn events into records without a store: select events, extract their text, and read what they report about runs.
 
-Read `table` first: it maps event types to memories. `reader` creates an event's record, with text from `payloads`
-(`language` recognises text in unknown fields) and the outcome from `verdicts`. `runs` reads what an event reports about
-a run.
+Read `table` first: it maps event types to memories. `reader` creates an event's record, with text from `payloads` and
+the outcome from `verdicts`. `runs` reads what an event reports about a run.
 """
 
 from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots

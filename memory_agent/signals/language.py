@@ -1,7 +1,6 @@
 """Distinguish natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-The heuristic is for payload fields that the signal table does not list. It uses no dictionary, so it works for any
-language. A false negative loses a memory, and a false positive stores noise.
+For payload fields that the signal table does not list. It uses no dictionary, so it works for any language.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from itertools import pairwise
 from unicodedata import category
 
 LEAST_WORDS = 3
-"""Shorter texts in unknown fields are more often labels and names than sentences."""
+"""Shorter texts in unknown fields are more often labels than sentences."""
 
 _READ_CHARS = 10_000
 _LONGEST_WORD = 40  # characters
@@ -24,7 +23,7 @@ _INSIDE = "'’-\u00ad\u200c\u200d"
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""Matches letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+"""Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 # Texts are untrusted, so no pattern may take quadratic time. Indents are `[^\S\n]*`: `\s*` would rescan all empty lines
 # from each of them (1.8 s for 10,000, measured). Repeats within a line are bounded.
 _SERIALISED = re.compile(
@@ -53,8 +52,8 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
     """Return whether the first 10,000 characters of `text` contain at least `least_words` words of any language.
 
     Half of the characters must belong to words. A word has at most 40 letters, no digits, and no more inner capitals
-    than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data
-    such as JSON, even if truncated, are not language.
+    than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data are
+    not language.
     """
     text = text[:_READ_CHARS]
     if _SERIALISED.search(text) or _STACK_TRACE.search(text):
@@ -74,7 +73,7 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
 
 
 def _is_word(token: str) -> bool:
-    """Return whether a token without surrounding punctuation is a word in a script written with spaces."""
+    """Whether a token without surrounding punctuation is a word in a script written with spaces."""
     if not 0 < len(token) <= _LONGEST_WORD or _UNSPACED.search(token):
         return False
     if not all(map(_is_of_word, token)):

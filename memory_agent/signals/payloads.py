@@ -1,8 +1,8 @@
 """Extract text, names and small fields from the payloads of events. Pure.
 
-Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`) that is looked up in the payload
-and in the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. If no
-known place contains text, the payload is searched for natural language (`language`).
+A place is a dotted path (`report.findings[].claim`) that is looked up in the payload and in the objects that it wraps.
+A value becomes plain text or nothing, never a JSON dump. If no known place contains text, the payload is searched for
+natural language (`language`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Place = tuple[Step, ...]
 
 
 class NotTextError(ValueError):
-    """A field is not valid Unicode text. The argument is the field's name."""
+    """A field is not valid Unicode text. The argument is its name."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _parse_place(place: str) -> Place:
 
 
 def clean(text: str, field: str) -> str:
-    """Return `text` without terminal escapes and control characters. Raises `NotTextError` for lone surrogates."""
+    """Remove terminal escapes and control characters. Raises `NotTextError` for lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -82,7 +82,7 @@ def _readable(text: str) -> str:
 
 
 def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Return the payload and the objects that it wraps, in the order in which they are searched."""
+    """Return the payload and the objects that it wraps, in search order."""
     wrapped = (payload.get(name) for name in _WRAPPERS)
     return (payload, *(inner for value in wrapped if isinstance(inner := _unfold(value), dict)))
 
@@ -107,9 +107,9 @@ def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
 def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> str:
     """Return the text of a payload with no known fields, or "".
 
-    Prefers the outermost field whose name ends in summary, message, text, error or result, in this order (such as
-    `result_summary`); otherwise returns the longest text at any depth that reads as language. Skips texts in `without`.
-    Examines at most 2,000 values and 6 levels.
+    Prefers the outermost field whose name ends in summary, message, text, error or result, in this order; otherwise
+    returns the longest text at any depth that reads as language. Skips texts in `without`. Examines at most 2,000
+    values and 6 levels.
     """
     best, best_key = "", (_MAX_DEPTH + 1, 0)
     longest = ""
@@ -127,7 +127,6 @@ def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> st
 
 
 def _ending_of(name: str) -> int | None:
-    """Return the rank of a field name's ending (0 is best), or None."""
     lowered = name.lower()
     if lowered.endswith(_MISLEADING):
         return None

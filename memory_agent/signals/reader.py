@@ -1,7 +1,4 @@
-"""Turn an event into a memory record, or drop it as noise for a stated reason. Pure.
-
-`memory.ingest`, which has access to the store, recognises repeated events.
-"""
+"""Turn an event into a memory record, or drop it as noise for a stated reason. Pure."""
 
 from __future__ import annotations
 
@@ -41,8 +38,6 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """The reason why an event was dropped as noise."""
-
     reason: str
 
 
@@ -63,7 +58,7 @@ class EventReader:
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
         """Return the memory of `event` according to the row `signal`, or the reason why it is dropped.
 
-        Raises `UnhandledEventError` (with the field's name) for an event that can never become a memory.
+        Raises `UnhandledEventError` for an event that can never become a memory.
         """
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
@@ -164,7 +159,7 @@ class EventReader:
 
 
 def _record_id(event: Event) -> str:
-    """Return a ULID derived from the event's time and a hash of its id, so that a replay yields the same ULID."""
+    """Return a ULID derived from the event's time and id, so that a replay yields the same ULID."""
     milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))

@@ -1,7 +1,7 @@
 """Read what an event reports about a run: its start, a step, its end, feedback, used memories or related runs. Pure.
 
-The matching row of the signal table determines the event's role. Without a role, an event is a step if it names
-memories or recalls.
+The matching row of the signal table determines the event's role. Without one, an event that names memories or recalls
+is a step.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Objects = Sequence[Mapping[str, Any]]
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
     """What one event reports about a run. `run_id` is None only for feedback on a recall.
 
-    `words` is the first part of the event's text, which is the request if the event begins a run. The run continues the
-    runs in `parents` and retries those in `retries`.
+    `words` is the first part of the event's text: the request, if the event begins a run. The run continues the runs in
+    `parents` and retries those in `retries`.
     """
 
     role: RunRole

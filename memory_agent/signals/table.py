@@ -1,7 +1,6 @@
 """The signal table: which event types become which memories, where their text is, and what is noise.
 
-The table is `signals.toml` next to this file, overlaid by the user's own file (`LayeredTable`), so that operators can
-add rows without writing code. `triggers.table` reads its table in the same way.
+The table is `signals.toml` next to this file, overlaid by the user's own file (`LayeredTable`).
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ class SignalTable:
     """Maps events to memories. Immutable and thread-safe."""
 
     def __init__(self, layers: LayeredTable) -> None:
-        """Raises `SettingsError`."""
         signals, rest = layers.row_structs(Signal), layers.tables(_Rest)
         self._by_type = rows_by_type(signals, layers)
         self._noise_words = {word: reason for reason, noise in rest.noise.items() for word in noise.words}
@@ -89,30 +87,25 @@ class SignalTable:
 
     @staticmethod
     def load(own_file: str = "") -> SignalTable:
-        """Return the built-in table, merged with `own_file` if provided.
+        """Return the built-in table, merged with `own_file` if provided. Raises `SettingsError` (with row, field and
+        line).
 
-        Without `own_file`, the table is read once per process: reading takes 3 ms, a quarter of the time in which a
-        memory opens (measured). Raises `SettingsError` (with row, field and line) for an unknown field or an invalid
-        value.
+        The built-in table is read once per process, because reading takes 3 ms.
         """
         return SignalTable(_layers(own_file)) if own_file else _built_in()
 
     def match(self, event_type: str) -> Signal | None:
-        """Return the row that matches `event_type`, or None."""
         return None if is_own(event_type) else row_of_type(self._by_type, event_type)
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the rows."""
         return frozenset(self._names.values())
 
     @property
     def digest(self) -> str:
-        """A hash of the names and event types of all rows."""
         return sha256(msgspec.json.encode(sorted((name, row.events) for row, name in self._names.items()))).hexdigest()
 
     def name_of(self, event_type: str) -> str | None:
-        """Return the name of the row that matches `event_type`, or None."""
         row = self.match(event_type)
         return None if row is None else self._names[row]
 
@@ -121,7 +114,6 @@ class SignalTable:
         return self._noise_words.get(word.lower())
 
     def noise_of_text(self, text: str) -> str | None:
-        """Return the reason why `text` is noise, or None."""
         if len(text) > _NOISE_TEXT_CHARS:
             return None
         return next((reason for reason, form in self._noise_texts.items() if form.fullmatch(text)), None)
@@ -161,9 +153,7 @@ def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row
 
 
 def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
-    """Return the row for the type itself, or else for the longest matching `x.*`, or for `*`; return None if there is
-    none.
-    """
+    """Return the row for the type itself, else for the longest matching `x.*`, else for `*`, or None."""
     exact = by_type.get(event_type)
     if exact is not None:
         return exact
@@ -193,28 +183,24 @@ def _compile(layers: LayeredTable, setting: str, pattern: str) -> re.Pattern[str
 class LayeredTable:
     """The built-in TOML file, overlaid by a user's file. Errors name the row, field and line.
 
-    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` in the user's file removes
-    rows.
+    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` there removes rows.
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """Read both files. `setting` is the setting with `own_file` ("" for none), and `rows` names the table of rows.
-
-        Raises `SettingsError`.
+        """`setting` is the setting with `own_file` ("" for none); `rows` names the table of rows. Raises
+        `SettingsError`.
         """
         self._setting = setting
         self._own_file = own_file
         self.rows = rows
-        """The name of the table of rows."""
         data = _read_file(own_file, setting) if own_file else b""
         self._lines = data.decode(errors="replace").splitlines()
         own = self._parsed(data)
         self.own_rows = frozenset(self._section(own, rows))
-        """The names of the rows that the user's file sets."""
         self.merged = self._overlay(self._parsed(default), own)
 
     def row_structs(self, row_type: type[T]) -> dict[str, T]:
-        """Return the rows by name. Raises `SettingsError` for an unknown field or an invalid value."""
+        """Return the rows by name. Raises `SettingsError`."""
         converted = {}
         for name, row in self.merged[self.rows].items():
             try:

@@ -1,8 +1,4 @@
-"""Read the outcome of a run or task from a payload, as a quality from 0 to 1. Pure.
-
-Sources are approvals, ratings, exit codes and statuses. `learning.outcomes` revises these qualities as later evidence
-arrives.
-"""
+"""Read the outcome of a run or task from a payload, as a quality from 0 to 1. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +17,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality and its reason. `is_outright`: whether it comes from a number, rating or approval rather than a
-    status.
-    """
+    """A quality and its reason. A number, rating or approval is outright, a status is not."""
 
     quality: float
     reason: Reason
@@ -64,7 +58,7 @@ def _by_approval(objects: Objects) -> float | None:
 
 
 def _by_rating(objects: Objects) -> float | None:
-    """Return a rating in stars, 1 to `max_rating` (default 5), as a fraction; a value below 1 is returned unchanged."""
+    """Return a rating in stars, 1 to `max_rating` (default 5), as a fraction; a value below 1 is unchanged."""
     rating, best = read_value(objects, "rating"), read_value(objects, "max_rating")
     if isinstance(rating, bool):
         return float(rating)

@@ -1,6 +1,5 @@
 """Recalls that events cause, without a request, and the blocks that are published as a result.
 
 `table` maps event types to triggers, `document_query` builds a document's query, `reactions` recalls and renders the
-block, and `block` defines the block and its event. `daemon.reactor` calls them. Read `table` first. Import the modules
-directly, since clients need only `block`.
+block, and `block` defines the block and its event. Import the modules directly, since clients need only `block`.
 """

@@ -1,4 +1,4 @@
-"""Defines a block, the answer to a recall that an event caused, and the event `memory.recalled` that carries it."""
+"""A block, the answer to a recall that an event caused, and the event `memory.recalled` that carries it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from memory_agent.errors import InvalidInputError, ProtocolError
 from relay import LOCAL, SYSTEM_USER, JournalEntry
 
 RECALLED = "memory.recalled"
-"""The type of the event that carries a block."""
 
 
 class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +25,8 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Memories for one role about one event. `text` is meant for a prompt; it is "" if no memory is relevant.
 
-    `run_id` and `session_id` are those of the event, `trigger` is the row of the table, and `degraded` is as in
-    `RecallResult`. `quotes` are the ids of all memories whose text or time the block shows; erasing one of them erases
-    the block.
+    `run_id` and `session_id` are those of the event, `trigger` is the row of the table. `quotes` are the ids of all
+    memories whose text or time the block shows; erasing one of them erases the block.
     """
 
     trigger: str

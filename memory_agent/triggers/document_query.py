@@ -1,9 +1,8 @@
 """Builds a document's query without a language model.
 
 The query contains the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
-summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who
-adds a section wants memories about that section. The work is bounded for any document length: for a megabyte, about 50
-sentences spread over the text are embedded.
+summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first. At most 48
+sentences, spread over the text, are embedded.
 
 Shapes: n sentences, d dimensions.
 """
@@ -35,7 +34,7 @@ _LEAST_CHARS = 20
 _SENTENCE_CHARS = 300
 _HEADING_CHARS = 120
 _QUERY_CHARS = 1_500
-"""Maximum query length in characters, about what the model reads: 256 tokens of 4 to 6 characters."""
+"""About what the model reads: 256 tokens of 4 to 6 characters."""
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
@@ -43,10 +42,7 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The last revision's sentences of each of the 16 most recently changed documents. Thread-safe.
-
-    Stores an 8-byte hash per sentence, for at most 20,000 sentences of a document.
-    """
+    """The last revision's sentences (as hashes) of the 16 most recently changed documents. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Hashes] = OrderedDict()
@@ -102,13 +98,12 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _headings(text: str) -> list[str]:
-    """Return the first headings of a Markdown text."""
     found = (match["marked"] or match["underlined"] for match in _HEADING.finditer(text))
     return [heading.strip()[:_HEADING_CHARS] for heading, _ in zip(found, range(_HEADINGS), strict=False)]
 
 
 def _to_embed(sentences: int, changed: Sequence[int]) -> list[int]:
-    """Return the positions of the sentences to embed, in order. At most two thirds of them are changed sentences."""
+    """Return the positions of the sentences to embed, in order. At most two thirds of them changed."""
     new = _spread(changed, 2 * _MOST_EMBEDDED // 3)
     rest = _spread(sorted(set(range(sentences)).difference(changed)), _MOST_EMBEDDED - len(new))
     return sorted([*new, *rest])
@@ -131,7 +126,6 @@ def _nearest(mask: npt.NDArray[np.bool_], vectors: Embedding | None, most: int) 
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """Return as many distinct parts as fit, one per line."""
     lines: list[str] = []
     room = _QUERY_CHARS
     for part in dict.fromkeys(filter(None, parts)):

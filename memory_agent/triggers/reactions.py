@@ -54,8 +54,8 @@ class Triggers:
         """Return the block that `trigger` prescribes for an encoded event, or None for an event without usable text.
 
         The event need not be ingested yet. The answer omits the event itself, its run, and the latest events of its
-        session. The recall is attributed to a run only if feedback or an event of the run names the recall's id, since
-        it is unknown whether anybody read the block. Raises `InvalidInputError` for an unknown trigger.
+        session. The recall is attributed to a run only if feedback or an event of the run names the recall's id. Raises
+        `InvalidInputError` for an unknown trigger.
 
         >>> record = memory.remember("The deploy to staging hangs while the VPN is off")
         >>> block = memory.triggers.react(encode_event(events[1]), "message", deadline_ms=1000.0)  # "The deploy hangs"
@@ -81,7 +81,7 @@ class Triggers:
         return TriggerTable.load(self._settings.table)
 
     def _text(self, cause: Event, trigger: str, row: Trigger) -> str:
-        """Return the text of the query, or "" if the event has no usable text."""
+        """Return the text of the query, or ""."""
         title, parts = self._reader.words(cause)
         if not parts or row.query == "text":
             return "".join(parts[:1])[: self._recall.max_query_chars]
@@ -111,10 +111,9 @@ class Triggers:
         return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
-        """Return the vectors of a document's sentences, or None if there is no model or another document is being
-        embedded.
+        """Return the vectors of a document's sentences, or None without a model or while another document is embedded.
 
-        A hanging embedder therefore blocks at most one of the host's threads.
+        So a hanging embedder blocks at most one of the host's threads.
         """
         if not self._embedding.acquire(blocking=False):
             return None

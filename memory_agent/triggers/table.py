@@ -1,6 +1,6 @@
 """Reads the table of triggers: which event types cause a recall, with which query, and for which role.
 
-The table is data: `triggers.toml` beside this file, overlaid by the user's own file.
+The table is `triggers.toml` beside this file, overlaid by the user's own file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class TriggerTable:
     """Maps event types to triggers. Immutable and thread-safe."""
 
     def __init__(self, layers: LayeredTable) -> None:
-        """Raises `SettingsError`."""
         rows = layers.row_structs(Trigger)
         layers.require_tables()
         for name, row in rows.items():
@@ -85,9 +84,9 @@ class TriggerTable:
         return self._names[row] if row is not None and row.enabled else None
 
     def document_of(self, cause: Event, trigger: str) -> str | None:
-        """Return the id of an event's document: its name or, if it has none, its session, truncated to 256 characters.
+        """Return the id of an event's document: its name or else its session, truncated to 256 characters.
 
-        Returns None if the event has neither, or if the trigger has no `debounce_by`.
+        None if the event has neither, or if the trigger has no `debounce_by`.
         """
         part = self._documents.get(trigger)
         if part is None or not isinstance(cause.payload, dict):
