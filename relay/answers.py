@@ -30,7 +30,7 @@ _MAX_LISTED = 1_000
 
 
 class Answers:
-    """Answers requests about one journal. Use it from one thread only."""
+    """Answers requests about one journal, in one thread."""
 
     def __init__(
         self,

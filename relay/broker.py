@@ -125,7 +125,6 @@ class Broker:
             raise self._failure
 
     def start(self) -> Self:
-        """Serve in a background thread until `stop`."""
         self._thread = threading.Thread(target=self._run_quietly, name="relay-broker", daemon=True)
         self._thread.start()
         return self
@@ -209,7 +208,10 @@ class Broker:
             principal = self._principal(message)
         except UnauthorizedError as error:
             self._counts["unauthorized"] += 1
-            self._reply(peer, correlation, _unauthorized(request, error))
+            if isinstance(request, wire.Publish):
+                self._reply(peer, correlation, wire.encode(wire.refusal(request, error)))
+            else:
+                self._reply(peer, correlation, wire.encode_failure(error))
             return
         if isinstance(request, wire.Publish):
             submissions.append(Submission(peer, request, principal, time.monotonic()))
@@ -354,12 +356,6 @@ class _Upkeep:
         rest_s = _REST * (ended_s - began_s)
         self._compact_after_s = ended_s + (rest_s if is_compact else max(rest_s, self._interval_s))
         return is_compact
-
-
-def _unauthorized(request: wire.Request, error: UnauthorizedError) -> bytes:
-    return (
-        wire.encode(wire.refusal(request, error)) if isinstance(request, wire.Publish) else wire.encode_failure(error)
-    )
 
 
 def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:

@@ -107,7 +107,6 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 PersonalKind = Literal["phone", "card", "iban"]
-"""A kind of personal number: of a phone, of a payment card, of a bank account."""
 
 
 class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,8 +132,6 @@ class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of the bus: one struct for each table of the TOML file."""
-
     events: EventLimits = EventLimits()
     journal: JournalSettings = JournalSettings()
     broker: BrokerSettings = BrokerSettings()
@@ -161,13 +158,11 @@ class Endpoints(NamedTuple):
 
 
 def relay_endpoints(data_dir: Path) -> Endpoints:
-    """Return the default endpoints of a data folder's relay."""
     run = Path(data_dir).absolute() / "run"
     return Endpoints(f"ipc://{run / 'relay.sock'}", f"ipc://{run / 'relay-feed.sock'}")
 
 
 def journal_folder(data_dir: Path) -> Path:
-    """Return the journal's folder within a data folder."""
     return Path(data_dir).absolute() / "journal"
 
 

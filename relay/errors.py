@@ -353,8 +353,7 @@ class SpoolFullError(RelayError):
     limit_bytes: int
 
 
-ERRORS: dict[str, type[RelayError]] = by_code(RelayError)
-"""Every error of the bus, by code."""
+ERRORS: dict[str, type[RelayError]] = by_code(RelayError)  # every error of the bus, by code
 
 
 def rebuild(code: str, arguments: Sequence[Any]) -> RelayError:

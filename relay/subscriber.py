@@ -279,7 +279,7 @@ class Subscriber:
 
 
 class AsyncSubscriber:
-    """`Subscriber` for an event loop. Requests of several tasks share one socket and run in order."""
+    """`Subscriber` for an event loop, with the same methods. Requests of several tasks run in order."""
 
     def __init__(
         self,
@@ -302,7 +302,6 @@ class AsyncSubscriber:
         self._known_seq = 0
 
     async def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
-        """Return up to `limit` entries after number `after`, of all users or one, and the journal's last number."""
         request = wire.Fetch(after_seq=after, limit=limit, max_bytes=max_bytes, user_id=user_id)
         batch = await self._request(request, Batch)
         self._known_seq = max(self._known_seq, batch.last_seq)
@@ -320,44 +319,35 @@ class AsyncSubscriber:
         return True
 
     async def cursor(self) -> int:
-        """Return the consumer's cursor. Registers a new consumer durably, so that retention waits for it."""
         return await self._request(wire.Cursor(consumer=self._consumer), int)
 
     async def commit(self, seq: int) -> int:
-        """Advance the cursor to `seq` and return it; it never moves back. Durable on return."""
         return await self._request(wire.Commit(consumer=self._consumer, seq=seq), int)
 
     async def consumers(self) -> list[ConsumerState]:
         return await self._request(wire.Consumers(), list[ConsumerState])
 
     async def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; return False if it is unknown."""
         return await self._request(wire.RemoveConsumer(consumer=name), bool)
 
     async def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Quarantine an event that cannot be handled; return its id, or 0 if it does not fit. Idempotent. Durable."""
         request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
         return await self._request(request, int)
 
     async def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
-        """Return up to `limit` quarantined entries with an id above `after`, in order."""
         request = wire.Quarantined(after=after, limit=limit)
         return await self._request(request, list[QuarantineEntry])
 
     async def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
-        """Return one quarantined entry. Raises `QuarantineEntryError`."""
         return await self._request(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
 
     async def drop_quarantined(self, entry_id: int) -> None:
-        """Delete a quarantined entry permanently. Raises `QuarantineEntryError`."""
         await self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     async def retry_quarantined(self, entry_id: int) -> bool:
-        """Decode malformed bytes again, like `Subscriber.retry_quarantined`."""
         return await self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     async def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events, like `Subscriber.erase`."""
         seqs: list[int] = []
         while True:
             request = wire.Erase(wanted=wanted, dry_run=dry_run)
@@ -371,7 +361,6 @@ class AsyncSubscriber:
         return await self._request(wire.Stats(), RelayStats)
 
     async def ping(self) -> int:
-        """Return the version of the relay's protocol."""
         return await self._request(wire.Ping(), int)
 
     async def close(self) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 
 from relay.errors import MalformedEventError
 
-SYSTEM_USER = "system"
-"""The user id under which conductors publish events that belong to the users of their runs."""
+SYSTEM_USER = "system"  # the user id under which conductors publish events that belong to the users of their runs
 SHARED_USER = "shared-knowledge"
 """The user id of the store of shared items. No key can be for this user. Each of its events names its `audience`, and
 only the key `local` may publish them.
@@ -141,8 +140,6 @@ def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]
 
 
 class _BadValueError(Exception):
-    """Carries a reason up the stack and collects the path on the way."""
-
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason

@@ -312,7 +312,6 @@ def encode(message: _Message) -> bytes:
 
 
 def decode_request(body: bytes) -> Request:
-    """Decode a request from a body. Raises `ProtocolError`."""
     with _decoding("not a request"):
         return _request_decoder.decode(body)
 
@@ -326,7 +325,6 @@ def _decoding(failure: str) -> Iterator[None]:
 
 
 def encode_answer(result: object) -> bytes:
-    """Return the body of a reply with `result`."""
     return _encoder.encode(Answer(result=msgspec.Raw(_encoder.encode(result))))
 
 

@@ -48,7 +48,6 @@ class _Marker(msgspec.Struct, frozen=True):
 
 
 def archived_journal(settings: ArchiveSettings) -> ArchivedJournal | None:
-    """Return the copy of the journal, or None if `archive.journal` is off. Raises `SettingsError`."""
     return ArchivedJournal(_objects(settings)) if settings.journal else None
 
 
@@ -90,8 +89,6 @@ def restore_journal(
 
 
 class ArchivedJournal:
-    """Archives the journal of one relay (`relay.JournalCopy`)."""
-
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._archive: UserArchive | None = None

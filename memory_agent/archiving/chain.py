@@ -86,7 +86,6 @@ def object_name(number: int, kind: Kind) -> str:
 
 
 def parse_name(name: str) -> tuple[int, Kind] | None:
-    """Return the number and kind of the object with this name, or None."""
     found = _NAME.fullmatch(name)
     return None if found is None else (int(found[1]), KINDS[KINDS.index(found[2])])
 
@@ -97,7 +96,6 @@ def derived_name(number: int, file_name: str) -> str:
 
 
 def parse_derived(name: str) -> tuple[int, str] | None:
-    """Return the number and the file name of a copy of a derived file, or None."""
     found = _DERIVED.fullmatch(name)
     return None if found is None else (int(found[1]), found[2])
 
@@ -136,7 +134,6 @@ def encode_changes(changes: Sequence[StoredChange]) -> bytes:
 
 
 def increment_body(transactions: Iterable[bytes]) -> bytes:
-    """Return the body of an increment from the encoded changes of transactions."""
     return b"".join(_length.pack(len(one)) + one for one in transactions)
 
 

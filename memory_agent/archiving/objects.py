@@ -34,8 +34,6 @@ _Result = TypeVar("_Result")
 
 
 class ObjectStore:
-    """The objects of all users below the archive's URL."""
-
     def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
         self._files = files
         self._root = root
@@ -171,7 +169,6 @@ class Objects:
         self._run(path, lambda: self._files.get_file(path, str(target)), size_bytes, may_be_missing=True)
 
     def remove(self, epoch: int, names: Sequence[str]) -> None:
-        """Delete objects of an epoch. Durable on return."""
         self._remove([f"{_folder(epoch)}/{name}" for name in names], recursive=False)
 
     def remove_epochs(self, epochs: Sequence[int]) -> None:

@@ -58,7 +58,6 @@ _COPIED_BYTES = 1 << 20
 
 _Versions = dict[str, tuple[int, int]]
 Copy = Callable[[Path], None]
-"""Writes a copy of the store's current snapshot into an empty folder (`Store.copy`)."""
 
 
 class UserArchive:
@@ -215,7 +214,6 @@ class UserArchive:
             self._pending, self._pending_bytes, self._needs_snapshot = [], 0, True
 
     def _take_pending(self) -> list[bytes] | None:
-        """Return the pending changes, or None if a snapshot is needed instead."""
         with self._noting:
             if self._needs_snapshot:
                 return None
@@ -315,7 +313,6 @@ class UserArchive:
         self._continued = ()
 
     def _seal(self, body: Path, target: Path, number: int) -> Header:
-        """Write the header and the body of a snapshot to the file `target`."""
         digest = sha256()
         with body.open("rb") as source, target.open("wb") as file:
             file.seek(HEADER_BYTES)

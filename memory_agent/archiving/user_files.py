@@ -30,8 +30,7 @@ from relay.disk import OnCommit, flush, write_private
 
 _MARKER_FILE = "placed.json"
 _SCRATCH_FOLDER = "archiving"
-_COPY = ".archive-copy-"
-"""Prefix of the folders, in a user's folder, with temporary copies of its archive."""
+_COPY = ".archive-copy-"  # prefix of the folders, in a user's folder, with temporary copies of its archive
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +50,11 @@ class UserFiles:
     """The files of users on one node. Thread-safe, if each user is used by one thread at a time."""
 
     def __init__(self, data_dir: Path, settings: Settings, *, is_home: bool) -> None:
-        """Raises `SettingsError` for an unusable `archive.url`."""
         self._data_dir = data_dir
         self._settings = settings
         self._store = ObjectStore.open(settings.archive)
         self._archives: dict[str, UserArchive] = {}
         self.is_home = is_home
-        """Whether this is the daemon's own machine."""
 
     def prepare(self, user_id: str, placement: Placement, copy: Callable[[Path], None]) -> OnCommit | None:
         """Make the files of a sleeping user current. Return the receiver of their changes; None at home.
@@ -201,7 +198,7 @@ class UserFiles:
         return has_files and (marker is None or marker.epoch == placement.epoch)
 
     def _restored(self, folder: Path, user_id: str, placement: Placement) -> _Marker:
-        """Replace the files by the archive's, and return their marker. An interrupted restoration is repeated."""
+        """Replace the files by the archive's, and return their marker. Repeats an interrupted restoration."""
         self._write_marker(folder, _Marker(epoch=placement.epoch - 1, is_left=True))
         self._delete(folder)
         restored = self.copy_archived(user_id, placement, folder / RECORDS_FOLDER)
@@ -236,7 +233,6 @@ class UserFiles:
             raise StoreError(f"{folder}: {error.strerror}") from error
 
     def _delete(self, folder: Path) -> None:
-        """Delete the files of a user, except for the marker, copies being read and, at home, the placement."""
         try:
             for path in folder.iterdir() if folder.exists() else ():
                 if path.name in (PLACEMENT_FILE, _MARKER_FILE) or path.name.startswith(_COPY):

@@ -35,7 +35,6 @@ from memory_agent.storage.environment import (
     has_records,
     open_environment,
     own,
-    own_records,
     records_at,
 )
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
@@ -205,7 +204,7 @@ def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report)
         stack.callback(lock.release)
         before = _size(folder)
         try:
-            environment = stack.enter_context(closing(own_records(folder, settings.store, None, lock)))
+            environment = stack.enter_context(closing(records_at(folder / RECORDS_FOLDER, settings.store, None, lock)))
         except StoreEncryptedError:
             was_encrypted = True
         else:

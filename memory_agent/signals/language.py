@@ -9,8 +9,7 @@ import re
 from itertools import pairwise
 from unicodedata import category
 
-LEAST_WORDS = 3
-"""Shorter texts in unknown fields are more often labels than sentences."""
+LEAST_WORDS = 3  # shorter texts in unknown fields are more often labels than sentences
 
 _READ_CHARS = 10_000
 _LONGEST_WORD = 40  # characters
@@ -73,7 +72,6 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
 
 
 def _is_word(token: str) -> bool:
-    """Whether a token without surrounding punctuation is a word in a script written with spaces."""
     if not 0 < len(token) <= _LONGEST_WORD or _UNSPACED.search(token):
         return False
     if not all(map(_is_of_word, token)):

@@ -149,7 +149,6 @@ def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int
 
 
 def _quiet_words(value: object) -> str:
-    """Return the text of a value, or "" for invalid Unicode: an unknown field must not reject the event."""
     try:
         return _words(value, "", 0)
     except NotTextError:
@@ -157,7 +156,6 @@ def _quiet_words(value: object) -> str:
 
 
 def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """Return the first value called `name` that is not null, or None."""
     for root in objects:
         if root.get(name) is not None:
             return root[name]

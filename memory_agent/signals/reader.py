@@ -123,7 +123,6 @@ class EventReader:
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
-        """Return the labelled parts of the text, keyed by their text in the payload."""
         found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
             words = self._fallback_words(objects, {words for _, words in found})
@@ -137,7 +136,6 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        """Return text for a payload without text at the row's places, or ""."""
         words = read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
@@ -220,7 +218,6 @@ def _tags(objects: Objects) -> tuple[str, ...]:
 
 
 def _provenance(objects: Objects) -> tuple[Provenance | None, Provenance | None]:
-    """Return the fields `provenance` and `cached_from`; a payload may state them in capitals."""
     stated = read_value(objects, "provenance")
     said = stated.lower() if isinstance(stated, str) else None
     return parted_provenance(next((provenance for provenance in STATED_PROVENANCES if provenance == said), None))

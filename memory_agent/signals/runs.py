@@ -123,7 +123,6 @@ def _words(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
 
 
 def _names(objects: Objects, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the distinct ids in these fields, in order. A field contains a text or a list of texts."""
     found: dict[str, None] = {}
     for field in fields:
         for root in objects:

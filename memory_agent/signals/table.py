@@ -220,7 +220,6 @@ class LayeredTable:
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
 
     def require_tables(self) -> None:
-        """Raise `SettingsError` if there is any table besides the table of rows."""
         for name in self.merged.keys() - {self.rows}:
             raise self.error(name, "is not a known table")
 
@@ -234,7 +233,6 @@ class LayeredTable:
         return f"{self._own_file}: {reason}" if self._own_file else reason
 
     def _line_of(self, place: str) -> int | None:
-        """Return the line of a field or else of its table, or None if neither is in the user's file."""
         steps = [step.partition("[")[0] for step in place.split(".") if step]
         best, found, header = 0, None, ""
         for number, line in enumerate(self._lines, 1):

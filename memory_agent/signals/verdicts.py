@@ -43,7 +43,6 @@ def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
 
 
 def reason_of(quality: float) -> Reason:
-    """Return the reason for a quality that was not stated as a number."""
     return _REASONS.get(quality, "rated")
 
 

@@ -40,8 +40,6 @@ _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the tim
 
 
 class Archive:
-    """One user's records, and the columns that searches use. Thread-safe."""
-
     def __init__(
         self,
         store: Store,
@@ -52,8 +50,7 @@ class Archive:
     ) -> None:
         self.store = store
         self._index = index
-        self.follower = follower
-        """The index of the vectors in another engine, or None for the built-in one."""
+        self.follower = follower  # the index of the vectors in another engine, or None for the built-in one
         self._settings = settings
         self._columns = columns
         self._saved = columns.applied  # the last change that the saved file includes
@@ -164,7 +161,6 @@ class Archive:
         )
 
     def _counts_in(self, view: View, counts: Counts) -> Counts:
-        """Return the counts of a filtered view, without `words` and `pending`."""
         with self.store.snapshot() as snapshot:
             waiting = view.slots(snapshot.waiting_rows(counts.memories))
         waiting = waiting[waiting >= 0]
@@ -277,7 +273,6 @@ class Archive:
         self._forget_changes()
 
     def _start_save(self) -> None:
-        """Save the columns while batches continue."""
         if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
             return
         saving = derived.capture(self.store, self._columns)
@@ -410,7 +405,6 @@ class OpenCalls:
     """Tracks the calls to one open memory: closing waits for running calls and rejects later ones. Calls may nest."""
 
     def __init__(self, name: str) -> None:
-        """`name` is used in the error message of calls after `shut`."""
         self._name = name
         self._calls = ReadWriteLock()
         self._shut = threading.Lock()  # held for writing after `shut`

@@ -25,8 +25,7 @@ from memory_agent.records.memories import Kind, MemoryRecord, Provenance, Source
 from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
-FORMAT = 2
-"""The format of stores with passages or word bits. Older versions would not erase them."""
+FORMAT = 2  # the format of stores with passages or word bits. Older versions would not erase them
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import relay
@@ -24,7 +24,7 @@ from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
 from relay import SYSTEM_USER, EncryptionSettings, journal_folder
 from relay.crypto import Cipher, Encryption, KeyRing, open_key_ring, read_ring, ring_file
-from relay.disk import DATA_FILE, Environment, ErrorFamily, OnCommit, OwnerLock, Role, WriterLock, opening
+from relay.disk import DATA_FILE, Environment, ErrorFamily, OnCommit, OwnerLock, Role, opening
 from relay.disk import last_epoch as epoch_of_last_owner
 
 RECORDS_FOLDER = "records"
@@ -40,27 +40,7 @@ STORE_ERRORS = ErrorFamily(
 )
 
 
-def open_environment(
-    path: Path,
-    map_size_bytes: int,
-    databases: Sequence[str] = (),
-    *,
-    readonly: bool = False,
-    encryption: Encryption | None = None,
-    lock: WriterLock | None = None,
-    on_commit: OnCommit | None = None,
-) -> Environment:
-    """Open an environment with `Environment.open`, with the errors of `memory_agent.errors`."""
-    return Environment.open(
-        path,
-        map_size_bytes,
-        databases,
-        STORE_ERRORS,
-        readonly=readonly,
-        encryption=encryption,
-        lock=lock,
-        on_commit=on_commit,
-    )
+open_environment = partial(Environment.open, errors=STORE_ERRORS)
 
 
 def compact(environment: Environment) -> None:
@@ -102,20 +82,6 @@ def settle_key(folder: Path, key: UserKey | None) -> None:
         require_plain(data_dir)
 
 
-def own_records(
-    folder: Path,
-    settings: StoreSettings,
-    key: UserKey | None,
-    lock: OwnerLock | None = None,
-    on_commit: OnCommit | None = None,
-) -> Environment:
-    """Open or create the records in a user's folder, encrypted if there is a `key`.
-
-    The caller must own the folder; `close` releases `lock`. Raises as `Store.open`.
-    """
-    return records_at(folder / RECORDS_FOLDER, settings, key, lock, on_commit)
-
-
 def records_at(
     path: Path,
     settings: StoreSettings,
@@ -123,7 +89,10 @@ def records_at(
     lock: OwnerLock | None = None,
     on_commit: OnCommit | None = None,
 ) -> Environment:
-    """Open or create the records in the folder `path`, like `own_records`."""
+    """Open or create the records in the folder `path`, encrypted if there is a `key`.
+
+    The caller must own the user's folder; `close` releases `lock`. Raises as `Store.open`.
+    """
     return open_environment(
         path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock, on_commit=on_commit
     )

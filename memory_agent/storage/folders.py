@@ -16,10 +16,8 @@ from memory_agent.errors import InvalidInputError
 from relay import validate_user_id
 from relay.errors import MalformedEventError
 
-ASIDE = "replaced-"
-"""Prefix of folders into which a restore moves the data that it replaces."""
-STAGE = ".restoring"
-"""Folder for a restore's copies until they are in place."""
+ASIDE = "replaced-"  # prefix of folders into which a restore moves the data that it replaces
+STAGE = ".restoring"  # folder for a restore's copies until they are in place
 USERS_FOLDER = "users"
 _LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"

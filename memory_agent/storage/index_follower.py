@@ -46,11 +46,9 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from relay.log import log
 
-ENGINE_BLOB = "index.engine"
-"""The blob that names the engine of a user's index, if it is not the built-in one."""
+ENGINE_BLOB = "index.engine"  # the blob that names the engine of a user's index, if it is not the built-in one
 
-_LEFT_BLOB = "index.left"
-"""Set while a database may contain a table of the user that is not in use."""
+_LEFT_BLOB = "index.left"  # set while a database may contain a table of the user that is not in use
 
 _OPENINGS_BLOB = "index.openings"
 _MOST_OPENINGS = 32  # an index that was last changed before them is filled again

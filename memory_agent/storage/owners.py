@@ -34,11 +34,9 @@ from relay import (
 from relay.crypto import Encryption, Form, Put, encrypt_in_place
 from relay.disk import Environment, Transaction
 
-PAIRS = "pairs"
-ORDER = "order"
-"""The databases: keys with their checksum and user, and keys in the order in which they came."""
-UNCHECKED = "owners"
-"""The database of earlier versions, without checksums."""
+PAIRS = "pairs"  # keys with their checksum and user
+ORDER = "order"  # keys in the order in which they came
+UNCHECKED = "owners"  # the database of earlier versions, without checksums
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
 _CHECKSUM_BYTES = 8

@@ -40,8 +40,7 @@ from relay.crypto import Cipher
 Items = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 
-ABSENT = -1
-"""The count of a slot whose items are unknown."""
+ABSENT = -1  # the count of a slot whose items are unknown
 
 
 class RangesView(NamedTuple):
@@ -230,8 +229,7 @@ class PassageView:
 class PassageVectors:
     """The vectors of passages by slot. One thread changes them; any thread may use `view`."""
 
-    source = None
-    """The built-in index has no external source."""
+    source = None  # the built-in index has no external source
 
     def __init__(self, first: VectorTable, further: VectorTable) -> None:
         self._first, self._further = first, further
@@ -334,8 +332,7 @@ class WordBitsView:
 
     def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
         self.lengths = lengths
-        self.count = count
-        """Number of slots whose words are known, including slots without any words."""
+        self.count = count  # number of slots whose words are known, including slots without any words
         self._ranges = ranges
         self._bits = bits
 

@@ -42,8 +42,7 @@ class _Base(NamedTuple):
     counts: npt.NDArray[np.uint16]
 
 
-_Tail = Mapping[int, "array[int]"]
-"""By term: slot << 16 | count, ascending."""
+_Tail = Mapping[int, "array[int]"]  # by term: slot << 16 | count, ascending
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
 """The slots that contain a word, ascending, including dead ones, and how often each contains it."""
 

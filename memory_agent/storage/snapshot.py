@@ -90,8 +90,7 @@ class Counts(NamedTuple):
     vectors: int
     words: int
     pending: int
-    waiting: int
-    """The pending ones or, during a change of model, those without new vectors."""
+    waiting: int  # the pending ones or, during a change of model, those without new vectors
 
 
 class Snapshot:
@@ -100,8 +99,7 @@ class Snapshot:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self.state = _read_state(transaction)
-        self.kept: dict[str, bytes] = {}
-        """A cache for blobs that never change."""
+        self.kept: dict[str, bytes] = {}  # a cache for blobs that never change
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
         value = self._transaction.get(RECORDS, row_key(row))

@@ -27,7 +27,7 @@ from memory_agent.settings import StoreSettings
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Rows
 from memory_agent.storage.codec import FORMAT, StoreState
-from memory_agent.storage.environment import UserKey, compact, own, own_records, settle_key
+from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, compact, own, records_at, settle_key
 from memory_agent.storage.snapshot import META, Counts, Snapshot
 from memory_agent.storage.stored_runs import RecallNote
 from relay.disk import Environment, OnCommit, OwnerLock, Role, Transaction, free_bytes
@@ -75,7 +75,7 @@ class Store:
         settle_key(folder, key)
         lock = own(folder, role, settings.takeover_after_s)
         try:
-            environment = own_records(folder, settings, key, lock, on_commit)
+            environment = records_at(folder / RECORDS_FOLDER, settings, key, lock, on_commit)
             try:
                 lock.claim(environment.write, META)
                 return cls(folder, settings, environment, lock, key)
@@ -146,7 +146,6 @@ class Store:
             return dict(Counter(self.state.counters) + self._tallies)
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
-        """Return the note of a recall, written or waiting, or None."""
         with self._touching:
             waiting = self._notes.get(recall_id)
         if waiting is not None:
@@ -278,7 +277,6 @@ class Store:
         self.close()
 
     def _prepare(self) -> StoreState:
-        """Return the stored state, after assigning a lineage to a new store."""
         with self.snapshot() as snapshot:
             state = snapshot.state
         if state.format > FORMAT:
@@ -300,7 +298,6 @@ class Store:
 
     @contextmanager
     def _taking_touches(self) -> Iterator[dict[int, tuple[int, datetime]]]:
-        """Take the waiting recalls; put them back if the block raises."""
         with self._touching:
             taken, self._touches = self._touches, {}
         try:

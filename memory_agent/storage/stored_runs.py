@@ -74,8 +74,6 @@ class Echo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
-    """The reverse of an `Echo`: the earlier run."""
-
     run_id: str
     hop: int
 
@@ -155,7 +153,6 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def quality(self) -> float | None:
-        """The latest quality; None until the run ends."""
         return self.revisions[-1].quality if self.revisions else None
 
     @property
@@ -195,8 +192,6 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Use(NamedTuple):
-    """The index entry of a run that used a memory."""
-
     run_key: bytes
     quality: float | None
     began_us: int | None
@@ -268,7 +263,6 @@ ASKED, RECALLED = b"a", b"r"
 """Kinds of index entries by time: recalls that name a run that does not list them yet, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
-"""The counter of recalls whose answer included shared items."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
@@ -283,7 +277,6 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     place: int = 0
 
     def without(self, gone: Collection[int]) -> Shown:
-        """Return a copy without the forgotten memories among its duplicates."""
         return msgspec.structs.replace(self, others=tuple(row for row in self.others if row not in gone))
 
 
@@ -321,7 +314,6 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def said_rows(self) -> tuple[int, ...]:
-        """The memories in the answer and their duplicates."""
         return tuple(row for shown in self.shown for row in (shown.row, *shown.others))
 
     def shown_for(self, row: int) -> int | None:

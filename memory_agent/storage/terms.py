@@ -37,7 +37,6 @@ _POINTS = "".join(
     for char in map(chr, (*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x671), *range(0x6D6, 0x6EE)))
     if unicodedata.category(char) == "Mn"
 )
-"""Vowel points of Hebrew and Arabic, treated as diacritics."""
 _VOWELS = "".join(
     char
     for char in map(chr, (*range(0x900, 0x10A0), *range(0x1780, 0x1800), 0x3099, 0x309A))
@@ -82,8 +81,6 @@ LANGUAGE_MARKS = {language: f"{language}:" for language in STEMMERS}
 
 
 class _Folds(dict[int, str]):
-    """Maps each character to lower case without its diacritic, and a diacritic to ""."""
-
     def __missing__(self, code: int) -> str:
         char = chr(code)
         if _WORD.match(char):
@@ -144,7 +141,6 @@ def pieces(text: str) -> list[str]:
 
 
 def words_of(split: Sequence[str]) -> list[str]:
-    """Return the words of a text split by `pieces`, without folding."""
     words = list(split[1::2])
     for place in overlaps(split):
         words[place] += first_letter(words[place + 1])
@@ -202,7 +198,6 @@ def stems(folded: Sequence[str], language: str = "") -> list[str]:
 
 
 def text_terms(words: Sequence[str], language: str) -> list[str]:
-    """Return the term of each of a text's folded words."""
     if not language:
         return stems(words)
     mark = LANGUAGE_MARKS[language]
@@ -260,7 +255,6 @@ def asks(text: str) -> bool:
 
 
 def said(text: str) -> str:
-    """Return `said_words`, joined by spaces."""
     return " ".join(said_words(text))
 
 
@@ -270,5 +264,4 @@ def fingerprint(*texts: str) -> int:
 
 
 def fingerprint_of_said(*texts: str) -> int:
-    """Return the `fingerprint` of texts that are results of `said`."""
     return xxhash.xxh3_64_intdigest("\0".join(texts).encode("utf-8", "surrogatepass")) >> 1

@@ -48,9 +48,7 @@ class Vectors(Protocol):
         """Return the slots that have a vector and are not in `held`, which may be shorter than n."""
         ...
 
-    def coarse(self, slots: Slots) -> npt.NDArray[np.int8]:
-        """Return the vectors (m, d) as integers."""
-        ...
+    def coarse(self, slots: Slots) -> npt.NDArray[np.int8]: ...
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):

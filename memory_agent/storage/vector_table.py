@@ -74,7 +74,6 @@ class _Planes(NamedTuple):
                 yield _Chunk(start, coarse[: count - start], fine[: count - start])
 
     def take(self, slots: Slots, ndim: int) -> tuple[Bytes, Bytes]:
-        """Return copies of the rows (m, d) of both planes."""
         if len(self.chunks) == 1:
             _, coarse, fine = self.chunks[0]
             return coarse.take(slots, axis=0), fine.take(slots, axis=0)
@@ -85,7 +84,6 @@ class _Planes(NamedTuple):
         return taken[0], taken[1]
 
     def take_coarse(self, slots: Slots, ndim: int) -> Bytes:
-        """Return a copy of the rows (m, d) of the coarse plane."""
         taken = np.empty((len(slots), ndim), dtype=np.int8)
         for places, inside, chunk in self._split(slots):
             taken[inside] = chunk.coarse.take(places, axis=0)
@@ -112,8 +110,6 @@ class _Planes(NamedTuple):
 
 
 class TableView:
-    """The vectors of a `VectorTable` at one moment."""
-
     def __init__(
         self,
         planes: _Planes,
@@ -199,7 +195,6 @@ class TableView:
         return self._planes.take_coarse(slots, self.ndim)
 
     def _filled(self, unit: _Quantized, slots: Slots) -> Scales:
-        """Return the approximate cosines (n,) of `slots`, and NaN for all others."""
         values = self._unknown()
         found = products(unit.coarse, self.coarse(slots))[0]
         values[slots] = found * (self._scales[slots] * unit.scales)
@@ -327,7 +322,6 @@ class VectorTable:
         return view
 
     def close(self) -> None:
-        """Stop building the graph; views continue to work. Idempotent."""
         if self._graph is not None:
             self._graph.close()
 
@@ -350,7 +344,6 @@ class VectorTable:
         return self._graph.writer(self._generation.hex())
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load the graph that was saved with these `arrays`; rebuild it if it cannot be used."""
         if self._count > self._limit:
             with suppress(IndexDamagedError):
                 self._graph = VectorGraph.load(
@@ -385,7 +378,6 @@ def _quantized_query(vector: bytes) -> _Quantized:
 
 
 def _quantized(vectors: Embedding) -> _Quantized:
-    """Quantize `vectors` (k, d) of any length. Raises `InvalidInputError` if one is not finite."""
     largest = np.abs(vectors).max(axis=1, initial=0.0)
     if not np.isfinite(largest).all():
         raise InvalidInputError("vector", "is not finite")

@@ -37,15 +37,12 @@ from memory_agent.storage.postings import PostingsView
 Span = tuple[datetime | None, datetime | None]
 """A time range from since (inclusive) to until (exclusive); None means unbounded."""
 
-LINKS = ("previous", "following")
-"""The columns with the slots before and after a memory in its session, or -1."""
+LINKS = ("previous", "following")  # the columns with the slots before and after a memory in its session, or -1
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 NO_NAME = -1
 _PLAN = SOURCES.index("conductor_plan")
-_MOST_PARTS = 16
-"""Cached `among` results, 9 n bytes each."""
-_MOST_MATCHING = 1_000
-"""Cached `matching` results; an author of shared items needs few."""
+_MOST_PARTS = 16  # cached `among` results, 9 n bytes each
+_MOST_MATCHING = 1_000  # cached `matching` results; an author of shared items needs few
 
 
 class View:
@@ -139,7 +136,6 @@ class View:
         return kept
 
     def within(self, spans: Iterable[Span]) -> Mask:
-        """Return which slots (n,) are alive and within any of the spans. Raises as `mask`."""
         found = np.zeros(self.count, dtype=np.bool_)
         for since, until in spans:
             inside = self.alive.copy()
@@ -151,7 +147,6 @@ class View:
         return found
 
     def of_run(self, run_id: str) -> Slots:
-        """Return the live slots of a run, ascending."""
         return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
 
     def of_type(self, pattern: re.Pattern[str]) -> Mask:
@@ -216,7 +211,6 @@ class View:
         return found
 
     def metadata_of(self, slots: Slots) -> list[set[int]]:
-        """Return the metadata of each slot (m,), like `metadata.numbers_of`."""
         places = np.full(self.count, -1, dtype=np.int64)
         places[slots] = np.arange(len(slots))
         at = places[self._arrays["metadata_slots"]]
@@ -239,7 +233,6 @@ class View:
         return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
 
     def _part(self, mask: Mask | None) -> Self | None:
-        """Return a view restricted to the memories in `mask` (n,), or None if that is all of them."""
         if mask is None or np.count_nonzero(mask) == self.live:
             return None
         part = copy.copy(self)

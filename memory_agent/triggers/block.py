@@ -54,7 +54,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_event(cls, data: bytes) -> Block:
-        """Return the block in an encoded event. Raises `ProtocolError`."""
         try:
             return _decoder.decode(data).payload
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -75,7 +74,6 @@ class Wanted:
             raise InvalidInputError("run", "system has no blocks of its own; specify a run, a session or a user")
 
     def block_in(self, entry: JournalEntry) -> Block | None:
-        """Return the block of a journal entry if it matches, else None."""
         if entry.event_type != RECALLED or entry.origin is None or entry.origin.key_id != LOCAL:
             return None
         block = Block.of_event(entry.data)

@@ -34,7 +34,6 @@ _LEAST_CHARS = 20
 _SENTENCE_CHARS = 300
 _HEADING_CHARS = 120
 _QUERY_CHARS = 1_500
-"""About what the model reads: 256 tokens of 4 to 6 characters."""
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
@@ -116,7 +115,6 @@ def _spread(places: Sequence[int], most: int) -> list[int]:
 
 
 def _nearest(mask: npt.NDArray[np.bool_], vectors: Embedding | None, most: int) -> list[int]:
-    """Return the positions of the sentences in `mask` (n,) nearest to their centroid, nearest first."""
     places = np.flatnonzero(mask)
     if vectors is None or not places.size:
         return [int(place) for place in places[:most]]

@@ -81,7 +81,6 @@ class Triggers:
         return TriggerTable.load(self._settings.table)
 
     def _text(self, cause: Event, trigger: str, row: Trigger) -> str:
-        """Return the text of the query, or ""."""
         title, parts = self._reader.words(cause)
         if not parts or row.query == "text":
             return "".join(parts[:1])[: self._recall.max_query_chars]

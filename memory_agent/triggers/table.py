@@ -62,7 +62,6 @@ class TriggerTable:
         self._by_type = rows_by_type(rows, layers)
         self._names = {row: name for name, row in rows.items()}
         self.rows = rows
-        """The triggers by name, including disabled ones."""
         self._documents = {
             name: _parsed(layers, f"trigger.{name}.debounce_by", row.debounce_by)
             for name, row in rows.items()
@@ -79,7 +78,6 @@ class TriggerTable:
         return cls(LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
 
     def name_of(self, event_type: str) -> str | None:
-        """Return the name of the enabled trigger for this event type, or None."""
         row = None if is_own(event_type) else row_of_type(self._by_type, event_type)
         return self._names[row] if row is not None and row.enabled else None
 

@@ -25,16 +25,13 @@ class _Table(NamedTuple):
     version: tuple[int, ...]
     by_digest: dict[str, StoredKey]
     by_curve: dict[str, StoredKey]
-    revoked: dict[str, str]
-    """Names of revoked keys, by token digest or public CURVE key."""
+    revoked: dict[str, str]  # names of revoked keys, by token digest or public CURVE key
 
 
 _NO_KEYS = _Table((), {}, {}, {})
 
 
 class Credentials:
-    """The keys of one data folder. Thread-safe."""
-
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._table = _NO_KEYS
@@ -88,7 +85,6 @@ class Credentials:
 
 
 def _refused(table: _Table, shown: str, what: str) -> str:
-    """Return the error message for a rejected key. It names a revoked key."""
     revoked = table.revoked.get(shown)
     why = f"unknown {what}" if revoked is None else f"the key {revoked} was revoked"
     return f"{why}: use a valid key with {_HOW}"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from relay.errors import RelaySettingsError, SettingsError
 
-CURVE = "curve+"
-"""Prefix of a TCP endpoint whose peers authenticate with CURVE keys and encrypt all traffic."""
+CURVE = "curve+"  # prefix of a TCP endpoint whose peers authenticate with CURVE keys and encrypt all traffic
 
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 

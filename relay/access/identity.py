@@ -40,8 +40,7 @@ class Identity(NamedTuple):
     curve: CurvePair | None = None
     server: str = ""
     file: Path | None = None
-    user_id: str | None = None
-    """The key's user, if known. Publishers add it to events without a user."""
+    user_id: str | None = None  # the key's user, if known. Publishers add it to events without a user
 
 
 def identity_of(document: KeyDocument) -> Identity:
@@ -69,8 +68,6 @@ def local_identity(endpoint: str) -> Identity:
 
 
 class TokenSource:
-    """One client's token. Not thread-safe."""
-
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._token = identity.token.encode()
@@ -84,14 +81,10 @@ class TokenSource:
 
     def reload(self) -> bool:
         """Read the token again; return whether it has changed."""
-        found = _read(self.identity.file) if self.identity.file is not None else self._token
-        changed = found != self._token
-        self._token = found
-        return changed
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes().strip()
-    except OSError:
-        return b""
+        former = self._token
+        if self.identity.file is not None:
+            try:
+                self._token = self.identity.file.read_bytes().strip()
+            except OSError:
+                self._token = b""
+        return self._token != former

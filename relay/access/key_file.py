@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -98,7 +97,8 @@ def ensure_local_key(data_dir: Path) -> str:
         keys = read_keys(data_dir)
         digest = digest_of(token.encode())
         if [key.token_sha256 for key in keys if key.id == LOCAL] != [digest]:
-            _write_keys(data_dir, (_local_key(digest), *(key for key in keys if key.id != LOCAL)))
+            local = StoredKey(id=LOCAL, created=_now(), scopes=tuple(sorted(ALL_SCOPES)), token_sha256=digest)
+            _write_keys(data_dir, (local, *(key for key in keys if key.id != LOCAL)))
         return token
 
 
@@ -131,14 +131,12 @@ def create_key(
         raise KeyFileError(
             SYSTEM_USER, "is not a user: its events belong to other users and require a key for all users"
         )
-    secret = _new_secret(pair)
+    stored, shown = _new_secret(pair)
     added = StoredKey(
         id=key_id,
         created=_now(),
         scopes=tuple(sorted(scopes)),
         user_id=user_id,
-        token_sha256=secret.token_sha256,
-        curve_public=secret.curve_public,
         orgs=tuple(sorted(orgs)),
         tier=tier,
     )
@@ -146,9 +144,9 @@ def create_key(
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
             raise KeyFileError(key_id, "a key with this name exists or was revoked; names cannot be reused")
-        person = person_of(keys, user_id)
-        _write_keys(data_dir, (*keys, msgspec.structs.replace(added, person=person)))
-    return KeyDocument(id=key_id, user_id=user_id, **secret.shown)
+        added = msgspec.structs.replace(added, person=person_of(keys, user_id), **stored)
+        _write_keys(data_dir, (*keys, added))
+    return KeyDocument(id=key_id, user_id=user_id, **shown)
 
 
 def person_of(keys: Iterable[StoredKey], user_id: str | None) -> str | None:
@@ -206,28 +204,21 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         found = _find(keys, key_id)
         if found.revoked is not None:
             raise KeyFileError(key_id, "was revoked permanently: create a new key")
-        secret = _new_secret(make() if found.curve_public else None)
-        rotated = msgspec.structs.replace(found, token_sha256=secret.token_sha256, curve_public=secret.curve_public)
+        stored, shown = _new_secret(make() if found.curve_public else None)
+        rotated = msgspec.structs.replace(found, **stored)
         if key_id == LOCAL:
             _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
-            write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
+            write_private(data_dir / TOKEN_FILE, shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
-    return KeyDocument(id=key_id, user_id=found.user_id, **secret.shown)
+    return KeyDocument(id=key_id, user_id=found.user_id, **shown)
 
 
-class _Secret(NamedTuple):
-    """The fields to store, and the fields to show to the holder."""
-
-    token_sha256: str
-    curve_public: str
-    shown: dict[str, str]
-
-
-def _new_secret(pair: CurvePair | None) -> _Secret:
+def _new_secret(pair: CurvePair | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the fields to store, and the fields to show, of a CURVE key pair or else of a new token."""
     if pair is not None:
-        return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
+        return {"curve_public": pair.public}, {"public": pair.public, "secret": pair.secret}
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    return _Secret(digest_of(token.encode()), "", {"token": token})
+    return {"token_sha256": digest_of(token.encode())}, {"token": token}
 
 
 def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
@@ -256,10 +247,6 @@ def _find(keys: tuple[StoredKey, ...], key_id: str) -> StoredKey:
     if found is None:
         raise KeyFileError(key_id, "no such key; to list the keys: memory-agent keys list")
     return found
-
-
-def _local_key(digest: str) -> StoredKey:
-    return StoredKey(id=LOCAL, created=_now(), scopes=tuple(sorted(ALL_SCOPES)), token_sha256=digest)
 
 
 def _local_token(data_dir: Path) -> str:

@@ -10,19 +10,14 @@ The package `cryptography` (the extra `encryption`) is imported when the first k
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from hashlib import blake2b, sha256
-from itertools import accumulate
 
 from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
-SEAL_BYTES = 28
-"""Bytes that encryption adds to a value: a 12-byte nonce and a 16-byte tag."""
-NAME_BYTES = 16
-"""Bytes that encryption adds to a name: its tag."""
+SEAL_BYTES = 28  # bytes that encryption adds to a value: a 12-byte nonce and a 16-byte tag
+NAME_BYTES = 16  # bytes that encryption adds to a name: its tag
 _NONCE_BYTES = 12
-_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES = 32, 64, 32, 32
 _PRINT_BYTES = 16
 
 
@@ -39,10 +34,9 @@ class Cipher:
             raise RelaySettingsError(
                 "encryption.keys_folder", f"requires `pip install cryptography`: {error}"
             ) from error
-        lengths = (_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES)
-        derived = HKDF(SHA256(), length=sum(lengths), salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
+        derived = HKDF(SHA256(), length=160, salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
         self._refusals = (InvalidTag, ValueError)
-        values, names, self.file_key, self._print_key = _cut(derived, lengths)
+        values, names, self.file_key, self._print_key = derived[:32], derived[32:96], derived[96:128], derived[128:]
         """`file_key` is a 32-byte key for an engine that encrypts its own files."""
         self._values, self._names = AESGCM(values), AESSIV(names)
         self.key_id = key_id(key)
@@ -72,11 +66,6 @@ class Cipher:
     def fingerprint(self, plain: bytes) -> bytes:
         """Return a keyed digest of 16 bytes, which identifies a text without revealing it."""
         return blake2b(plain, digest_size=_PRINT_BYTES, key=self._print_key).digest()
-
-
-def _cut(derived: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
-    ends = accumulate(lengths)
-    return (derived[end - length : end] for end, length in zip(ends, lengths, strict=True))
 
 
 def key_id(key: bytes) -> bytes:

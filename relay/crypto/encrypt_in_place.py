@@ -17,8 +17,7 @@ from relay.disk import Environment, Transaction, discard_copy, room_for_copy
 _PAGE = 10_000
 
 Put = tuple[str, bytes, bytes]
-Report = Callable[[int, int], None]
-"""Called with the number of pairs written so far, and the total."""
+Report = Callable[[int, int], None]  # called with the number of pairs written so far, and the total
 
 
 def encrypt_in_place(

@@ -38,11 +38,9 @@ class Form(NamedTuple):
 
 
 ROWS = Form(None, is_checked=True)
-OURS = Form(None)
-"""Keys that are names defined by the program."""
+OURS = Form(None)  # keys that are names defined by the program
 NAMES = Form(0)
-PLACES = Form(_LONGEST_PLACE)
-"""A letter, eight bytes with a time, number or row, and then a name."""
+PLACES = Form(_LONGEST_PLACE)  # a letter, eight bytes with a time, number or row, and then a name
 ROWS_OF_NAMES = Form(0, is_sealed=False)
 
 
@@ -50,8 +48,7 @@ class Key(Protocol):
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
         """Return the cipher for a purpose. Raises if there is no key and `create` is False."""
 
-    def missing(self) -> Exception:
-        """Return the error for data encrypted with a different key."""
+    def missing(self) -> Exception: ...
 
 
 class TransactionCipher:
@@ -109,8 +106,6 @@ class TransactionCipher:
 
 
 class Encryption:
-    """The key of an encrypted environment, and the forms of its databases."""
-
     def __init__(self, key: Key, purpose: str, forms: Mapping[str, Form]) -> None:
         self._key = key
         self._purpose = purpose

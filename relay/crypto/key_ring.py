@@ -28,8 +28,7 @@ from relay.disk import add_checksum, flush, verify_checksum, write_once
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
 from relay.validation import SYSTEM_USER, validate_user_id
 
-_MARK_FILE = "encryption"
-"""The file in a data folder that identifies its ring."""
+_MARK_FILE = "encryption"  # the file in a data folder that identifies its ring
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
 _DESTROYED = b"destroyed"  # the start of an overwritten key file, which distinguishes it from a damaged one
@@ -292,7 +291,6 @@ def _is_destroyed(path: Path) -> bool:
 
 
 def _remove(path: Path, file: BinaryIO) -> None:
-    """Remove an open and locked file, unless it was replaced."""
     with suppress(FileNotFoundError):
         if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
             path.unlink()

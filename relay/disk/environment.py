@@ -57,8 +57,6 @@ _ADVICE = "nothing was changed; for details, run memory-agent verify; to restore
 
 
 class Encryption(Protocol):
-    """The key that encrypts an environment."""
-
     def begin(self, errors: ErrorFamily) -> PairCipher: ...
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
@@ -97,9 +95,9 @@ class Environment:
         cls,
         path: Path,
         map_size_bytes: int,
-        databases: Sequence[str],
-        errors: ErrorFamily,
+        databases: Sequence[str] = (),
         *,
+        errors: ErrorFamily,
         readonly: bool = False,
         encryption: Encryption | None = None,
         lock: WriterLock | None = None,
@@ -370,7 +368,12 @@ class Environment:
 
     def _require_equal(self, folder: Path) -> None:
         copy = Environment.open(
-            folder, self.map_size_bytes, self.databases, self.errors, readonly=True, encryption=self._encryption
+            folder,
+            self.map_size_bytes,
+            self.databases,
+            errors=self.errors,
+            readonly=True,
+            encryption=self._encryption,
         )
         try:
             with self.read() as original, copy.read() as copied:

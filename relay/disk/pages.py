@@ -51,8 +51,6 @@ class Tree(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One of the two meta pages."""
-
     number: int
     last_page: int
     page_bytes: int
@@ -207,7 +205,8 @@ class _Walk:
         children = []
         for offset in self._offsets(name, page, count):
             low, high, highest, key_bytes = _node.unpack_from(self._content, offset)
-            self._require_within(name, page, offset + _NODE_BYTES + key_bytes)
+            end = offset + _NODE_BYTES + key_bytes
+            self._require(name, end <= (page + 1) * self._page_bytes, f"page {page} is out of bounds")
             children.append(low | high << 16 | highest << 32)
         return children
 
@@ -236,7 +235,6 @@ class _Walk:
         return [start + pointer for pointer in pointers]
 
     def _long_value(self, name: str, page: int, size_bytes: int) -> None:
-        """Mark the overflow pages of a long value as used."""
         self._take(name, page, _OVERFLOW)
         count = _long_header.unpack_from(self._content, page * self._page_bytes)[3]
         needed = -(-(_HEADER_BYTES + size_bytes) // self._page_bytes)
@@ -258,9 +256,6 @@ class _Walk:
             if page > self._commit.last_page or self._used[page]:
                 raise _FaultError(f"free pages: page {page} is in use or beyond the last page")
             self._used[page] = 1
-
-    def _require_within(self, name: str, page: int, end: int) -> None:
-        self._require(name, end <= (page + 1) * self._page_bytes, f"page {page} is out of bounds")
 
     @staticmethod
     def _require(name: str, holds: bool, what: str) -> None:

@@ -36,13 +36,10 @@ class ErrorFamily(NamedTuple):
     not_encrypted: Callable[[str], Exception]  # (path): opened with a key
 
     def of_system(self, error: OSError, path: Path, limit_bytes: int) -> Exception:
-        """Return the error to raise for an `OSError`."""
         return self.full(str(path), limit_bytes) if says_no_room(error) else self.failed(f"{path}: {error.strerror}")
 
 
 class Failures(Protocol):
-    """Translates the exceptions of the engine."""
-
     engine: type[Exception]
 
     def translate(self, error: Any) -> Exception: ...
@@ -51,8 +48,6 @@ class Failures(Protocol):
 
 
 class PairCipher(Protocol):
-    """Encrypts the keys and values of one transaction."""
-
     def key(self, database: str, key: bytes) -> bytes: ...
 
     def plain_key(self, database: str, stored: bytes) -> bytes: ...
@@ -76,7 +71,6 @@ class Transaction:
         failures: Failures,
         recorded: list[StoredChange] | None = None,
     ) -> None:
-        """`recorded` receives the changes."""
         self._transaction = transaction
         self._databases = databases
         self._failures = failures

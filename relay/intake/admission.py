@@ -19,8 +19,7 @@ from relay.intake.masking import Masker
 from relay.journal import Suspect
 from relay.validation import validate_event_user
 
-Admitted = Event | MalformedEventError
-"""An event, or the error that rejects it."""
+Admitted = Event | MalformedEventError  # an event, or the error that rejects it
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,12 @@ class Intake:
         for submission in submissions:
             error = self._advance(submission, positions)
             if error is None:
-                accepted.append((submission, self._admit(submission, now)))
+                events, principal = submission.publish.events, submission.principal
+                accepted.append((submission, [self._admission.try_admit(data, principal, now) for data in events]))
             else:
-                refusals.append(_refusal(submission, error, _expected(submission, positions)))
+                position = positions.get(submission.producer)
+                expected_seq = None if position is None else position.expected_seq
+                refusals.append(_refusal(submission, error, expected_seq))
         try:
             self._journal.require_read(self._max_lag)
             appended = self._append(accepted, now)
@@ -107,13 +110,10 @@ class Intake:
             counted = _COUNTED[error.code]
             self._counts[counted] += sum(len(admitted) for _, admitted in accepted)
             self._note_pause(error.code)
-            return refusals + [_refusal(submission, error, submission.publish.first_seq) for submission, _ in accepted]
+            return refusals + [_refusal(submission, error) for submission, _ in accepted]
         self._note_pause("")
         self._remember(positions)
         return refusals + _acks(accepted, appended)
-
-    def _admit(self, submission: Submission, now: datetime) -> list[Admitted]:
-        return [self._admission.try_admit(data, submission.principal, now) for data in submission.publish.events]
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
         """Advance the producer's position past a publish, or return the error that rejects it."""
@@ -192,10 +192,5 @@ def _acks(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Itera
     return [reply for runs in acks.values() for reply in runs]
 
 
-def _expected(submission: Submission, positions: dict[Producer, _Position]) -> int:
-    position = positions.get(submission.producer)
-    return position.expected_seq if position is not None else submission.publish.first_seq
-
-
-def _refusal(submission: Submission, error: RelayError, expected_seq: int) -> Reply:
+def _refusal(submission: Submission, error: RelayError, expected_seq: int | None = None) -> Reply:
     return Reply(submission.peer, refusal(submission.publish, error, expected_seq), submission.received_s)

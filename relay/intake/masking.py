@@ -41,6 +41,7 @@ _CODECS = (
 _TRAILING = ".,;:!?)]}\\"
 _NO_PART = ".,;:)]}\\"
 _RARE_SIGNS = "_=/-:.JKPASGxkw"
+_FIELD_WORDS = ("password", "passwd", "secret", "token", "_key", "string")
 _IN_EVERY_TEXT = ""
 
 
@@ -217,7 +218,8 @@ def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
     if kind == "authorization":
         return len(secret) >= 16 and _is_mixed(secret)
     if groups["quote"] and kind == "password":
-        return _is_mixed(secret) or not (_CODE.search(secret) or _names_a_field(secret))
+        names_a_field = any(word in secret.lower() for word in _FIELD_WORDS)
+        return _is_mixed(secret) or not (_CODE.search(secret) or names_a_field)
     if _WORDS_ONLY.fullmatch(secret):
         return groups["name"].isupper() and "=" in match.group() and secret.islower() and len(secret) >= 6
     if kind == "password":
@@ -229,11 +231,6 @@ def _is_mixed(secret: str) -> bool:
     """Whether letters occur together with digits, or with punctuation that names and paths do not contain."""
     has_letter = any(map(str.isalpha, secret))
     return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
-
-
-def _names_a_field(secret: str) -> bool:
-    lowered = secret.lower()
-    return any(word in lowered for word in ("password", "passwd", "secret", "token", "_key", "string"))
 
 
 def _is_masked(text: str) -> bool:
@@ -270,7 +267,8 @@ class _Literals:
         for row, one in enumerate(formats):
             by_sign = self._any_case if one.ignores_case else self._exact
             for literal in one.literals:
-                by_sign.setdefault(_rarest_sign(literal), {}).setdefault(literal, []).append(row)
+                sign = next((sign for sign in _RARE_SIGNS if sign in literal), literal[:1])
+                by_sign.setdefault(sign, {}).setdefault(literal, []).append(row)
 
     def rows(self, text: str) -> Rows:
         """Return the rows with a literal that occurs in `text`, in order, each with these literals."""
@@ -291,10 +289,6 @@ class _Literals:
         except (TypeError, ValueError, OverflowError, RecursionError):
             return self._every
         return self.rows(written.decode())
-
-
-def _rarest_sign(literal: str) -> str:
-    return next((sign for sign in _RARE_SIGNS if sign in literal), literal[:1])
 
 
 def _extra_format(item: tuple[str, str]) -> SecretFormat:

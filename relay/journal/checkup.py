@@ -41,7 +41,7 @@ class _JournalCheckup(Checkup):
         self._has_set_aside = False
 
     def checks(self) -> Sequence[Callable[[], None]]:
-        return (self._quarantine, self._events, self._users, self._ids, self._consumers)
+        return (self._quarantine, self._events, self._references, self._consumers)
 
     def _events(self) -> None:
         require, get = self.findings.require, self.transaction.get
@@ -59,11 +59,9 @@ class _JournalCheckup(Checkup):
         is_counted = size_bytes == counter(self.transaction, "event_bytes")
         require(is_counted or self._has_set_aside, "counters", "event_bytes is wrong")
 
-    def _users(self) -> None:
+    def _references(self) -> None:
         for key, _ in self.walk("users"):
             self._reference("users", key, number(key))
-
-    def _ids(self) -> None:
         for key, value in self.walk("ids"):
             self._reference("ids", key, number(value))
 

@@ -32,8 +32,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     event_id: str
     event_type: str
     data: bytes
-    origin: Origin | None = None
-    """None in old entries, and in journals not written by a relay, such as a spool."""
+    origin: Origin | None = None  # None in old entries, and in journals not written by a relay, such as a spool
 
     @property
     def id_key(self) -> bytes:
@@ -96,8 +95,7 @@ class SealedQuarantine(msgspec.Struct, frozen=True, array_like=True):
 AnyEvent = StoredEvent | SealedEvent
 AnyQuarantine = StoredQuarantine | SealedQuarantine
 
-_SEALED = b"\xc1"
-"""The first byte of encrypted content. No MessagePack content starts with it."""
+_SEALED = b"\xc1"  # the first byte of encrypted content. No MessagePack content starts with it
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(StoredEvent)
 _sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)

@@ -7,7 +7,6 @@ user.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -67,7 +66,9 @@ class Erasure:
     def _part(self, transaction: Transaction, wanted: Erasable, now: datetime, limit: int, *, dry_run: bool) -> Erased:
         found: list[tuple[int, AnyEvent]] = []
         examined, after = 0, wanted.after_seq
-        for seq in self._candidates(transaction, wanted):
+        candidates = {seq for seq in wanted.system_seqs if seq > after}
+        candidates.update(self._reading.seqs_of(transaction, wanted.user_id, after))
+        for seq in sorted(candidates):
             if examined >= limit:
                 break
             examined, after = examined + 1, seq
@@ -105,10 +106,6 @@ class Erasure:
             self._quarantine.remove(transaction, entry_id)
         if found or quarantined:
             add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
-
-    def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
-        seqs = {seq for seq in wanted.system_seqs if seq > wanted.after_seq}
-        yield from sorted(seqs.union(self._reading.seqs_of(transaction, wanted.user_id, wanted.after_seq)))
 
     def _quarantined(self, transaction: Transaction, wanted: Erasable) -> list[int]:
         found, after = [], 0

@@ -49,20 +49,22 @@ def open_file(
     try:
         if readonly:
             with opening(folder, WriterLock):
-                return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, readonly=True)
+                return Environment.open(folder, settings.map_size_bytes, DATABASES, errors=_ERRORS, readonly=True)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = WriterLock.take(folder, _ERRORS)
     except OSError as error:
         raise _ERRORS.of_system(error, folder, settings.map_size_bytes) from error
     try:
-        return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, lock=lock, on_commit=on_commit)
+        return Environment.open(
+            folder, settings.map_size_bytes, DATABASES, errors=_ERRORS, lock=lock, on_commit=on_commit
+        )
     except BaseException:
         lock.release()
         raise
 
 
 def open_copy(folder: Path, settings: JournalSettings) -> Environment:
-    return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS)
+    return Environment.open(folder, settings.map_size_bytes, DATABASES, errors=_ERRORS)
 
 
 def skip_numbers(folder: Path, settings: JournalSettings) -> int:

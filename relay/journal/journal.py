@@ -353,7 +353,8 @@ class Journal:
     def set_aside(self, seq: int, now: datetime) -> int:
         """Move a damaged entry to the quarantine and return its new id. Durable on return."""
         with self._writing() as transaction:
-            raw = self._retention.delete_damaged(transaction, seq)
+            raw = transaction.get("events", number_key(seq)) or b""
+            transaction.delete("events", number_key(seq))  # readers skip the references to it
             suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
             return self._quarantine.add(transaction, suspect, now)
 

@@ -79,12 +79,6 @@ class Retention:
         self._forget(transaction, seq, stored, now)
         add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
-    def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
-        """Delete an unreadable entry and return its bytes. References to it remain, and readers skip them."""
-        value = transaction.get("events", number_key(seq))
-        transaction.delete("events", number_key(seq))
-        return value or b""
-
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
         """Return the last number to delete, the consumer that prevents more, and each consumer's lost entries."""
         with self._environment.read() as transaction:

@@ -1,7 +1,7 @@
 """Requests and replies between any number of clients and one server, matched by a correlation id.
 
 A message is `[correlation id, body frame, ...]`; a ROUTER prepends the peer's address. A client may give up on a
-request: a late reply is recognised and dropped. Rejected: REQ/REP sockets, which block forever after one lost reply.
+request: a late reply is recognised and dropped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ class ReplySocket:
     """Answers requests, from any peer or only from peers with known CURVE keys.
 
     Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
-
-    Rejected: one thread that owns the socket and forwards requests and replies. Each handover takes a quarter of a
-    millisecond if the cores are idle (measured on two virtual cores).
     """
 
     def __init__(self, endpoint: str, authenticator: CurveAuthenticator | None = None) -> None:
@@ -78,9 +75,7 @@ class ReplySocket:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close; unsent replies are still sent for up to a second. Must not be called while another thread is using the
-        socket.
-        """
+        """Close; unsent replies are still sent for up to a second. No other thread may be using the socket."""
         self._socket.close(linger=_LINGER_MS)
         if self._authenticator is not None:
             self._authenticator.close()
@@ -150,8 +145,8 @@ class RequestSocket:
         """Connect to `endpoint` with the CURVE keys of `identity` if needed.
 
         The endpoint need not be bound yet, and the socket reconnects. With `once`, it connects only once, and requests
-        fail as soon as the connection is lost. Raises `ProtocolError` if the endpoint is invalid, and
-        `RelaySettingsError` if CURVE keys are missing.
+        fail as soon as the connection is lost. Raises `ProtocolError` for an invalid endpoint, and `RelaySettingsError`
+        without CURVE keys.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
@@ -176,8 +171,7 @@ class RequestSocket:
     def receive(self, correlation: bytes, timeout_s: float) -> Frames:
         """Return the frames of the reply to this request, dropping replies to earlier requests.
 
-        Raises `DeadlineExceededError` if no reply arrives within `timeout_s`, `ConnectionLostError` and
-        `UnavailableError`.
+        Raises `DeadlineExceededError` after `timeout_s`, `ConnectionLostError` and `UnavailableError`.
         """
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
@@ -206,25 +200,20 @@ class RequestSocket:
 
 
 class AsyncRequestSocket:
-    """Sends requests to one endpoint, any number at a time, in the event loop in which it was created.
-
-    It connects only once, like a `RequestSocket` with `once`.
-    """
+    """Sends requests to one endpoint, any number at a time, in one event loop. Connects only once."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
-        """Connect; the arguments are those of `RequestSocket`."""
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
         self._end = zeromq.connect_once(self._socket, endpoint, identity or Identity(), ProtocolError)
-        self.is_lost = False
-        """Whether this socket was closed, or its connection failed or ended."""
+        self.is_lost = False  # whether this socket was closed, or its connection failed or ended
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
         self._watch = zeromq.Watch(self._socket, self._settle)
         self._end_watch = zeromq.Watch(self._end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises the same errors as `RequestSocket.request`.
+        """Send `body` and return the frames of its reply. Raises as `RequestSocket.request`.
 
         Raises `ConnectionLostError` as soon as the connection is lost.
         """
@@ -255,7 +244,6 @@ class AsyncRequestSocket:
         self._settle()
 
     def _settle(self) -> None:
-        """Pass received replies to their waiting requests."""
         while not self._socket.closed and zeromq.can_receive(self._socket):
             correlation, *frames = zeromq.receive_now(self._socket) or (b"",)
             future = self._waiting.get(correlation)

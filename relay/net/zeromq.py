@@ -23,7 +23,6 @@ Frames = list[bytes]
 PlainSocket = zmq.Socket[bytes]
 AsyncSocket = zmq.asyncio.Socket
 Socket = TypeVar("Socket", bound=zmq.Socket[Any])
-"""Either."""
 
 _ZAP_DOMAIN = "keys"
 _HEARTBEAT_MS = 1_000
@@ -39,8 +38,7 @@ class Limits(NamedTuple):
 
     send_queue: int = 1_000
     receive_queue: int = 1_000
-    frame_bytes: int = -1
-    """A larger frame closes its connection before it is read into memory; -1 means no limit."""
+    frame_bytes: int = -1  # a larger frame closes its connection before it is read into memory; -1 means no limit
 
     @classmethod
     def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
@@ -54,14 +52,11 @@ class Message:
 
     peer: bytes
     frames: Frames = field(repr=False)
-    curve_key: str | None = None
-    """The public key that the connection proved; None on sockets without CURVE."""
-    correlation: bytes = b""
-    """The id that the reply repeats. Empty on the bus, where the id is the first of `frames`."""
+    curve_key: str | None = None  # the public key that the connection proved; None on sockets without CURVE
+    correlation: bytes = b""  # the id that the reply repeats. Empty on the bus, where the id is the first of `frames`
 
 
 def curve_pair() -> CurvePair:
-    """Return a new CURVE key pair."""
     public, secret = zmq.curve_keypair()
     return CurvePair(public.decode(), secret.decode())
 
@@ -73,9 +68,7 @@ class CurveAuthenticator:
     """
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's key pair. `knows`, called in another thread, returns whether a public key may
-        connect.
-        """
+        """`pair` is the server's key pair. `knows` returns, in another thread, whether a public key may connect."""
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
@@ -90,7 +83,6 @@ class CurveAuthenticator:
         socket.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN.encode())
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Called by pyzmq with a peer's public key, as Z85."""
         return self._knows(key.decode())
 
     def close(self) -> None:
@@ -144,13 +136,8 @@ class Waker:
         return True
 
     def close(self) -> None:
-        """Idempotent."""
-        open_ones, self._read, self._write = (
-            (self._read, self._write),
-            -1,
-            -1,
-        )  # before the descriptor is reused
-        for descriptor in open_ones:
+        descriptors, self._read, self._write = (self._read, self._write), -1, -1  # before they are reused
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
 
@@ -158,9 +145,8 @@ class Waker:
 class Watch:
     """Until `close`, calls a function in the running event loop when a message may have arrived at a socket.
 
-    Also check for messages after each send: the descriptor of a socket reports a change once, and sending consumes the
-    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, because its futures take twice as long as a whole
-    request.
+    Also check for messages after each send: the descriptor reports a change once, and sending consumes the report
+    (zmq_getsockopt(3), ZMQ_FD). Faster than `zmq.asyncio`, whose futures take twice as long as a whole request.
     """
 
     def __init__(self, socket: PlainSocket, notify: Callable[[], None]) -> None:
@@ -175,17 +161,14 @@ class Watch:
 
 
 def context() -> zmq.Context[PlainSocket]:
-    """Return the ZeroMQ context of this process."""
     return zmq.Context.instance()
 
 
 def async_context() -> zmq.Context[AsyncSocket]:
-    """Return the ZeroMQ context of this process for sockets of an event loop."""
     return zmq.asyncio.Context.instance()
 
 
 def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a ROUTER, which receives from many peers and replies to each of them."""
     return _open(context, zmq.ROUTER, limits)
 
 
@@ -198,14 +181,11 @@ def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_m
 
 
 def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a DEALER, which sends and receives in any order."""
     return _open(context, zmq.DEALER, limits)
 
 
 def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
-    """Return None while the connection of `connect_once` lasts, else `ConnectionLostError`, or `UnavailableError` if it
-    could not be established. Does not wait, and returns an error only once.
-    """
+    """Return None while the connection of `connect_once` lasts, else its error, once. Does not wait."""
     if monitor.closed or not can_receive(monitor) or (frames := receive_now(monitor)) is None:
         return None
     was_connected = parse_monitor_message(list(frames))["event"] == zmq.EVENT_DISCONNECTED
@@ -213,16 +193,11 @@ def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
 
 
 def stop_monitoring(socket: PlainSocket) -> None:
-    """Stop the reports of `connect_once`.
-
-    libzmq reports from its I/O thread and blocks when the queue is full: if nothing receives the reports, all sockets
-    of the context block forever.
-    """
+    """Stop the reports of `connect_once`. If nothing received them, libzmq's I/O thread would block."""
     socket.disable_monitor()
 
 
 def open_publisher(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return an XPUB, which receives each subscription."""
     socket = _open(context, zmq.XPUB, limits)
     socket.setsockopt(zmq.XPUB_VERBOSE, 1)
     return socket
@@ -266,7 +241,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
     """Bind again if the socket file was removed. Connections are not affected. Raises `failure`.
 
-    The listener of the removed file is kept, because unbinding it would later, in another thread, remove the new file.
+    The listener of the removed file is kept, because unbinding it would later remove the new file.
     """
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
@@ -275,7 +250,7 @@ def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) ->
 def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
     """Connect to an endpoint, which need not be bound yet, with the CURVE keys of `identity` if needed.
 
-    Closes the socket and raises `failure` if the endpoint is invalid, or `RelaySettingsError` if the keys are missing.
+    Closes the socket and raises `failure` for an invalid endpoint, or `RelaySettingsError` for missing keys.
     """
     try:
         if is_curve(endpoint):
@@ -294,7 +269,7 @@ def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure
     """As `connect`, but only once; return a socket for `ended` and for waiting until the connection fails or ends.
 
     Call `stop_monitoring` before closing either socket. Close the socket when it has ended: it would connect again
-    after a day. An interval of -1 means never, but discards replies that were not read yet.
+    after a day. An interval of -1 means never, but discards unread replies.
     """
     socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
@@ -344,12 +319,10 @@ def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | No
 
 
 def wait_to_receive(sockets: Sequence[PlainSocket], timeout_ms: int) -> bool:
-    """Wait until one of the sockets can receive a message; return False after `timeout_ms`."""
     return bool(zmq.zmq_poll([(socket, _READABLE) for socket in sockets], timeout_ms))
 
 
 def can_receive(socket: PlainSocket) -> bool:
-    """Whether a message can be received now."""
     return bool(_number(socket, _EVENTS) & _READABLE)
 
 

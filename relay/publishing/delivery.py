@@ -30,7 +30,7 @@ class Window:
     """The unacknowledged events of one producer, oldest first, numbered from 1.
 
     Acks are cumulative, with a receipt for each event. An event leaves the window when it is the oldest and has a
-    receipt, so receipts are returned in order.
+    receipt.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -48,7 +48,6 @@ class Window:
 
     @property
     def room(self) -> int:
-        """The number of events that can be added."""
         return max(0, self._capacity - len(self._waiting))
 
     @property
@@ -139,7 +138,6 @@ class Tally:
         self.acked_through: dict[str, int] = {}
 
     def settle(self, outgoing: Outgoing, receipt: Receipt) -> None:
-        """Count an event by its receipt."""
         if receipt.code:
             self.reject(outgoing.event_id, receipt.code, receipt.field, receipt.reason)
             return
@@ -153,7 +151,6 @@ class Tally:
         self._rejections.append(Rejection(event_id, code, field, reason))
 
     def call_back(self, published: int, spooled: int, pending: int) -> None:
-        """Call `on_progress` with the totals."""
         if self._on_progress is not None:
             self._on_progress(Progress(**self._totals(published, spooled, pending)))
 

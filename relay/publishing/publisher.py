@@ -1,7 +1,6 @@
 """Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
 
-A background thread sends events and resends them until they are acknowledged. Sending inside `publish` would wait for a
-commit per event (2,000 events/s instead of 90,000, measured). The thread sends at once when nothing else is
+A background thread sends events and resends them until they are acknowledged. It sends at once when nothing else is
 unacknowledged, otherwise one part of the window at a time (`Window.is_due`). Events are never dropped silently: if
 there is no room, `publish` waits, then raises. While the relay is unreachable, events are written to the spool, if
 there is one.
@@ -483,9 +482,7 @@ class AsyncPublisher:
         self._order = asyncio.Lock()
 
     async def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event, in the order of the calls; return its `event_id`. Raises the same errors as
-        `Publisher.publish`.
-        """
+        """Queue an event, in the order of the calls; return its `event_id`. Raises as `Publisher.publish`."""
         async with self._order:
             event_id = self._publisher.try_publish(event)
             if event_id is None:
@@ -498,7 +495,6 @@ class AsyncPublisher:
 
     @property
     def acked_through(self) -> dict[str, int]:
-        """The highest journal number acknowledged for each user."""
         return self._publisher.acked_through
 
     async def close(self) -> None:

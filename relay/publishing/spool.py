@@ -1,8 +1,7 @@
 """A bounded on-disk queue of events, for a publisher that cannot reach its relay. Stored as a separate journal.
 
 It is drained in order, by this process or the next process that opens the folder; only one process at a time may use
-it. A full spool rejects events and drops none. It is not encrypted, because the emitter's machine does not have the
-users' keys, and entries are deleted as soon as the relay has them.
+it. A full spool rejects events. It is not encrypted, because the emitter's machine does not have the users' keys.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ _READ_BYTES = 4 << 20
 
 
 class Spool:
-    """The spool in one folder."""
-
     def __init__(self, path: Path, max_bytes: int) -> None:
         """Open the spool; events that an earlier process left are sent first.
 
@@ -65,7 +62,7 @@ class Spool:
         """Append the events of a publisher's window that are not yet on disk. Durable on return. Raises
         `SpoolFullError`.
 
-        All spooled events must have been taken already, because the window's events must precede any untaken event.
+        All spooled events must have been taken already, because the window's events precede them.
         """
         loose = [outgoing for outgoing in window if not outgoing.spool_seq]
         if not loose:

@@ -1,8 +1,6 @@
 """Publishes the events of one request and returns their receipts, for callers that wait for the ack.
 
-Nothing is spooled: without an ack, the caller sends the events again, and events with an id are not stored twice.
-Rejected: a `Publisher` for each caller, which needs a thread, and one shared `Publisher`, which would publish with a
-single key.
+Nothing is spooled: without an ack, the caller sends the events again.
 """
 
 from __future__ import annotations
@@ -56,8 +54,7 @@ async def submit(
     """Publish events in order; return their results when every event is durable or rejected permanently.
 
     Raises `RelayUnavailableError` if not all acks arrive within `timeout_s`, and the errors with which the relay
-    rejects events: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some events
-    may be stored even if it raises.
+    rejects events. Some events may be stored even if it raises.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())

@@ -24,7 +24,7 @@ from memory_agent.learning import learner
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.derived import ColumnsHeader
-from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, own_records
+from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, records_at
 from memory_agent.storage.snapshot import FORMS
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
 from relay.access import ensure_local_key, read_keys
@@ -194,13 +194,13 @@ def _open_and_close(folder: Path, key: UserKey | None) -> None:
 
 
 def _own_and_close(folder: Path, key: UserKey | None) -> None:
-    own_records(folder, STORE, key).close()
+    records_at(folder / RECORDS_FOLDER, STORE, key).close()
 
 
 @cache
 def _records() -> Path:
     folder = scratch() / "marked"
-    own_records(folder, STORE, user_key()).close()
+    records_at(folder / RECORDS_FOLDER, STORE, user_key()).close()
     return folder
 
 

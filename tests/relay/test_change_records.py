@@ -58,7 +58,7 @@ class RolledBackError(Exception):
 
 
 def opened(folder: Path, on_commit: OnCommit | None = None) -> Environment:
-    return Environment.open(folder, SIZE, DATABASES, ERRORS, on_commit=on_commit)
+    return Environment.open(folder, SIZE, DATABASES, errors=ERRORS, on_commit=on_commit)
 
 
 def contents(environment: Environment) -> dict[str, list[tuple[bytes, bytes]]]:
@@ -74,7 +74,7 @@ def test_the_changes_applied_to_another_environment_make_it_equal(
     recorded: list[StoredChange] = []
     with tempfile.TemporaryDirectory() as folder:
         original = opened(Path(folder) / "original", lambda changes: recorded.extend(changes or ()))
-        target = Environment.open(Path(folder) / "target", SIZE, (), ERRORS)
+        target = Environment.open(Path(folder) / "target", SIZE, (), errors=ERRORS)
         with closing(original), closing(target):
             for made, is_rolled_back in transactions:
                 with suppress(RolledBackError), original.write() as transaction:

@@ -34,7 +34,7 @@ ERRORS = ErrorFamily(
 
 
 def opened(folder: Path, *further: str) -> Environment:
-    return Environment.open(folder, SIZE, ("one", "two", *further), ERRORS)
+    return Environment.open(folder, SIZE, ("one", "two", *further), errors=ERRORS)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.codec import row_key
-from memory_agent.storage.environment import UserKey, own_records
+from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, records_at
 from memory_agent.storage.snapshot import CHANGES, RECORDS, VECTORS
 from memory_agent.storage.store import Store
 
@@ -305,7 +305,7 @@ def changes_after(store: Store, seq: int) -> Changes | None:
 
 def tamper(store: Store, database: str, key: bytes) -> None:
     """Flip one bit of a stored value in place."""
-    environment = own_records(store.folder, SMALL, store.key)
+    environment = records_at(store.folder / RECORDS_FOLDER, SMALL, store.key)
     with environment.read() as transaction:
         value = dict(transaction.scan_stored(database))[key]
     environment.close()
