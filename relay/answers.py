@@ -127,11 +127,7 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope: `recall` for a user's own events, `admin` for all users for everything else.
-
-    Every user may read events about shared items for the user's audiences. Raises `ScopeMissingError` and
-    `UserNotAllowedError`.
-    """
+    """Check the scope. Every user may read events about shared items for the user's audiences."""
     if isinstance(request, wire.Ping):
         return
     user_id = request.user_id if isinstance(request, wire.Fetch) else None

@@ -104,10 +104,7 @@ class Broker:
         }
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Serve until `stop`, or until `wanted()` is false. Then answer queued requests and close.
-
-        Raises the error that stopped it.
-        """
+        """Serve until `stop`, or until `wanted()` is false, then answer queued requests. Raises what stopped it."""
         for worker in self._workers:
             worker.start()
         try:

@@ -147,10 +147,7 @@ def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event
 
 
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
-    """Decode JSON or MessagePack bytes, chosen by the first byte, without validation.
-
-    Raises `MalformedEventError` and `EventTooLargeError`.
-    """
+    """Decode JSON or MessagePack bytes, without validation. Raises `MalformedEventError` and `EventTooLargeError`."""
     if len(data) > limits.max_bytes:
         raise EventTooLargeError("event", f"has {len(data)} bytes; at most {limits.max_bytes} are allowed")
     looks_like_json = data.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')

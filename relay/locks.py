@@ -77,10 +77,7 @@ def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
 
 
 class ReadWriteLock:
-    """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded.
-
-    While a writer waits, no new reader enters. Each block has a token, which one uninterruptible step removes.
-    """
+    """A lock with a shared, reentrant side and an exclusive side. A waiting writer blocks new readers."""
 
     def __init__(self) -> None:
         self._condition = Condition()
@@ -108,10 +105,7 @@ class ReadWriteLock:
 
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Hold the lock exclusively. Waits up to `timeout_s` for other writers, then up to `timeout_s` for readers.
-
-        Raises `TimeoutError`.
-        """
+        """Hold the lock exclusively. Waits up to `timeout_s` for writers, then for readers. Raises `TimeoutError`."""
         token = object()
 
         def enter() -> bool:

@@ -31,10 +31,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Publish(_Message, frozen=True, tag="publish"):
-    """Events of a producer, numbered from `first_seq`; `base_seq` is the lowest unacknowledged number.
-
-    The reply repeats `attempt`, so the publisher can ignore refusals of earlier attempts.
-    """
+    """Events numbered from `first_seq`; `base_seq` is the lowest unacknowledged one. Replies repeat `attempt`."""
 
     producer_id: str
     epoch: Place
@@ -201,10 +198,7 @@ class Answer(_Message, frozen=True, tag="answer"):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An event in the journal. `data` is its canonical MessagePack (`event.read_event`).
-
-    `received_ms` is the time at which the relay received it, in milliseconds since 1970, or 0 if not reported.
-    """
+    """An event in the journal. `data` is its canonical MessagePack; `received_ms` is 0 if not reported."""
 
     seq: int
     user_id: str
@@ -278,10 +272,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a relay. `counts` and `acks` start at 0 with the process.
-
-    `acks`: the time from the receipt of a publish to its ack or refusal.
-    """
+    """Statistics of a relay since its start. `acks`: the time from the receipt of a publish to its ack."""
 
     version: int
     pid: int

@@ -36,10 +36,7 @@ _position = struct.Struct(">QQ")
 
 
 class Restored(NamedTuple):
-    """The state that was restored: its position, the digest of its last object, and the size of its chain.
-
-    `continued` are the positions that the bases in the chain name.
-    """
+    """The state that was restored. `continued` are the positions that the bases in its chain name."""
 
     position: Position
     digest: bytes

@@ -113,10 +113,7 @@ class Objects:
         return self._list(f"/{_folder(epoch)}")
 
     def put(self, epoch: int, name: str, content: bytes | Path, *, may_be_late: bool = True) -> None:
-        """Write an object, given as bytes or as a file, and replace an existing one. Durable on return.
-
-        An object that arrives after this has raised `ArchiveUnavailableError` is deleted, unless it `may_be_late`.
-        """
+        """Write or replace an object. Durable on return. A late one is deleted, unless it `may_be_late`."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
         def put() -> None:
@@ -130,10 +127,7 @@ class Objects:
         self._run(path, put, _size(content), undo=None if may_be_late else lambda: self._files.rm_file(path))
 
     def create(self, epoch: int, name: str, content: bytes) -> bool:
-        """Write an object unless it exists; return whether it did not. Durable and atomic on return.
-
-        Of several callers, one creates the object, in local folders and in object stores with conditional requests.
-        """
+        """Write an object unless it exists; return whether it did not. Durable and atomic, if the store can do so."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
         def create() -> bool:
@@ -212,10 +206,7 @@ class Objects:
         may_be_missing: bool = False,
         undo: Callable[[], object] | None = None,
     ) -> _Result:
-        """Run an operation in a thread, and return its result. `may_be_missing`: let `FileNotFoundError` through.
-
-        `undo` is called if the operation ends after this has raised `ArchiveUnavailableError`.
-        """
+        """Run an operation in a thread. `undo` is called if it ends after this has raised `ArchiveUnavailableError`."""
         is_abandoned, deciding = False, threading.Lock()
         limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         deadline_s = time.monotonic() + limit_s

@@ -45,10 +45,7 @@ class Placements:
         return None if is_new else placement
 
     def move(self, user_id: str, node: str) -> Placement:
-        """Begin a new epoch on `node` and return it. Durable on return. Raises `StoreError`.
-
-        The archive of a user who was at home, or is new, begins with the former epoch.
-        """
+        """Begin a new epoch on `node` and return it. Durable on return. Raises `StoreError`."""
         former = self.of(user_id)
         # Seconds since 1970, so that a user who was erased never gets an earlier epoch again, even after a restart.
         epoch = max(former.epoch + 1, int(time.time()), self._least_epoch)

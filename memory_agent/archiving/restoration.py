@@ -91,10 +91,7 @@ def restore(
 
 
 def restore_derived(objects: Objects, restored: Restored, folder: Path) -> None:
-    """Write the newest derived files of a restored state into `folder`, if there are any. Neither verified nor durable.
-
-    Raises `ArchiveUnavailableError`, `FileNotFoundError` and `OSError`.
-    """
+    """Write the newest derived files of a restored state into `folder`, unverified. Raises as `Objects.get_file`."""
     for last in (restored.position, *restored.continued):
         found = ((name, parse_derived(name)) for name in objects.names(last.epoch))
         files = [(*one, name) for name, one in found if one is not None and one[0] <= last.number]

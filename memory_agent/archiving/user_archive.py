@@ -78,10 +78,7 @@ class UserArchive:
         *,
         begun: Header | None = None,
     ) -> None:
-        """`scratch` is a folder on the same disk for temporary copies; leftovers in it are deleted.
-
-        `begun` is the result of `restoration.take_over`, for archives without a lease.
-        """
+        """`scratch`: a folder for temporary copies. `begun`: from `restoration.take_over`, without a lease."""
         self._is_contested = begun is not None
         self._objects = objects
         self._user_id = user_id
@@ -165,10 +162,7 @@ class UserArchive:
             return self._last
 
     def renew(self) -> Position:
-        """Archive a new snapshot and delete all older objects before returning.
-
-        After an erasure and `Store.compact`, nothing that was erased is left in the archive.
-        """
+        """Archive a new snapshot and delete all older objects, with everything that was erased."""
         with self._flushing:
             self._require_owner()
             self._write_snapshot()
@@ -248,10 +242,7 @@ class UserArchive:
         return list(folder.iterdir())
 
     def _send_derived(self, links: Sequence[Path], versions: _Versions) -> None:
-        """Archive derived files beside the last object. A failure is not retried, because callers of `flush` wait.
-
-        A late upload is undone, because the user may be erased meanwhile.
-        """
+        """Archive derived files, without retries. A late upload is undone, because the user may be erased."""
         if links:
             self._sent_derived = versions
         with suppress(ArchiveUnavailableError):

@@ -95,10 +95,7 @@ class UserFiles:
         return None if archive is None else archive.flush()
 
     def close(self, user_id: str) -> Position | None:
-        """Like `archive`, for a closed memory. If it fails, call it again; the changes remain in the files.
-
-        Also archives what an earlier process left in the files. Returns None if there is nothing to archive.
-        """
+        """Like `archive`, for a closed memory and for files that an earlier process left. May be repeated."""
         folder, archive = user_folder(self._data_dir, user_id), self._archives.get(user_id)
         marker = self._marker(folder)
         if self.is_home or marker is None or marker.is_left:
@@ -142,10 +139,7 @@ class UserFiles:
         return position
 
     def discard(self, user_id: str, epoch: int) -> None:
-        """Delete files of a user who left this node before this epoch of the placement. At home, the placement stays.
-
-        Raises `StoreError`.
-        """
+        """Delete files of a user who left this node before this epoch, but no placement. Raises `StoreError`."""
         folder = user_folder(self._data_dir, user_id)
         if folder.exists():
             try:
@@ -254,10 +248,7 @@ def copy_records(folder: Path, user_id: str, settings: Settings, target: Path) -
 
 
 def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Restore the files of a user who is on another node, while no cluster runs. Durable on return. Idempotent.
-
-    Raises `SettingsError` without `archive.url`, and the errors of the archive.
-    """
+    """Restore the files of a user on another node, while no cluster runs. Idempotent. Raises `SettingsError`."""
     placement = read_placement(user_folder(data_dir, user_id))
     if not placement.epoch:
         return
@@ -288,10 +279,7 @@ def copy_archived(data_dir: Path, settings: Settings, user_id: str, target: Path
 
 @contextmanager
 def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folder with a user's records, to read, and whether it is a temporary copy of the archive.
-
-    Works while a daemon runs. Raises as `fetch_home`.
-    """
+    """Yield the folder with a user's records, even while a daemon runs, and whether it is a temporary copy."""
     folder = user_folder(data_dir, user_id)
     if not is_away(folder):
         yield folder, False

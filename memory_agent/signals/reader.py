@@ -56,10 +56,7 @@ class EventReader:
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory of `event` according to the row `signal`, or the reason why it is dropped.
-
-        Raises `UnhandledEventError` for an event that can never become a memory.
-        """
+        """Return the memory of `event` by the row `signal`, or why it is dropped. Raises `UnhandledEventError`."""
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
         try:
@@ -68,10 +65,7 @@ class EventReader:
             raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
 
     def words(self, event: Event) -> tuple[str, list[str]]:
-        """Return the title of `event` and the parts of its text, without labels and parts marked `+`.
-
-        Noise and unreadable text yield no parts.
-        """
+        """Return the title and the unlabelled parts of an event's text; no parts for noise and unreadable text."""
         if not isinstance(event.payload, dict):
             return "", []
         objects, signal = roots(event.payload), self.table.match(event.event_type)

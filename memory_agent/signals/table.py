@@ -87,11 +87,7 @@ class SignalTable:
 
     @staticmethod
     def load(own_file: str = "") -> SignalTable:
-        """Return the built-in table, merged with `own_file` if provided. Raises `SettingsError` (with row, field and
-        line).
-
-        The built-in table is read once per process, because reading takes 3 ms.
-        """
+        """Return the built-in table (cached), merged with `own_file`. Raises `SettingsError` with row and line."""
         return SignalTable(_layers(own_file)) if own_file else _built_in()
 
     def match(self, event_type: str) -> Signal | None:
@@ -187,9 +183,7 @@ class LayeredTable:
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """`setting` is the setting with `own_file` ("" for none); `rows` names the table of rows. Raises
-        `SettingsError`.
-        """
+        """`setting` is the setting with `own_file`; `rows` names the table of rows. Raises `SettingsError`."""
         self._setting = setting
         self._own_file = own_file
         self.rows = rows

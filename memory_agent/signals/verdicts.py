@@ -25,10 +25,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
-    """Return the quality stated by the most explicit field of the payload, with its reason, or None.
-
-    `outcomes` maps words such as `completed` to qualities.
-    """
+    """Return the quality that the most explicit field states, or None. `outcomes` maps words to qualities."""
     objects = with_reports(objects)
     if (quality := _by_quality(objects)) is not None:
         return Verdict(quality, "rated", True)

@@ -76,10 +76,7 @@ class Archive:
         on_commit: OnCommit | None = None,
         index: IndexOf | None = None,
     ) -> Self:
-        """Open or create the archive in `folder`. Large columns are rebuilt in the background.
-
-        `index` is required for a user whose index is in another engine. Raises as `Store.open` and `open_index`.
-        """
+        """Open or create the archive in `folder`. Raises as `Store.open` and `open_index`."""
         store = Store.open(folder, settings, role, key, on_commit)
         with ExitStack() as undo:
             undo.callback(store.close)
@@ -181,10 +178,7 @@ class Archive:
                 self.follower.follow()
 
     def rebuild(self) -> None:
-        """Rebuild the columns from the records and save them. Batches and searches continue.
-
-        Raises `StoreDamagedError` and keeps the old columns if the store is damaged.
-        """
+        """Rebuild the columns from the records and save them. Raises `StoreDamagedError`, keeping the old columns."""
         self._wait_for_rebuild()
         self._start_rebuild(from_records=True)
         self.settled_view()
@@ -194,10 +188,7 @@ class Archive:
             self.follower.refill()
 
     def purge(self) -> None:
-        """Remove every trace of deleted memories from the columns, change log, derived files and free pages.
-
-        Idempotent. A `StoreError` or `OSError` does not undo completed steps.
-        """
+        """Remove every trace of deleted memories from all files. Idempotent. Raises `StoreError` and `OSError`."""
         with self._writing_columns():
             self._columns.compact()
             self._save()
@@ -354,10 +345,7 @@ class Archive:
                 raise
 
     def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
-        """Update the columns to the last change, from the change log if it reaches back far enough, else by a rebuild.
-
-        Raises `StoreDamagedError`.
-        """
+        """Update the columns from the change log if it reaches back far enough, else by a rebuild."""
         if from_records or not derived.follow(snapshot, self._columns):
             former, built = self._columns, derived.empty_columns(self._settings, self.follower)
             if not former.view.live:

@@ -57,10 +57,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | None = None) -> None:
-    """Replace the file with `arrays` and a `header` that msgspec can encode, encrypted if there is a `cipher`.
-
-    An array that changes meanwhile may be stored as a mixture. On an `OSError` the old file remains.
-    """
+    """Replace the file with `arrays` and a `header`. On an `OSError` the old file remains."""
     head = _MAGIC + (_NO_KEY if cipher is None else cipher.key_id) + os.urandom(_NONCE_BYTES)
     head = head.ljust(_HEAD_BYTES, b"\0")
     temporary = path.with_name(path.name + ".new")

@@ -203,10 +203,7 @@ class Batch(Snapshot):
         return record
 
     def delete(self, row: int) -> bool:
-        """Delete a memory; return whether it existed. Its events remain known, so a replay does not restore it.
-
-        Works even if the disk is full.
-        """
+        """Delete a memory, even if the disk is full; return whether it existed. Its events remain known."""
         record = self.record(row)
         if record is None:
             return False
@@ -253,10 +250,7 @@ class Batch(Snapshot):
         self.state.stamp = stamp
 
     def set_words_stamp(self, stamp: str) -> None:
-        """Set the version of passages and words, and allow this batch to store them.
-
-        If it changes, all words are dropped. Also removes the mean query vector that earlier versions stored.
-        """
+        """Set the version of words, and allow this batch to store them. If it changes, all words are dropped."""
         if self.state.words_stamp != stamp:
             self.set_blob(_MEAN_QUERY, None)
             self._transaction.clear(WORD_BITS)

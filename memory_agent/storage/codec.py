@@ -49,10 +49,7 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that replaces the present one, while its vectors are being computed.
-
-    `rejected` is the number of memories that it rejects, if too many to replace the present vectors.
-    """
+    """The embedder that will replace the present one. `rejected`: memories that it rejects, if too many."""
 
     stamp: str
     words_stamp: str = ""

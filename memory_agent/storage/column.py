@@ -131,10 +131,7 @@ class Column(Generic[Number]):
 
 
 class Sorted(NamedTuple):
-    """The first k values of a column in ascending order, to find equal values without reading all of them.
-
-    `positions` (k,) are those of `values` (k,) in the column, ascending among equal values. Immutable.
-    """
+    """The first k values of a column in ascending order, and their `positions` (k,) in it. Immutable."""
 
     values: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int32]

@@ -94,10 +94,7 @@ class Columns:
     def from_arrays(
         cls, arrays: LoadedArrays, vectors: PassageVectors | IndexedVectors, words: Postings, applied: int, stamp: str
     ) -> Columns:
-        """Restore columns from saved `arrays`, as of change `applied`; the indexes were loaded from their sections.
-
-        Word bits are not saved: `take_words` adds them. Raises `IndexDamagedError` if the arrays are inconsistent.
-        """
+        """Restore columns without word bits, as of change `applied`. Raises `IndexDamagedError`."""
         columns = cls(vectors, words)
         try:
             columns._take(arrays)

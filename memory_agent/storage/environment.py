@@ -44,10 +44,7 @@ open_environment = partial(Environment.open, errors=STORE_ERRORS)
 
 
 def compact(environment: Environment) -> None:
-    """Run `Environment.compact`.
-
-    Raises `DeadlineExceededError` if a read does not end, and `StoreFullError`, `StoreDamagedError` and `FencedError`.
-    """
+    """Run `Environment.compact`. Raises `DeadlineExceededError` if a read does not end, and `StoreError`s."""
     try:
         environment.compact()
     except TimeoutError as error:
@@ -89,10 +86,7 @@ def records_at(
     lock: OwnerLock | None = None,
     on_commit: OnCommit | None = None,
 ) -> Environment:
-    """Open or create the records in the folder `path`, encrypted if there is a `key`.
-
-    The caller must own the user's folder; `close` releases `lock`. Raises as `Store.open`.
-    """
+    """Open or create the records in the folder `path`, whose user the caller must own. Raises as `Store.open`."""
     return open_environment(
         path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock, on_commit=on_commit
     )
@@ -110,10 +104,7 @@ def _encryption(key: UserKey | None) -> Encryption | None:
 
 
 class UserKey:
-    """One user's key in a key ring; it need not exist yet. Thread-safe.
-
-    Each call looks the key up, so a store becomes unusable with its next transaction once its key is destroyed.
-    """
+    """One user's key, looked up in a ring by each call; it need not exist yet. Thread-safe."""
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
         """`is_one_of_many`: whether a relay uses the ring too. Then a key is created only after that of `system`."""
@@ -122,10 +113,7 @@ class UserKey:
         self._is_one_of_many = is_one_of_many
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher for a purpose. `create`: create a missing key.
-
-        Raises `StoreError` if the key is unreadable, and `EncryptionKeyMissingError` and `InvalidInputError`.
-        """
+        """Return the cipher for a purpose. Raises `StoreError`, `EncryptionKeyMissingError` and `InvalidInputError`."""
         try:
             if create and self._is_one_of_many and not self._ring.has(self.user_id):
                 self._ring.cipher(SYSTEM_USER, purpose)  # raises if the key folder is missing
@@ -145,10 +133,7 @@ class UserKey:
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key, or None without encryption. Raises `SettingsError`.
-
-    `is_shared` is as for `open_key_ring`.
-    """
+    """Return a user's key, or None without encryption. Raises `SettingsError`. See `open_key_ring`."""
     try:
         ring = open_key_ring(settings, data_dir, is_shared=is_shared)
     except relay.RelaySettingsError as error:
@@ -175,10 +160,7 @@ def require_plain(data_dir: Path) -> None:
 
 
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
-    """Check that the settings name the data folder's key ring.
-
-    Raises `StoreEncryptedError`, `EncryptionKeyMissingError`, `SettingsError` and `StoreError`.
-    """
+    """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` unless the settings name the data folder's ring."""
     if open_user_key(settings, data_dir, SYSTEM_USER) is None:
         require_plain(data_dir)
         return

@@ -24,10 +24,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
-    """Make all moves in order, and remove the staging folder. Durable on return.
-
-    After an `OSError`, `finish_moves` makes the remaining moves.
-    """
+    """Make all moves in order. Durable. After an `OSError`, `finish_moves` makes the remaining moves."""
     (data_dir / STAGE).mkdir(mode=0o700, exist_ok=True)
     plan = [Move(*(path.relative_to(data_dir).as_posix() for path in pair)) for pair in moves]
     write_private(data_dir / STAGE / _PLAN, add_checksum(msgspec.json.encode(plan)))
@@ -35,10 +32,7 @@ def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
 
 
 def finish_moves(data_dir: Path) -> bool:
-    """Finish the moves of a killed process; return whether there were any. The caller must hold the data folder.
-
-    Raises `StoreDamagedError` if the plan is damaged, and `OSError`.
-    """
+    """Finish a killed process's moves; return whether there were any. Raises `StoreDamagedError` and `OSError`."""
     file = data_dir / STAGE / _PLAN
     if not file.exists():
         return False

@@ -113,10 +113,7 @@ class IndexFollower:
         self._tried.wait(_OPENING_S)
 
     def follow(self) -> None:
-        """Apply the changes that the index lacks, or leave them to the thread.
-
-        The thread continues after an error of the engine, and fills a large index after a change of model.
-        """
+        """Apply missing changes, or leave them to the thread if the engine fails or the index is large."""
         if self.is_behind:
             return
         try:
@@ -314,10 +311,7 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 
 
 def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
-    """Open the index that a store names; None for the built-in one. A store without memories gets that of the settings.
-
-    Raises as `open_index`.
-    """
+    """Open the index that a store names, or that of the settings for a store without memories; None if built-in."""
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine

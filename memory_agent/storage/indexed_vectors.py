@@ -165,10 +165,7 @@ class IndexedView:
     def _nearest(
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
-        """Return at least `limit` of the nearest slots in `asked`, and whether they are all.
-
-        The engine may return rows that are not in this view or not in `asked`; then more are requested.
-        """
+        """Return at least `limit` of the nearest slots in `asked`, and whether they are all."""
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:
             left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())

@@ -193,10 +193,7 @@ common in programs.
 
 
 def language_of(words: Iterable[str]) -> str:
-    """Return the language of a text with these folded words, a key of `STEMMERS`; "" for English and if unknown.
-
-    Reads the first 200 words.
-    """
+    """Return the language of a text, by its first 200 folded words: a key of `STEMMERS`, or "" for English."""
     said = frozenset(islice(words, _READ_WORDS))
     foreign = said & _FOREIGN
     if len(foreign) < _LEAST_FOREIGN:

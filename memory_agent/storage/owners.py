@@ -112,10 +112,7 @@ def named_owner(event: bytes) -> str | None:
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return an encoded event with the run, session and owner named in quarantined bytes of `system`.
-
-    None for bytes of other users, unreadable bytes, and bytes sent with a key for one user.
-    """
+    """Return an event with the run, session and owner in quarantined bytes of `system`, or None."""
     if entry.seq is not None or publisher_of(entry.source).user_id is not None:
         return None
     try:
@@ -162,10 +159,7 @@ class Owners:
     def __init__(
         self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES, key: UserKey | None = None
     ) -> None:
-        """Open the map in the folder `path`. It retains the newest `limit` pairs; with a `key`, it is encrypted.
-
-        Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
-        """
+        """Open the map in `path`, encrypted if there is a `key`. Raises `StoreError`."""
         self._environment = _open(path, map_size_bytes, key)
         self._key = key
         self._limit = limit
@@ -206,10 +200,7 @@ class Owners:
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
-        """Erase a user's runs and sessions from the file, and damaged pairs. Raises `StoreError`.
-
-        Always compacts the file, since an earlier attempt may have been killed before.
-        """
+        """Erase a user's runs and sessions, and damaged pairs, from the file. Raises `StoreError`."""
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
         with self._environment.write() as transaction:
@@ -288,10 +279,7 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
 
 
 def encrypt_owners(path: Path, key: UserKey) -> bool:
-    """Encrypt the closed map in `path`; return False if it does not exist or is already encrypted. Durable.
-
-    A kill leaves either the old or the new file. Raises `StoreError` and `EncryptionKeyMissingError`.
-    """
+    """Encrypt the closed map in `path` atomically; return False without a plain map. Raises `StoreError`."""
     if not path.exists():
         return False
     try:

@@ -59,10 +59,7 @@ class RangesView(NamedTuple):
 
 
 class Ranges:
-    """The items of each slot: a range of an append-only array of length `size`.
-
-    One thread changes it; any thread may use `view`. The caller appends the items in the order of the slots.
-    """
+    """The items of each slot: a range of an append-only array, which the caller extends in the same order."""
 
     def __init__(self, slots: int = 0) -> None:
         self._starts = Column(np.zeros(slots, dtype=np.int64))
@@ -238,10 +235,7 @@ class PassageVectors:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, first: VectorTable, further: VectorTable) -> Self:
-        """Restore the passages from saved `arrays`; the tables were loaded from the sections `first` and `further`.
-
-        Raises `IndexDamagedError` if they are inconsistent.
-        """
+        """Restore the passages from `arrays` and restored tables. Raises `IndexDamagedError`."""
         owners = arrays.get("owners")
         if owners is None or owners.dtype != np.int32:
             raise IndexDamagedError("the passages do not match their vectors")
@@ -389,10 +383,7 @@ class WordBits:
         self._count += sum(one is not None for one in words)
 
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
-        """Replace the words of `slots` (m,) with `lengths` and `counts` (m,) and the `bits` (w, b) of all words.
-
-        Raises `IndexDamagedError` for another b.
-        """
+        """Replace the words of `slots` (m,) with the `bits` (w, b). Raises `IndexDamagedError` for another b."""
         self._add(bits)
         self._count += len(slots) - self._known_among(slots)
         self._ranges.set(slots, counts)

@@ -48,10 +48,7 @@ _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
 
 
 class PostingsView:
-    """The words of a `Postings`. Thread-safe.
-
-    `lengths` (n,) are the slots' word counts, negative for dead slots; `total` is the sum over live slots.
-    """
+    """The words of a `Postings`. `lengths` (n,) are word counts, negative for dead slots; `total` sums the others."""
 
     def __init__(
         self,
@@ -184,10 +181,7 @@ class Postings:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays) -> Self:
-        """Restore the index from saved `arrays`, which may be read-only or mapped.
-
-        Raises `IndexDamagedError` if they are inconsistent.
-        """
+        """Restore the index from saved `arrays`, which may be mapped. Raises `IndexDamagedError`."""
         match arrays:
             case {
                 "offsets": np.ndarray() as offsets,
@@ -213,10 +207,7 @@ class Postings:
         return postings
 
     def append(self, texts: Sequence[Sequence[str]]) -> None:
-        """Add slots, each with its texts (title, text, tags). Words too long for `query_words` are only counted.
-
-        A text in another language than English also has the mark of its language as a term.
-        """
+        """Add slots, each with its texts (title, text, tags). Words above `LONGEST_WORD` are only counted."""
         terms, tail = self._terms, self._tail
         lengths = []
         for slot, parts in enumerate(texts, len(self._lengths)):

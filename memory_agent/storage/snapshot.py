@@ -126,10 +126,7 @@ class Snapshot:
         return vectors_of(bodies, self._ndim)
 
     def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
-        """Return the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first.
-
-        A span is the start and end of a passage, in characters. None for a text of one passage.
-        """
+        """Return the spans (p, 2) of a text's passages in characters, and the further vectors (p - 1, d), or None."""
         value = self._transaction.get(PASSAGES, row_key(row))
         return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
 
@@ -288,10 +285,7 @@ class Snapshot:
         return self._notes_between(RECALLED, index_end(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return the settled changes after change `seq`, or None if the log does not reach back that far.
-
-        `rows` is lazy and can be read while the snapshot is open.
-        """
+        """Return the settled changes after `seq`, with lazy `rows`, or None if the log starts later."""
         state = self.state
         if not state.forgotten_through <= seq <= state.last_change:
             return None

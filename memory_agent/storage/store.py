@@ -226,10 +226,7 @@ class Store:
             return before, self._environment.file_bytes
 
     def copy(self, folder: Path) -> None:
-        """Write a compact copy of a snapshot of the records into the empty folder `folder`. Not fsynced.
-
-        After `compact`, the copy contains nothing that was deleted. Raises `StoreError` and `OSError`.
-        """
+        """Write a compact copy of the records into an empty folder. Not fsynced. Raises `StoreError` and `OSError`."""
         self._environment.copy(folder, clears_unused=True)
 
     def counts(self) -> Counts:

@@ -266,10 +266,7 @@ SHOWED_ITEMS = "recalls.showed_items"
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
-    """A memory in an answer, and the arm that ranked it: 0 for none or both, 1 for the baseline, 2 for the learner.
-
-    `others` are the duplicates that the memory represents; `place` is its position in the answer, from 0.
-    """
+    """A memory in an answer, the `arm` that ranked it, the duplicates that it represents, and its position from 0."""
 
     row: int
     arm: int = NO_ARM

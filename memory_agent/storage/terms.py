@@ -131,10 +131,7 @@ def text_words(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[str]:
-    """Split `text` into pieces: words at odd positions, the text between them at even positions.
-
-    If a word overlaps the next one, its piece omits the letter that they share (`words_of`).
-    """
+    """Split `text`: words at odd positions, the text between at even ones. See `words_of` for overlaps."""
     if _is_special(text):
         return _runs(text)
     return (_PIECES if text.isascii() else _MARKED_PIECES).split(text)

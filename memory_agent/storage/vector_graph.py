@@ -75,10 +75,7 @@ class VectorGraph:
     def load(
         cls, path: Path, ndim: int, generation: str, count: int, expansion_search: int, cipher: Cipher | None = None
     ) -> Self:
-        """Return the graph that a `writer` wrote for a table of this `generation` with at most `count` slots.
-
-        Raises `IndexDamagedError` if the file is missing, damaged, or from a different table or usearch version.
-        """
+        """Return the graph that a `writer` wrote for a table of this `generation`. Raises `IndexDamagedError`."""
         header, arrays = read_arrays(path, _Header, cipher)
         if header != _Header(engine=_ENGINE, ndim=ndim, generation=generation):
             raise IndexDamagedError(f"{path.name}: belongs to a different table or to {header.engine}")
@@ -93,10 +90,7 @@ class VectorGraph:
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
-        """Return a function that writes a copy of the current graph.
-
-        Write the table first: a graph must not contain slots beyond its table.
-        """
+        """Return a function that writes the current graph. A graph must not have slots beyond its written table."""
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
         header = _Header(engine=_ENGINE, ndim=self._ndim, generation=generation)
@@ -114,10 +108,7 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return approximately the `limit` slots nearest to `query` (d,), in order, and which slots the graph contains.
-
-        Returns None if the graph is not ready, is busy for too long, or fails.
-        """
+        """Return the approximately nearest slots to `query` (d,), and the held slots; None if it cannot now."""
         if not self.is_ready:
             return None
         with holding(self._using, _PATIENCE_S) as is_held:

@@ -204,10 +204,7 @@ class TableView:
         return np.full(len(self._scales), nan, dtype=np.float32)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
-        """Return enough candidates from the graph for the best `limit`, and the slots to scan in addition.
-
-        Requests twice the limit, to include vectors that int8 ranks differently.
-        """
+        """Return enough candidates from the graph for the best `limit`, and the slots to scan in addition."""
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
             near, held = found
@@ -236,10 +233,7 @@ class VectorTable:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, exact_search_limit: int = 250_000, expansion_search: int = 128) -> Self:
-        """Restore the table from saved `arrays`, which are modified in place.
-
-        Raises `IndexDamagedError` if they are inconsistent.
-        """
+        """Restore the table from saved `arrays`, which are modified in place. Raises `IndexDamagedError`."""
         match arrays:
             case {
                 "coarse": np.ndarray() as coarse,
@@ -267,20 +261,14 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots with `vectors` (k, d). A row of zeros adds a slot without a vector, and (k, 0) adds k of them.
-
-        Raises `InvalidInputError`, and adds nothing, for vectors that are not finite or have a different d.
-        """
+        """Add slots with `vectors` (k, d), all or none; zeros stand for no vector. Raises `InvalidInputError`."""
         added = self._accepted(vectors)
         start, end = len(self._scales), len(self._scales) + len(added.scales)
         self._write(np.arange(start, end), added, end)
         self._scales.append(added.scales)
 
     def set(self, slots: Slots, vectors: Embedding) -> bool:
-        """Set the vectors of `slots` (k,); return False and change nothing if any of them ever had a vector.
-
-        Raises `InvalidInputError` for vectors that are not finite, have length zero or have a different d.
-        """
+        """Set the vectors of `slots` (k,), unless any of them ever had one. Raises `InvalidInputError`."""
         added = self._accepted(vectors)
         if np.isnan(added.scales).any():
             raise InvalidInputError("vector", "has length zero")

@@ -180,10 +180,7 @@ class View:
         return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:
-        """Return each slot with its neighbours in its session, by time and row: (m, 2 * reach + 1).
-
-        A missing neighbour is -1.
-        """
+        """Return each slot with its neighbours in its session, or -1, by time and row: (m, 2 * reach + 1)."""
         found: Slots = np.empty((2 * reach + 1, len(slots)), dtype=np.int64)
         found[reach] = slots
         for link, step in zip(LINKS, (-1, 1), strict=True):

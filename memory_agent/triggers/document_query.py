@@ -48,10 +48,7 @@ class Revisions:
         self._guard = threading.Lock()
 
     def changed(self, document: str, sentences: Sequence[str]) -> list[int]:
-        """Return the positions of sentences that the last revision did not contain, and store this revision.
-
-        Returns an empty list for the first revision.
-        """
+        """Store a revision; return the positions of its new sentences (none in the first revision)."""
         hashes = np.array([hash(sentence) for sentence in sentences], dtype=np.int64)
         with self._guard:
             known = self._known.pop(document, None)
@@ -80,10 +77,7 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the distinct sentences and list items of a text, at most 20,000, each on one line.
-
-    A sentence of more than 300 characters, such as code, is split after every 300 characters.
-    """
+    """Return the distinct sentences and list items of a text, at most 20,000, of at most 300 characters each."""
     found: dict[str, None] = {}
     for part in _END.split(text):
         line = _SPACE.sub(" ", _BULLET.sub("", part)).strip()

@@ -110,10 +110,7 @@ class Triggers:
         return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
-        """Return the vectors of a document's sentences, or None without a model or while another document is embedded.
-
-        So a hanging embedder blocks at most one of the host's threads.
-        """
+        """Return the vectors of texts, or None without a model or while another document is embedded."""
         if not self._embedding.acquire(blocking=False):
             return None
         try:

@@ -70,10 +70,7 @@ class TriggerTable:
 
     @classmethod
     def load(cls, own_file: str = "") -> Self:
-        """Return the package's table, merged with `own_file` if set.
-
-        Raises `SettingsError` (with row, field and line) for an unknown field or an invalid value.
-        """
+        """Return the package's table, merged with `own_file`. Raises `SettingsError` with row, field and line."""
         default = files("memory_agent.triggers").joinpath("triggers.toml").read_bytes()
         return cls(LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
 
@@ -82,10 +79,7 @@ class TriggerTable:
         return self._names[row] if row is not None and row.enabled else None
 
     def document_of(self, cause: Event, trigger: str) -> str | None:
-        """Return the id of an event's document: its name or else its session, truncated to 256 characters.
-
-        None if the event has neither, or if the trigger has no `debounce_by`.
-        """
+        """Return the id of an event's document (its name or session), or None, also without `debounce_by`."""
         part = self._documents.get(trigger)
         if part is None or not isinstance(cause.payload, dict):
             return None

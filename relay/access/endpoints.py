@@ -16,10 +16,7 @@ _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
 def ipc_endpoint(path: Path) -> str:
-    """Return the endpoint of a socket file, without creating its folder.
-
-    Raises `SettingsError` if the path is longer than the system allows (107 bytes on Linux).
-    """
+    """Return the endpoint of a socket file. Raises `SettingsError` if the path is too long for the system."""
     reason = _too_long(os.fspath(path))
     if reason:
         raise SettingsError("data_dir", reason)

@@ -88,10 +88,7 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 
 
 def ensure_local_key(data_dir: Path) -> str:
-    """Return the token of the key `local`, which has all scopes for all users. Creates it at the first start.
-
-    A missing token file is replaced, which invalidates the old token. Raises `KeyFileError`.
-    """
+    """Return the token of the key `local`; create it, or replace it if its file is missing. Raises `KeyFileError`."""
     with _locked(data_dir):
         token = _local_token(data_dir)
         keys = read_keys(data_dir)

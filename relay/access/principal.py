@@ -40,10 +40,7 @@ class Origin(NamedTuple):
 
 
 class Principal(NamedTuple):
-    """The holder of a key, which is for all users if `user_id` is None.
-
-    `groups`: the key's organisations (`org:NAME`) and tier (`tier:NAME`), as named in access policies.
-    """
+    """The holder of a key, for all users if `user_id` is None. `groups`: `org:NAME` and `tier:NAME`, as in policies."""
 
     key_id: str
     user_id: str | None
@@ -63,10 +60,7 @@ class Principal(NamedTuple):
         return scope in self.scopes and self.user_id in (None, user_id)
 
     def require(self, scope: Scope, user_id: str | None) -> None:
-        """Raise unless `scope` is permitted for a user, or for all users (None).
-
-        Raises `ScopeMissingError` or `UserNotAllowedError`; neither reveals whether the user exists.
-        """
+        """Raise `ScopeMissingError` or `UserNotAllowedError` unless `scope` is permitted for a user (None: for all)."""
         if scope not in self.scopes:
             raise ScopeMissingError(scope.value, self.key_id)
         if self.user_id is not None and user_id is None:

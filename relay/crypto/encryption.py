@@ -27,17 +27,14 @@ _LONGEST_PLACE = 9
 
 
 class Form(NamedTuple):
-    """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key).
-
-    `is_checked`: whether values have a checksum that covers their numeric key.
-    """
+    """How a database is stored: the first `plain_bytes` of a key stay plain (None: all). `is_checked`: see `ROWS`."""
 
     plain_bytes: int | None
     is_sealed: bool = True
     is_checked: bool = False
 
 
-ROWS = Form(None, is_checked=True)
+ROWS = Form(None, is_checked=True)  # a checksum covers the numeric key
 OURS = Form(None)  # keys that are names defined by the program
 NAMES = Form(0)
 PLACES = Form(_LONGEST_PLACE)  # a letter, eight bytes with a time, number or row, and then a name

@@ -315,10 +315,7 @@ def ring_file(data_dir: Path) -> Path:
 
 
 def read_ring(data_dir: Path) -> bytes | None:
-    """Return the id of the system key in a data folder's ring, or None if nothing has been encrypted yet.
-
-    Raises `KeyFileError`.
-    """
+    """Return the id of the system key in a data folder's ring, or None. Raises `KeyFileError`."""
     path = ring_file(data_dir)
     try:
         return bytes.fromhex(msgspec.json.decode(verify_checksum(path.read_bytes()), type=_RingMark).system_key_id)
@@ -332,10 +329,7 @@ def read_ring(data_dir: Path) -> bytes | None:
 
 
 def _write_ring(data_dir: Path, key_id: bytes) -> None:
-    """Store the id of the system key in a data folder unless one is stored already. Durable on return.
-
-    Raises `KeyFileError`.
-    """
+    """Store the id of the system key in a data folder, unless there is one. Durable. Raises `KeyFileError`."""
     path = ring_file(data_dir)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

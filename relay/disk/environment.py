@@ -132,9 +132,8 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Read from a snapshot within the block. Keep the block short, because a snapshot keeps old pages alive.
-
-        Do not write inside the block: the write may wait for a compaction that waits for the block to end.
+        """Read from a snapshot within the block, without writing: a write may wait for a compaction that waits for the
+        block. Keep the block short, because a snapshot keeps old pages alive.
         """
         return self._begin(write=False)
 
@@ -317,10 +316,7 @@ class Environment:
             discard_copy(copy)
 
     def _copy_pairs(self, folder: Path) -> None:
-        """Write a compact copy pair by pair. Not fsynced.
-
-        LMDB's own copy keeps deleted keys in branch pages.
-        """
+        """Write a compact copy pair by pair, because LMDB's own copy keeps deleted keys. Not fsynced."""
         aside = folder / "pairs"
         aside.mkdir(mode=0o700)
         try:
@@ -352,10 +348,7 @@ class Environment:
                         transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
-        """Close, and replace the file with the environment in `copy` (from `room_for_copy`). Durable on return.
-
-        Data written after the copy was made is lost. Raises `failed`, `full` and `TimeoutError`.
-        """
+        """Close, and replace the file by the copy from `room_for_copy`. Durable on return. Raises as `compact`."""
         try:
             flush_copy(copy)
             with self._swapping(), self._without_transactions(1):

@@ -174,10 +174,7 @@ class OwnerLock(WriterLock):
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Prevent takeovers during a replacement, and prevent other processes from opening the files.
-
-        Raises `fenced` if another owner has taken over, and `failed` if other processes keep the files open.
-        """
+        """Also prevent takeovers. Raises `fenced` after a takeover, and `failed` while others keep the files open."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(super().swapping())
@@ -193,10 +190,7 @@ class OwnerLock(WriterLock):
 
 @contextmanager
 def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
-    """Prevent the files below `folder` from being replaced while a process other than their writer opens them.
-
-    Waits for a replacement to end. `kind` is the class of the writer's lock.
-    """
+    """Prevent the files below `folder` from being replaced while another process than their writer opens them."""
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # the folder is a copy, or was never written

@@ -42,10 +42,7 @@ def flush_tree(folder: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable only by its owner. Durable on return. Raises `OSError`.
-
-    A killed process leaves `<name>.new` behind, which the next write replaces.
-    """
+    """Write a file atomically, readable only by its owner. Durable on return. Raises `OSError`."""
     made = path.with_name(f"{path.name}.new")
     try:
         made.unlink(missing_ok=True)

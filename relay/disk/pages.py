@@ -101,10 +101,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 
 
 def clear_unused(folder: Path) -> None:
-    """Zero the unused bytes in the compact copy in `folder`, which no process may have open. Raises `OSError`.
-
-    LMDB's copy can contain up to six deleted bytes per page.
-    """
+    """Zero the unused bytes in a closed compact copy: up to six deleted bytes per page. Raises `OSError`."""
     with (folder / DATA_FILE).open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as content:
         found, page = _commit(content, None), _FIRST_PAGE
         while page <= found.last_page:

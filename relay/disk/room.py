@@ -43,10 +43,7 @@ def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes for unprivileged users. None for a file system without a size, such as an unlimited tmpfs.
-
-    Raises `OSError`.
-    """
+    """Return the bytes free for unprivileged users, or None if the file system has no size. Raises `OSError`."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 

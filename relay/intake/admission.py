@@ -30,10 +30,7 @@ class Admission:
     masker: Masker = field(default_factory=Masker)
 
     def admit(self, data: bytes, principal: Principal, now: datetime) -> Event:
-        """Decode, validate and mask an event in JSON or MessagePack bytes, for a user that `principal` permits.
-
-        Raises `UserNotAllowedError` and `MalformedEventError`.
-        """
+        """Decode, validate and mask an event. Raises `UserNotAllowedError` and `MalformedEventError`."""
         return self.admit_mapping(decode_mapping(data, self.limits), principal, now)
 
     def admit_mapping(self, mapping: object, principal: Principal, now: datetime) -> Event:
@@ -53,10 +50,7 @@ class Admission:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for the malformed events among pairs of bytes and outcome.
-
-        An event of a user that the key does not permit is not quarantined, because it belongs to no user.
-        """
+        """Return masked quarantine entries for malformed events. Those of forbidden users belong to nobody."""
         mask = self.masker.data
         return [
             Suspect(mask(data), outcome.code, mask(str(outcome).encode()).decode(), source)

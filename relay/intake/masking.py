@@ -255,10 +255,7 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
 
 
 class _Literals:
-    """Finds the table rows whose literals occur in a text, before any pattern is tried.
-
-    Searches for one rare character of each literal first, because most texts contain few of them.
-    """
+    """Finds the rows whose literals occur in a text. Searches for one rare character of each literal first."""
 
     def __init__(self, formats: Sequence[SecretFormat]) -> None:
         self._exact: dict[str, dict[str, list[int]]] = {}

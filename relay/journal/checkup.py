@@ -18,10 +18,7 @@ from relay.journal.file import open_file
 
 
 def check_journal(folder: Path, settings: JournalSettings, findings: Findings, report: Report) -> int:
-    """Add the faults of the journal in `folder` to `findings`; return its number of events.
-
-    Works on one snapshot, even while the relay runs. Raises `JournalError` if the journal cannot be read at all.
-    """
+    """Add the faults of a journal to `findings`; return its number of events. Raises `JournalError`."""
     try:
         environment = open_file(folder, settings, readonly=True)
     except JournalDamagedError as error:

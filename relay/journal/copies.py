@@ -20,10 +20,7 @@ class JournalCopy(Protocol):
         """Receive the changes of a transaction (`relay.disk.OnCommit`). Does no I/O."""
 
     def begin(self, folder: Path, copy: Callable[[Path], None]) -> None:
-        """Prepare to copy the journal in `folder`. `copy` writes a copy of the file into an empty folder.
-
-        Does not connect to another machine. Raises `JournalError`.
-        """
+        """Prepare to copy the journal in `folder`, without connecting. `copy` copies its file into an empty folder."""
 
     def flush(self) -> None:
         """Copy everything committed before the call. Durable on return. The first call copies the whole journal.

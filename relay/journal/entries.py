@@ -44,10 +44,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encrypted event. `name` is its id and `sealed` the whole event, both encrypted.
-
-    `owner` is the user whose key encrypts the event, if different from `user_id`.
-    """
+    """An event with encrypted `name` (its id) and `sealed` content. `owner` has the key, if not `user_id`."""
 
     received_ms: int
     user_id: str

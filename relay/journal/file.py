@@ -42,10 +42,7 @@ _ERRORS = ErrorFamily(
 def open_file(
     folder: Path, settings: JournalSettings, *, readonly: bool = False, on_commit: OnCommit | None = None
 ) -> Environment:
-    """Open the environment of the journal in `folder`. A writer creates it, and is its only writer until `close`.
-
-    `on_commit` receives the changes of a writer. Raises `JournalError`s.
-    """
+    """Open a journal's environment. A writer creates it, and is its only writer. Raises `JournalError`s."""
     try:
         if readonly:
             with opening(folder, WriterLock):

@@ -165,10 +165,7 @@ def _owner_of(stored: StoredEvent) -> str:
 
 
 class Reading:
-    """Reads the entries of one journal in order, for all users or one.
-
-    `locked` counts the entries skipped because their key is missing.
-    """
+    """Reads the entries of one journal in order. `locked` counts those skipped because their key is missing."""
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
         self._path = path
@@ -176,10 +173,7 @@ class Reading:
         self.locked = 0
 
     def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
-        """Yield the entries after `after_seq`, optionally of one user. Stops before a damaged entry.
-
-        Raises `EntryDamagedError` when the first entry is damaged, so that the caller can set it aside.
-        """
+        """Yield entries until a damaged one. Raises `EntryDamagedError` if that is the first."""
         first, sealing = True, self._sealing.at_once()
         for key, value in self._values(transaction, after_seq, user_id):
             stored = load_event(key, value)

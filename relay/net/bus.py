@@ -121,10 +121,7 @@ class CollectorSocket:
     """A SUB socket for all messages of plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
-        """Bind and connect, queueing at most `queue_bytes` for each emitter. Raises `RelayUnavailableError`.
-
-        A frame of more than `max_bytes` closes its connection.
-        """
+        """Bind and connect. A frame above `max_bytes` closes its connection. Raises `RelayUnavailableError`."""
         limits = Limits.of_bytes(_DOORBELLS, queue_bytes, max_bytes)
         self._socket = zeromq.open_subscriber(zeromq.context(), limits)
         self.endpoints = [_bind(self._socket, endpoint) for endpoint in bind]

@@ -24,10 +24,7 @@ _CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
 
 
 class ReplySocket:
-    """Answers requests, from any peer or only from peers with known CURVE keys.
-
-    Thread-safe: threads take turns to `receive`, and any of them may `reply` at any time.
-    """
+    """Answers requests, from any peer or only from peers with known CURVE keys. Thread-safe."""
 
     def __init__(self, endpoint: str, authenticator: CurveAuthenticator | None = None) -> None:
         """Bind to `endpoint`; `authenticator` is closed with the socket. Raises `UnavailableError`."""
@@ -169,10 +166,7 @@ class RequestSocket:
         return correlation
 
     def receive(self, correlation: bytes, timeout_s: float) -> Frames:
-        """Return the frames of the reply to this request, dropping replies to earlier requests.
-
-        Raises `DeadlineExceededError` after `timeout_s`, `ConnectionLostError` and `UnavailableError`.
-        """
+        """Return the reply's frames. Raises `DeadlineExceededError`, `ConnectionLostError` and `UnavailableError`."""
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
             while self._error is not None or zeromq.wait_to_receive(self._sources, _remaining_ms(deadline_s)):
@@ -213,10 +207,7 @@ class AsyncRequestSocket:
         self._end_watch = zeromq.Watch(self._end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply. Raises as `RequestSocket.request`.
-
-        Raises `ConnectionLostError` as soon as the connection is lost.
-        """
+        """Send `body` and return the frames of its reply. Raises as `RequestSocket.request` with `once`."""
         correlation, loop = _correlation(self._correlations), asyncio.get_running_loop()
         future: asyncio.Future[Frames] = loop.create_future()
         expiry = loop.call_later(timeout_s, self._expire, future, timeout_s)

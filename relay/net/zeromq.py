@@ -62,10 +62,7 @@ def curve_pair() -> CurvePair:
 
 
 class CurveAuthenticator:
-    """Makes sockets accept only peers with known CURVE keys. pyzmq's authenticator checks them in its own thread.
-
-    Has its own ZeroMQ context, because a context can have only one authenticator.
-    """
+    """Makes sockets of its own context accept only peers with known CURVE keys, checked in a thread of pyzmq."""
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
         """`pair` is the server's key pair. `knows` returns, in another thread, whether a public key may connect."""
@@ -111,7 +108,7 @@ class Waker:
         return poller
 
     def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
-        """Return a function that waits up to `timeout_ms` for a message or `wake`, and returns False on timeout.
+        """Return a function that waits for a message or `wake`, and returns False on timeout.
 
         It uses only the descriptor of the socket, so other threads may use the socket (zmq_getsockopt(3), ZMQ_FD).
         """
@@ -221,10 +218,7 @@ def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
 
 
 def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
-    """Bind; return the endpoint with its port. On failure, closes the socket and raises `failure`.
-
-    A socket file is private to this user; libzmq replaces a file left by a killed process.
-    """
+    """Bind privately; return the endpoint with its port. On failure, close the socket and raise `failure`."""
     file = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
     try:
         if file is not None:
@@ -239,10 +233,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 
 
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
-    """Bind again if the socket file was removed. Connections are not affected. Raises `failure`.
-
-    The listener of the removed file is kept, because unbinding it would later remove the new file.
-    """
+    """Bind again if the socket file was removed, without unbinding, which would later remove the new file."""
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
 

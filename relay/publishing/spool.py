@@ -23,10 +23,7 @@ _READ_BYTES = 4 << 20
 
 class Spool:
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open the spool; events that an earlier process left are sent first.
-
-        Raises `JournalInUseError` when another publisher uses the folder, and other `JournalError`s.
-        """
+        """Open the spool; events of an earlier process are sent first. Raises `JournalError`s."""
         settings = JournalSettings(
             map_size_bytes=2 * max_bytes,  # sparse; the second half is reserved for deletions
             reserve_bytes=max_bytes,
@@ -50,20 +47,13 @@ class Spool:
         return self._last_seq - self._released_through
 
     def add(self, event: Event, now: datetime) -> bool:
-        """Append an event; return False if it is already in the spool. Durable on return.
-
-        Raises `SpoolFullError` and stores nothing if it does not fit.
-        """
+        """Append an event; return False if it is in the spool already. Durable. Raises `SpoolFullError`."""
         seq, duplicate = self._append([event], now)[0]
         self._last_seq = max(self._last_seq, seq)
         return not duplicate
 
     def keep(self, window: Iterable[Outgoing], now: datetime) -> None:
-        """Append the events of a publisher's window that are not yet on disk. Durable on return. Raises
-        `SpoolFullError`.
-
-        All spooled events must have been taken already, because the window's events precede them.
-        """
+        """Append the events of a publisher's window that are not yet on disk. Durable. Raises `SpoolFullError`."""
         loose = [outgoing for outgoing in window if not outgoing.spool_seq]
         if not loose:
             return
@@ -73,10 +63,7 @@ class Spool:
         self.taken_through = self._last_seq
 
     def take(self, limit: int) -> list[Outgoing]:
-        """Return the next events in order; they stay on disk until released.
-
-        Raises `EntryDamagedError` if the next event is damaged; it is skipped and moved to the spool's quarantine.
-        """
+        """Return the next events in order. Raises `EntryDamagedError` after moving a damaged one to the quarantine."""
         taken = []
         for entry in self._read(limit):
             event = read_event(entry.data)
