@@ -1,8 +1,8 @@
 """A host process: its sockets, their threads, and the memories of several users behind them. Independent of Ray.
 
 `HostServer` takes requests at one socket and batches of events at the other, each with its own threads, so that recalls
-never queue behind ingestion. `Workers` shares the threads of a socket fairly among users. `MemoryHost` opens a memory
-at its user's first request and closes it when the user is put to sleep.
+never queue behind ingestion. `Workers` shares the threads of a socket fairly among users. `MemoryHost` opens and closes
+the memories.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ NOT_PLACED = Placement()
 _MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)
 
 Answer = Callable[[HostRequest, bytes], bytes]
-"""Returns the encoded reply to a request and the bytes that follow it."""
 
 
 def shared_socket(run_folder: Path) -> Path:
@@ -80,13 +79,11 @@ def shared_socket(run_folder: Path) -> Path:
 
 
 def internal_error(cause: BaseException) -> MemoryAgentError:
-    """Return the error for a bug in a host. It is not retryable: the host continues, and a retry would fail again."""
+    """Return the error for a bug in a host. It is not retryable: a retry would fail again."""
     return MemoryAgentError(f"internal error ({type(cause).__name__}); the daemon's log has the traceback")
 
 
 class HostServer:
-    """Serves a `MemoryHost` until `close` or the end of the process."""
-
     def __init__(
         self,
         host: MemoryHost,
@@ -113,7 +110,7 @@ class HostServer:
             self._workers.append(Workers("remote", remote, answer_threads, partial(_answer, host)))
 
     def close(self) -> None:
-        """Stop after the requests in progress."""
+        """Finish the requests in progress."""
         for workers in self._workers:
             workers.close()
 
@@ -152,16 +149,15 @@ class _Job:
 
 
 class Workers:
-    """The threads of one socket.
+    """The threads of one socket, of which at most half serve one user.
 
-    At most half of the threads serve one user. Its further requests wait in a queue, and a thread that finishes a
-    request of the user takes the next one from there. Each thread receives, answers and replies itself: passing a
-    request and its reply between threads took 0.5 ms (measured). Rejected: one queue for all users, in which every user
-    waits behind a user with many or with long requests.
+    Further requests of that user wait in a queue, from which a thread that finishes one of its requests takes the next.
+    Each thread receives, answers and replies itself: passing a request and its reply between threads took 0.5 ms
+    (measured).
     """
 
     def __init__(self, name: str, socket: ReplySocket, threads: int, answer: Answer) -> None:
-        """Start the threads with this name. `close` also closes the socket."""
+        """`close` also closes the socket."""
         self._socket = socket
         self._answer = answer
         self._share = max(1, threads // 2)
@@ -182,7 +178,7 @@ class Workers:
         self._socket.close()
 
     def _work(self) -> None:
-        """Serve until `close`. An unexpected error ends the process: without its threads it would not answer again."""
+        """An unexpected error ends the process: without its threads it would not answer again."""
         try:
             while not self._is_closed:
                 message = self._socket.receive(_POLL_S)
@@ -217,7 +213,7 @@ class Workers:
             following = self._next(user_id)
 
     def _next(self, user_id: str) -> _Job | None:
-        """Return the user's next waiting job. If there is none, release the thread and return None."""
+        """Return the user's next waiting job. If there is none, release the thread."""
         with self._guard:
             waiting = self._waiting.get(user_id)
             if waiting and not self._is_closed:
@@ -240,8 +236,8 @@ class Workers:
 class MemoryHost:
     """The memories of this process. Thread-safe.
 
-    Requests and replies are bytes (`verbs.protocol`), so errors keep their type over any transport. A memory that
-    failed or was fenced is closed at once; the next request opens and verifies it again.
+    A memory is opened at its user's first request. A memory that failed or was fenced is closed at once; the next
+    request opens and verifies it again.
     """
 
     def __init__(
@@ -253,9 +249,8 @@ class MemoryHost:
         files: UserFiles | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """Serve the users below `data_dir`. The caller closes `embedder` and `shared`, the store of shared items.
-
-        `files` manages the users' files in a cluster. A host that needs a `lease` gives no answers without it.
+        """The caller closes `embedder` and `shared`, the store of shared items. A host that needs a `lease` gives no
+        answers without it.
         """
         self._files = files
         self._lease = lease
@@ -319,7 +314,7 @@ class MemoryHost:
         """Like `call`, for callers that looked up the actor earlier; returns a fault if the user is no longer awake
         here.
 
-        Only the daemon wakes users: waking one here could open the store of a user who has moved to another host.
+        Waking the user could open the store of a user who has moved to another host.
         """
         reply = self.leased(lambda: self._call_awake(user_id, method, params, deadline_ms))
         if reply in (NOT_DONE, OUTCOME_UNKNOWN):
@@ -371,7 +366,7 @@ class MemoryHost:
         return self._figures()
 
     def _figures(self) -> HostFigures:
-        """Add up the figures of the open memories, except of those that are being closed."""
+        """Memories that are being closed do not count."""
         gates, sizes = Counter[str](), [Sizes(0, 0, 0)]
         for memory in self._awake_memories():
             with suppress(MemoryAgentError, OSError):
@@ -431,7 +426,6 @@ class MemoryHost:
                 self._files.discard(user_id, epoch)
 
     def discard_archive(self, user_id: str, epoch: int) -> None:
-        """As `UserFiles.discard_archive`."""
         assert self._files is not None
         self._files.discard_archive(user_id, epoch)
 
@@ -450,7 +444,6 @@ class MemoryHost:
             return None if self._files is None else self._files.close(user_id)
 
     def close(self) -> None:
-        """Put all users to sleep."""
         if self._reranker is not None:
             self._reranker.close()  # first, because running recalls may wait for it
         for user_id in list(self._memories):
@@ -460,7 +453,7 @@ class MemoryHost:
                 log.warning("memory.not_archived", user_id=user_id, code=error.code)
 
     def _report(self, memory: Memory, now: datetime) -> None:
-        """Report how runs used shared items; if the shared store is unavailable, the next upkeep retries."""
+        """If the shared store is unavailable, the next upkeep reports again."""
         with suppress(UnavailableError):
             memory.shared.report(now - timedelta(seconds=self._settings.shared.report_after_s))
 
@@ -498,7 +491,7 @@ class MemoryHost:
             return self._memories[user_id]
 
     def _copy_records(self, user_id: str, folder: Path) -> None:
-        """Copy the user's records into an empty folder. An environment must not be opened twice in a process."""
+        """An environment must not be opened twice in a process."""
         memory = self._memories.get(user_id)
         if memory is not None:
             memory.copy_records(folder)
@@ -547,7 +540,7 @@ class MemoryHost:
             return list(self._memories.values())
 
     def _lock(self, user_id: str) -> threading.Lock:
-        """Return the user's lock, which exists while a thread holds it or waits for it."""
+        """The lock exists while a thread holds it or waits for it."""
         with self._guard:
             return self._locks.setdefault(user_id, threading.Lock())
 
@@ -560,8 +553,7 @@ class MemoryHost:
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
         """Close a memory that failed, unless another thread has already replaced it.
 
-        A full disk does not count: the memory still answers, and reopening it would need space. Holds the lock until
-        the memory is closed, because this process owns the store until then.
+        A full disk does not count: the memory still answers, and reopening it would need space.
         """
         if not isinstance(error, StoreError):
             return

@@ -61,7 +61,6 @@ class HostActor:
         self._server = HostServer(self._host, endpoints or place.endpoints, *threads, place.curve)
 
     def endpoints(self) -> HostEndpoints:
-        """Return the endpoints of the sockets."""
         return self._server.endpoints
 
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
@@ -75,31 +74,24 @@ class HostActor:
         return msgspec.structs.replace(figures, resident_bytes=resident_bytes(os.getpid()))
 
     def sleep(self, user_id: str) -> Position | None:
-        """As `MemoryHost.sleep`."""
         return self._host.sleep(user_id)
 
     def renew(self, written_s: float, lease_s: float, was_full: bool) -> tuple[float, bool]:
-        """As `MemoryHost.renew`."""
         return self._host.renew(written_s, lease_s, was_full)
 
     def archive(self, user_id: str) -> Position:
-        """As `MemoryHost.archive`."""
         return self._host.archive(user_id)
 
     def release(self, user_id: str, placement: Placement) -> Position | None:
-        """As `MemoryHost.release`."""
         return self._host.release(user_id, placement)
 
     def discard(self, user_id: str, epoch: int) -> None:
-        """As `MemoryHost.discard`."""
         self._host.discard(user_id, epoch)
 
     def discard_archive(self, user_id: str, epoch: int) -> None:
-        """As `UserFiles.discard_archive`."""
         self._host.discard_archive(user_id, epoch)
 
     def pid(self) -> int:
-        """Return the process id."""
         return os.getpid()
 
 

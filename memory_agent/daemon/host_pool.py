@@ -23,10 +23,8 @@ _AVOIDED_S = 10.0
 
 @dataclass(frozen=True)
 class Topology:
-    """The nodes of a cluster, and where the users are.
-
-    `nodes` returns the number of cores of each other node that may receive users. `lease_s`: how long a host on another
-    node may work without a renewal.
+    """The nodes of a cluster, with their cores, and where the users are. `lease_s`: how long a host works without a
+    renewal.
     """
 
     nodes: Callable[[], Mapping[str, int]]
@@ -41,10 +39,10 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 
 @dataclass(frozen=True)
 class PoolFigures:
-    """The figures of the hosts in use, the number of spares, and what was counted since the daemon started.
+    """The figures of the hosts in use, and what was counted since the daemon started.
 
-    `restarts`: how often a host's process was restarted. `lost`: hosts that ended and were replaced, mostly on other
-    nodes. `calls` to servers of models: by part (`embedder`, `judge`) and name in `CALLS`.
+    `restarts` of processes; `lost` hosts, mostly on other nodes; `calls` to servers of models, by part and name in
+    `CALLS`.
     """
 
     hosts: tuple[HostFigures, ...] = ()
@@ -57,8 +55,7 @@ class PoolFigures:
 class HostPool:
     """The hosts in use, by the names that `Directory` gives them, and the spares. For a single event loop.
 
-    Processes without awake users are kept as spares, up to `spares_kept`: starting a process takes a second of
-    processor time, on a busy machine longer than a caller waits.
+    Up to `spares_kept` processes without awake users are kept as spares: starting a process takes a second.
     """
 
     def __init__(
@@ -69,9 +66,8 @@ class HostPool:
         on_lost: Callable[[str], None],
         on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` receives the name of a lost host that was in use on another node.
-
-        `on_full` receives the name of a node whose disk became full.
+        """`on_lost` receives a lost host on another node that was in use, and `on_full` a node
+        whose disk became full.
         """
         self._supervisor = supervisor
         self._spares_kept = spares_kept
@@ -95,7 +91,6 @@ class HostPool:
         return {node: cores for node, cores in self._reached().items() if node not in self._full}
 
     def full_nodes(self) -> set[str]:
-        """Return the reachable nodes whose disk is full."""
         return self._full & self._reached().keys()
 
     def _reached(self) -> dict[str, int]:
@@ -108,14 +103,10 @@ class HostPool:
         }
 
     def find(self, name: str) -> Host | None:
-        """Return the host in use under this name, or None."""
         return self._used.get(name)
 
     def use(self, name: str, node: str = HOME, *, shared: bool = False) -> Host:
-        """Return the host with this name, taking a spare of the node or starting a process if there is none.
-
-        `shared`: the host of shared items.
-        """
+        """Return the host with this name, taking a spare of the node or starting a process if there is none."""
         if name not in self._used:
             spare = None if shared else next((spare for spare in self._spares if spare.node == node), None)
             if spare is not None:
@@ -174,7 +165,6 @@ class HostPool:
                 self._on_lost(name)
 
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
-        """Run the upkeep of every host in use, one after another."""
         for host in list(self._used.values()):
             former = host.figures
             try:
@@ -184,7 +174,7 @@ class HostPool:
                 log.warning("host.not_kept_up", host=host.name, code=error.code)
 
     def figures(self) -> PoolFigures:
-        """Return the figures of all hosts, as of their last upkeep. Sends no messages."""
+        """Sends no messages."""
         restarts = self._restarts + sum(host.restarts for host in (*self._used.values(), *self._spares))
         hosts = tuple(host.figures for host in self._used.values())
         return PoolFigures(hosts, len(self._spares), restarts, self._lost, self._calls)
@@ -205,7 +195,7 @@ class HostPool:
             self._calls[part, name] += getattr(now, name) - getattr(former, name)
 
     async def pids(self) -> dict[str, int]:
-        """Return the process id of each host that answers."""
+        """Hosts that do not answer are missing."""
         hosts = self._used | {f"spare-{number}": host for number, host in enumerate(self._spares)}
         found = await asyncio.gather(*(host.pid(1.0) for host in hosts.values()), return_exceptions=True)
         silent = [name for name, pid in zip(hosts, found, strict=True) if not isinstance(pid, int)]

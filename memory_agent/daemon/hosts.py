@@ -1,12 +1,11 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
 A user is awake if its memory is open in a host process. Callers name a user, and `Hosts` finds or starts the process.
-At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is put to
-sleep. `Directory` assigns awake users to host processes.
+At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is asleep.
 
-In a cluster, a user is on one node at a time (`placement`), and a waking user may first be moved to another node. A
-host on another node works only while it has a lease (`lease`). If it no longer answers, its users are placed elsewhere
-once its lease has certainly expired: nothing that it still does reaches a caller, or the owner that follows it.
+In a cluster, a user is on one node at a time, and a waking user may first be moved to another node. A host on another
+node works only while it has a lease (`lease`). If it no longer answers, its users are placed elsewhere once its lease
+has certainly expired.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _OF_SHARED = "shared-knowledge"  # the host of shared items, a separate process
 
 @dataclass
 class _UserLock:
-    """The lock of one user, which exists while a task holds it or waits for it."""
+    """Exists while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
@@ -79,14 +78,12 @@ class Watcher(Protocol):
 class Hosts:
     """The host processes and the users awake in them. Must be used from a single event loop.
 
-    If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
-    been sent or if its verb may be repeated.
+    If a host dies, a request is repeated within the deadline if it was not sent, or if its verb may be repeated.
     """
 
     def __init__(
         self, supervisor: Supervisor, settings: DaemonSettings, capacity: Capacity, cluster: Topology | None = None
     ) -> None:
-        """`cluster` is None on a single machine."""
         self._cluster = cluster
         self._pinned: Counter[str] = Counter()
         self._watchers: list[Watcher] = []
@@ -139,15 +136,12 @@ class Hosts:
         return decode_reply(reply, IngestReport)
 
     def watch(self, watcher: Watcher) -> None:
-        """Inform `watcher` about the memories on other nodes."""
         self._watchers.append(watcher)
 
     def is_away(self, user_id: str) -> bool:
-        """Whether the user is awake on another node."""
         return self._directory.node_of(user_id) not in (HOME, None)
 
     def count_on(self, node: str) -> int:
-        """Return the number of awake users on a node."""
         return self._directory.awake_by_node()[node]
 
     async def archive(self, user_id: str) -> None:
@@ -165,7 +159,8 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_home(self, user_id: str) -> AsyncIterator[None]:
-        """Keep the user on the daemon's own machine inside the context, moving it there first. Waits for running calls.
+        """Keep the user on the daemon's own machine inside the context. Waits for running calls, and moves the user
+        there first.
 
         No other node has files of the user then. Raises the errors of the archive.
         """
@@ -188,7 +183,6 @@ class Hosts:
             await self._pool.any_on(node).discard(user_id, epoch, self._settings.ingest_timeout_s)
 
     async def erase_archive(self, user_id: str) -> None:
-        """Delete the archive of a user at home who is being erased. Raises the errors of the archive."""
         if self._cluster is not None:
             epoch = self._cluster.placements.of(user_id).epoch + 1
             await self._pool.any_on(HOME).discard_archive(user_id, epoch, self._settings.ingest_timeout_s)
@@ -198,7 +192,7 @@ class Hosts:
         """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.
 
         Busy users move one after another, because concurrent moves make all of them wait longer. Raises
-        `UnavailableError` if a user cannot be archived; that user stays on the node. `close` cancels this.
+        `UnavailableError` if a user cannot be archived; that user stays on the node.
         """
         if not self._is_closing:
             moves = asyncio.create_task(self._move_all(node))
@@ -222,7 +216,7 @@ class Hosts:
             pass
 
     async def _relocate(self, user_id: str, node: str, patience_s: float | None = None) -> None:
-        """Move an awake user to `node`. Wake a busy user there at once, so that few requests wait.
+        """Move an awake user to `node`, and wake a busy user there at once, so that few requests wait.
 
         Raises `TimeoutError` like `kept_asleep`, and `UnavailableError` if the user could not be archived.
         """
@@ -237,18 +231,16 @@ class Hosts:
                 await self.wake(user_id, _WAKE_DEADLINE_MS)
 
     async def _start_host(self, user_id: str, node: str) -> None:
-        """Wait until the host of a user who moves to `node` runs: a process takes a second to start."""
+        """Start the host first: a process takes a second to start."""
         host = self._pool.started(self._directory.host_on(user_id, time.monotonic(), node), node)
         with suppress(TimeoutError, MemoryAgentError):
             async with asyncio.timeout(_WAKE_DEADLINE_MS / 1000):
                 await host.endpoints()
 
     def full_nodes(self) -> set[str]:
-        """Return the other nodes whose disk is full. They receive no users."""
         return self._pool.full_nodes()
 
     def _leave_full(self, node: str) -> None:
-        """Start to move the users of a full node to other nodes."""
         if node not in self._leaving:
             self._leaving[node] = asyncio.create_task(self._drain_full(node))
             self._leaving[node].add_done_callback(lambda _: self._leaving.pop(node))
@@ -262,12 +254,11 @@ class Hosts:
             self._pool.any_on(node)  # reports when there is room again
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Wake the user, or do nothing if it is awake. Raises as `call`, and the errors of opening the memory."""
+        """Raises as `call`, and the errors of opening the memory."""
         reply = await self._call(user_id, "stats", encode(NoParams()), deadline_ms, NO_RIGHTS, waits=False)
         decode_reply(reply, MemoryStats)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
-        """Wake the user and return its actor. Raises the same errors as `call`."""
         await self.wake(user_id, deadline_ms)
         return (await self._host_of(user_id)).address
 
@@ -303,8 +294,8 @@ class Hosts:
     async def balance(self) -> None:
         """Balance the nodes, then move one busy user from a shared host with several to one without, if both exist.
 
-        Waits for the user's running requests; its next request wakes it on the least loaded host. If a request takes
-        longer than a recall may wait, the user stays until the next round.
+        The user's next request wakes it on the least loaded host. If a running request takes longer than a recall may
+        wait, the user stays until the next round.
         """
         await self._balance_nodes()
         for node in self.full_nodes():
@@ -337,27 +328,21 @@ class Hosts:
                 return
 
     async def keep_up(self, *, fill_vectors: bool) -> None:
-        """Run the upkeep of every host, one after another: expire runs and memories, learn, compute missing vectors."""
         await self._pool.keep_up(self._settings.ingest_timeout_s, fill_vectors=fill_vectors)
 
     def figures(self) -> PoolFigures:
-        """Return the figures of the hosts, as of their last upkeep."""
         return self._pool.figures()
 
     async def pids(self) -> dict[str, int]:
-        """Return the process id of each host that answers."""
         return await self._pool.pids()
 
     def awake(self) -> tuple[str, ...]:
-        """Return the awake users."""
         return self._directory.awake()
 
     def is_awake(self, user_id: str) -> bool:
-        """Whether the user is awake."""
         return user_id in self._directory
 
     async def close(self) -> None:
-        """Put all users to sleep and end the hosts."""
         self._is_closing = True
         for moves in self._drains:
             moves.cancel()  # they may hold a user's lock for as long as a request runs
@@ -368,7 +353,7 @@ class Hosts:
     async def _send(
         self, request: HostRequest, body: bytes, deadline_s: float, *, is_repeatable: bool, waits: bool
     ) -> bytes:
-        """Send a request to the user's host. Retry if the host was not up or, for a repeatable request, if it died.
+        """Retry if the host was not up or, for a repeatable request, if it died.
 
         `waits`: whether the request must find all events that were memories before.
         """
@@ -494,19 +479,17 @@ class Hosts:
                 self._directory.seat(user_id, time.monotonic(), await self._place(user_id))
 
     def _host_now(self, user_id: str) -> Host | None:
-        """Return the host of an awake user, or None."""
         name = self._directory.host_of(user_id)
         return None if name is None else self._pool.find(name)
 
     def _lose_users(self, host_name: str) -> None:
-        """Let the users of a lost host wake on another host, or on another node."""
         for user_id in self._directory.users_of(host_name):
             self._directory.leave(user_id)
             self._recover(user_id)
         self._changed.set()
 
     def _recover(self, user_id: str) -> None:
-        """Start to redeliver a user's events that were not archived."""
+        """Start to deliver again a user's events that were not archived."""
         waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
         if waits:
             recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
@@ -560,7 +543,7 @@ class Hosts:
                 log.warning("files.not_discarded", user_id=user_id, node=former.node, code=error.code)
 
     def _placed(self, request: HostRequest) -> HostRequest:
-        """Return the request with the user's placement, by which a host recognises whether its files are current."""
+        """The placement shows a host whether its files are current."""
         if self._cluster is None:
             return request
         return msgspec.structs.replace(request, placement=self._cluster.placements.of(request.user_id))
@@ -589,7 +572,6 @@ class Hosts:
             self._pool.release(unused, is_usable=host is not None and fault is None)
 
     async def _sleep(self, host: Host, user_id: str) -> MemoryAgentError | None:
-        """Close the memory of `user_id`; return the error if this failed."""
         try:
             position = await host.sleep(user_id, _SLEEP_TIMEOUT_S)
         except MemoryAgentError as error:

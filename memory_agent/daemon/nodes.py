@@ -1,7 +1,7 @@
 """The other machines of a daemon's cluster: who may join, who is up, and who leaves.
 
-A machine joins with the verb `join` and receives what its part of Ray needs (`JoinGrant`). It counts as up once Ray has
-seen it, until it leaves or Ray declares it dead. The machine itself joins again after Ray or the daemon has ended.
+A machine that joins receives what its part of Ray needs (`JoinGrant`). It counts as up once Ray has seen it, until it
+leaves or Ray declares it dead.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class Nodes:
         )
 
     def up(self) -> dict[str, int]:
-        """Return the number of cores of each machine that may receive users."""
         return {
             name: joined.node.cores
             for name, joined in self._joined.items()
