@@ -52,13 +52,11 @@ class RunsProvider(Protocol):
         event_id: str | None = None,
     ) -> Trajectory:
         """Begin a run, with a new id unless `run_id` is passed. Durable on return."""
-        ...
 
     def step(
         self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
     ) -> Trajectory:
         """Record a step of a run and the memories that it used. Durable on return."""
-        ...
 
     def end(
         self,
@@ -71,19 +69,15 @@ class RunsProvider(Protocol):
         event_id: str | None = None,
     ) -> Trajectory:
         """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return."""
-        ...
 
     def get(self, run_id: str) -> Trajectory | None:
         """Return the run, or None if there is no such run."""
-        ...
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step."""
-        ...
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
         """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
-        ...
 
 
 class SonaProvider(Protocol):
@@ -91,19 +85,15 @@ class SonaProvider(Protocol):
 
     def status(self) -> SonaStatus:
         """Return the state of the learner."""
-        ...
 
     def reset(self) -> int:
         """Discard what was learned; return the number of ended runs, which the learner ignores from now on."""
-        ...
 
     def export(self) -> bytes:
         """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries."""
-        ...
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return."""
-        ...
 
 
 class SharedProvider(Protocol):
@@ -127,31 +117,24 @@ class SharedProvider(Protocol):
         offer: bool = False,
     ) -> PublishPreview:
         """Return exactly what `confirm` would publish. Sends and stores nothing."""
-        ...
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent."""
-        ...
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return."""
-        ...
 
     def offered(self) -> list[OfferedPattern]:
         """Return this user's offers, newest first, each with the id of the item created from it, if any."""
-        ...
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
         """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt."""
-        ...
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it."""
-        ...
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first."""
-        ...
 
     def search(
         self,
@@ -162,23 +145,18 @@ class SharedProvider(Protocol):
         min_relevance: float | None = None,
     ) -> list[FoundItem]:
         """Return the shared items that match `query` and that this user may see, best first."""
-        ...
 
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`."""
-        ...
 
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none."""
-        ...
 
     def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym."""
-        ...
 
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym."""
-        ...
 
 
 class CareProvider(Protocol):
@@ -186,11 +164,9 @@ class CareProvider(Protocol):
 
     def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild recall's search columns from the records; return the number of memories."""
-        ...
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait."""
-        ...
 
 
 class ErasureProvider(Protocol):
@@ -205,11 +181,9 @@ class ErasureProvider(Protocol):
         dry_run: bool = False,
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return."""
-        ...
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`."""
-        ...
 
 
 @runtime_checkable
@@ -219,27 +193,22 @@ class MemoryProvider(Protocol):
     @property
     def runs(self) -> RunsProvider:
         """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
-        ...
 
     @property
     def sona(self) -> SonaProvider:
         """The learner of one user."""
-        ...
 
     @property
     def shared(self) -> SharedProvider:
         """The shared items of this user and of others."""
-        ...
 
     @property
     def care(self) -> CareProvider:
         """Maintenance of one user's files while they are in use."""
-        ...
 
     @property
     def erasure(self) -> ErasureProvider:
         """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
-        ...
 
     def recall(
         self,
@@ -251,7 +220,6 @@ class MemoryProvider(Protocol):
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first."""
-        ...
 
     def remember(
         self,
@@ -274,19 +242,15 @@ class MemoryProvider(Protocol):
         quality_score: float | None = None,
     ) -> MemoryRecord:
         """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return."""
-        ...
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
         """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`."""
-        ...
 
     def forget(self, ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many existed. Durable on return."""
-        ...
 
     def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed."""
-        ...
 
     def feedback(
         self,
@@ -298,21 +262,17 @@ class MemoryProvider(Protocol):
         event_id: str | None = None,
     ) -> FeedbackReport:
         """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return."""
-        ...
 
     def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
         """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session."""
-        ...
 
     def sessions(
         self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
     ) -> SessionPage:
         """Return a page of the sessions that have memories that match a filter, newest first."""
-        ...
 
     def map(self, limit: int = 5000) -> MemoryMap:
         """Return positions in a plane for at most `limit` memories (1 to 10,000), near each other if alike."""
-        ...
 
     def list(
         self,
@@ -322,4 +282,3 @@ class MemoryProvider(Protocol):
         after: str | None = None,
     ) -> MemoryPage:
         """Return a page of the memories that match a filter, ordered by `timestamp` or by last update."""
-        ...

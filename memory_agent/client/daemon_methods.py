@@ -24,7 +24,6 @@ class DaemonMethods(Protocol):
         >>> [part.name for part in memory.status().parts if part.state != "running"]
         []
         """
-        ...
 
     def metrics(self) -> str:
         """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`.
@@ -32,7 +31,6 @@ class DaemonMethods(Protocol):
         >>> [line for line in memory.metrics().splitlines() if line.startswith("memory_agent_events_total")][0]
         'memory_agent_events_total{outcome="read"} 0.0'
         """
-        ...
 
     def address(self) -> HostAddress:
         """Wake the user and return the Ray actor that hosts it.
@@ -40,7 +38,6 @@ class DaemonMethods(Protocol):
         >>> memory.address()
         HostAddress(actor='...', namespace='...')
         """
-        ...
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
         """Wait until each user's events up to a journal number are recallable or quarantined. Raises
@@ -52,7 +49,6 @@ class DaemonMethods(Protocol):
         >>> memory.stats().memories
         1
         """
-        ...
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
@@ -63,7 +59,6 @@ class DaemonMethods(Protocol):
         >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
         ('alice', None)
         """
-        ...
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
         """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
@@ -71,7 +66,6 @@ class DaemonMethods(Protocol):
         >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
         [(1, 'malformed_event', 5)]
         """
-        ...
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
         """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`.
@@ -79,7 +73,6 @@ class DaemonMethods(Protocol):
         >>> memory.retry_quarantined([1])
         RetryReport(handled=0, still_failing=1)
         """
-        ...
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
         """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`.
@@ -87,7 +80,6 @@ class DaemonMethods(Protocol):
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])
         """
-        ...
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory.
@@ -97,4 +89,3 @@ class DaemonMethods(Protocol):
         >>> receipt.memories, memory.stats().memories
         (1, 0)
         """
-        ...

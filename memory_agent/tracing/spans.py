@@ -48,11 +48,9 @@ class CallSpan(Protocol):
     @property
     def traceparent(self) -> str:
         """The W3C trace context to send, or "" if there is none."""
-        ...
 
     def note(self, result: Any) -> None:
         """Add the verb's operation, and the number of memories in its result."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -64,11 +62,9 @@ class CallSpan(Protocol):
 class Tracer(Protocol):
     def record(self, span: Span) -> None:
         """Queue an ended span for export. Returns immediately."""
-        ...
 
     def close(self) -> None:
         """Export the queued spans, for at most two seconds."""
-        ...
 
 
 class Span:
