@@ -28,8 +28,8 @@ class MemoryClient(MemoryMethods):
     """One user's memory, accessed through the daemon. Thread-safe; a forked child opens connections of its own.
 
     Every method raises the errors of `Memory`, `UnavailableError` if no daemon runs, and `DeadlineExceededError`. If
-    the daemon ends during a call that may be repeated, and restarts within five seconds, the call is sent again;
-    otherwise, `ConnectionLostError` says what is known of its outcome.
+    the daemon ends during a call and restarts within five seconds, a call that may be repeated is sent again.
+    Otherwise, the method raises `ConnectionLostError`, which says whether the call may have taken effect.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Publishes the log of changes of shared items as relay events, for followers.
 
 Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event. Before a removal
-is published, the earlier journal events of the item are erased. For this the relay scans all events of shared items,
-while publishers wait, so the announcer pauses in proportion, and erases the removals that arrive during the pause
-together.
+is published, the earlier journal events of the item are erased. Publishers wait while the relay scans for these events,
+so the announcer pauses after a scan in proportion to its duration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Child processes of the daemon: starts and watches them, restarts them when they die, and ends them.
 
-A child prints one JSON line when it is ready. asyncio's subprocesses are not used: if they are cancelled during
-startup, they may wait forever for a reaped process.
+A child prints one JSON line when it is ready. The subprocesses of asyncio are not used, because they may wait forever
+if they are cancelled during startup.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Checks that the machines of a cluster are compatible. Their product versions may differ.
-
-The daemon can be upgraded before or after the other machines, as long as the protocol, the file formats, Ray and Python
-are the same.
-"""
+"""Checks that the machines of a cluster are compatible. Their product versions may differ."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class Deliveries:
     """Notes in a file which events are being ingested, so that a crash of the process counts for them.
 
     With Ray, a crash ends only the host, and the lane counts it. Here it ends the lane as well, and a restarted daemon
-    would read the same events and crash again. After a crash, events of the noted batch are ingested one by one, and an
-    event that has crashed the process `daemon.crashes_before_quarantine` times is refused, so that the lane quarantines
+    would read the same events and crash again. So after a crash, the events of the noted batch are ingested one by one.
+    An event that has crashed the process `daemon.crashes_before_quarantine` times is refused, and the lane quarantines
     it.
     """
 

@@ -1,9 +1,9 @@
 """Reads the journal by cursor, passes each event to its user's lane, and then commits the cursor.
 
-The cursor is the low-water mark: every event up to it is durable in a memory (on another node: in its archive) or in
-quarantine. After a crash, later events are read again, and each user's store recognises the events that it has. An
-event published under `system` belongs to the user that it names, or to the owner of its run or session; it waits in
-`Parking` until the owner is known (setting `daemon.owner_claims`).
+The cursor is the low-water mark: every earlier event is durable in a memory or in quarantine. If the memory is on
+another node, it must be archived, too. After a crash, later events are read again, and each user's store recognises the
+events that it has. An event published under `system` waits in `Parking` until the owner of its run or session is known
+(setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations

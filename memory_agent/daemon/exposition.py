@@ -1,7 +1,7 @@
 """The daemon's figures in Prometheus' text format. The only file that imports `prometheus_client`, at the first scrape.
 
-A scrape reads counters, sends no request to a host, and wakes no user. Values of labels come from lists in the code,
-except for the names of a cluster's machines, so the number of time series is limited.
+A scrape reads counters, sends no request to a host, and wakes no user. Values of labels come from lists in the code or
+are names of machines, so that the number of time series is limited.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A host process: its sockets, their threads, and the memories of several users behind them. Independent of Ray.
 
-`HostServer` takes requests at one socket and batches of events at the other, each with its own threads, so that recalls
-never queue behind ingestion. `Workers` shares the threads of a socket fairly among users. `MemoryHost` opens and closes
-the memories.
+`HostServer` has one socket for requests and one for batches of events, with separate threads, so that recalls never
+queue behind ingestion. `Workers` shares the threads of a socket fairly among users. `MemoryHost` opens and closes the
+memories.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 
 @dataclass(frozen=True)
 class PoolFigures:
-    """The figures of the hosts in use, and what was counted since the daemon started.
+    """The figures of the hosts in use, the number of spares, and counts since the daemon started.
 
-    `restarts` of processes; `lost` hosts, mostly on other nodes; `calls` to servers of models, by part and name in
+    `lost` counts hosts that ended and were replaced. `calls` to servers of models are counted by part and name in
     `CALLS`.
     """
 

@@ -5,7 +5,7 @@ At most `daemon.most_awake` users are awake; a further user waits until the leas
 
 In a cluster, a user is on one node at a time, and a waking user may first be moved to another node. A host on another
 node works only while it has a lease (`lease`). If it no longer answers, its users are placed elsewhere once its lease
-has certainly expired.
+has expired.
 """
 
 from __future__ import annotations

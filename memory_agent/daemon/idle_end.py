@@ -1,7 +1,7 @@
 """Ends a daemon that a client started, once it has been idle for a while. Nothing is lost: the next call starts it.
 
 Local clients share a lock during each call. The daemon ends only while it holds this lock alone, and keeps it until its
-process has ended: a late call waits, finds no daemon, and starts one.
+process has ended. A late call waits for the lock, and then starts a daemon.
 """
 
 from __future__ import annotations

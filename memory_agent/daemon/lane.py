@@ -2,8 +2,8 @@
 
 A full lane drops further events and reads them from the journal later, so a slow user delays no other user. An event
 leaves the lane once it is durable in the memory or in quarantine, or if its encryption key was destroyed. If the memory
-is on another node, the number of the event stays until the memory is archived (`save`); if the node is lost, the event
-is delivered again (`lost`).
+is on another node, the lane keeps the number of the event until the memory is archived (`save`), and delivers the event
+again if the node is lost (`lost`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runs that began while this daemon runs, and have not ended: it does not end as idle during one."""
+"""The runs that began since this daemon started, and have not ended. During a run, the daemon is not idle."""
 
 from __future__ import annotations
 

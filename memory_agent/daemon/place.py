@@ -1,7 +1,6 @@
 """Where the hosts of one machine find its data folder, embedder and keys.
 
-On another machine than the daemon's, the process that joined writes it into a file, whose path the hosts inherit from
-Ray as an environment variable.
+A machine that joined a daemon stores this in a file, and its hosts inherit the path as an environment variable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The current session of each agent process: after `/clear` and `/resume`, its MCP server still has the first one.
+"""The current session of each agent process. It differs from that of the agent's MCP server after `/clear` and
+`/resume`.
 
 A file for each process, named by its id and start time, contains the session's id.
 """

@@ -1,7 +1,7 @@
 """A hook's deadline, measured from the start of its process. The process then exits, even if it is blocked.
 
-The main thread waits while a second thread works: the handler of a timer (`SIGALRM`) would run only when the
-interrupted code returns to Python, which reading an input or resolving a host name may not do for seconds.
+The main thread waits while a second thread works. A timer (`SIGALRM`) is not enough: its handler runs only when the
+interrupted code returns to Python, which may take seconds while a host name is resolved.
 """
 
 from __future__ import annotations

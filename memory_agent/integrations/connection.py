@@ -1,8 +1,8 @@
 """Connects a client to the memory: writes our entries into its files, and removes exactly those entries.
 
 A copy of the original is stored in our state folder, because a project's folder is shared. A record there contains the
-file before and after the change, so disconnecting restores the same bytes; if the file has been edited since, only our
-entries are removed.
+file before and after the change, so that disconnecting restores the same bytes. If the file has been edited since, only
+our entries are removed.
 """
 
 from __future__ import annotations

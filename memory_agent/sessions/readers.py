@@ -50,8 +50,8 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list), by its number
-        from 1.
+        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list). Numbers start
+        at 1.
 
         Raises `msgspec.DecodeError` for an item that does not match the format.
         """

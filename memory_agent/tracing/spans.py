@@ -1,7 +1,7 @@
 """Spans of requests, and the W3C trace context that connects those of several processes. Imports no OpenTelemetry.
 
-A span is recorded only if its trace is sampled: by the caller, whose `traceparent` says so, or by the door, which
-begins a trace for a request without one. Everything else gets `NO_SPAN`, whose methods do nothing.
+A span is recorded only if its trace is sampled. The caller's `traceparent` decides that, or the door for a request
+without one. Otherwise the span is `NO_SPAN`, whose methods do nothing.
 """
 
 from __future__ import annotations

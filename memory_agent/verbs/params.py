@@ -133,8 +133,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`. A query of several parts is sent as one text.
 
     `usual_deadline`: whether the caller set no deadline; if so, the deadline in the daemon's settings applies if it is
-    shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone:
-    `reference_offset_s` is the UTC offset of `reference_time`, and `reference_zone` is the zone's IANA name, if any.
+    shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone, which
+    `reference_offset_s` (the UTC offset of `reference_time`) and `reference_zone` (its IANA name, if any) describe.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})

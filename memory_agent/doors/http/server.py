@@ -1,8 +1,8 @@
-"""The HTTP server: uvicorn's protocol, inside the daemon's event loop.
+"""The HTTP server: the protocol of uvicorn, inside the daemon's event loop.
 
-uvicorn's own server class handles signals, which the daemon does itself, and wakes up ten times a second. Three limits
-are added to its protocol class: on the time to receive a request's head, on the number of connections, and on the time
-for which a client reads nothing.
+The server class of uvicorn handles signals, which the daemon does itself, and wakes up ten times a second. The protocol
+class gets three limits: the time to receive a request's head, the number of connections, and the time for which a
+client reads nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class HttpDoor:
     def __init__(self, settings: HttpSettings, place: Place, layout: Layout) -> None:
         """Bind the port; requests are served once `run` is called. Raises `SettingsError`.
 
-        If the settings choose no port, binds the former port of this data folder, so that an open page finds the server
-        again, or else a free one.
+        If the settings choose no port, this binds the former port of the data folder, if it is free, so that an open
+        page finds the server again.
         """
         self._settings = settings
         self._place = place

@@ -1,9 +1,8 @@
 """Bridges an agent's standard input to the daemon's `/mcp`: each line is a message.
 
-A coding agent starts one bridge process per session, so it imports only msgspec, sockets and threads, in 0.07 s and 18
-MB; the `mcp` library takes 0.84 s and 63 MB, has no deadlines and starts no daemon. The bridge lists the tools without
-a daemon, starts a daemon if none is running, and answers every request within a deadline, at worst with an error that
-explains what to do.
+A coding agent starts one bridge process per session. So the bridge imports only msgspec, sockets and threads, in 0.07 s
+and 18 MB; the `mcp` library takes 0.84 s and 63 MB, and has no deadlines. The bridge lists the tools without a daemon,
+starts a daemon if none is running, and answers every request within a deadline.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sessions of browsers: each stands for the token of the key that signed in.
+"""Sessions of browsers. Each session holds the token of the key that signed in.
 
-A browser sends a cookie to every port of this machine, and any account may serve one. So a request needs two secrets:
-the cookie, which scripts cannot read, and the page key, which only scripts of the page's origin can read. A ticket
-signs in once, so that no token has to be in a command line or in the browser's history.
+A browser sends a cookie to every port of this machine, and any account may serve one. So a request needs two secrets: a
+cookie, which scripts cannot read, and a page key, which only scripts of the page can read. A ticket signs in once, so
+that no token has to be in a command line or in the browser's history.
 
 The file of sessions survives a restart of the daemon. It contains digests of the secrets, and tokens encrypted with
 keystreams (SHAKE-256) that are derived from the secrets and used once.
