@@ -64,8 +64,9 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         """Like `MemoryClient.blocks`, but following starts with `async with`, `begin` or the first block."""
         wanted = Wanted(role, run, session)
         self._address.require()
+        wanted.check(self.user_id)
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
-        return AsyncBlocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
+        return AsyncBlocks(Feed.of(self._address, relay), self.user_id, wanted.block_in, ask)
 
     def shared_changes(
         self, after: int | None = None, *, relay: Endpoints | None = None

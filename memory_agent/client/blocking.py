@@ -98,8 +98,9 @@ class MemoryClient(MemoryMethods):
         """
         wanted = Wanted(role, run, session)
         self._address.require()
+        wanted.check(self.user_id)
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
-        return Blocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
+        return Blocks(Feed.of(self._address, relay), self.user_id, wanted.block_in, ask)
 
     def shared_changes(self, after: int | None = None, *, relay: Endpoints | None = None) -> Following[SharedChange]:
         """Follow changes to the shared items that the key may see, from this call on or after the journal number

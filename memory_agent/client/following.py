@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 from memory_agent.client.address import Address
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.triggers.block import Block, Wanted
+from memory_agent.triggers.block import Block
 from relay import (
     SYSTEM_USER,
     AsyncSubscriber,
@@ -218,18 +218,9 @@ class AsyncFollowing(Generic[T]):
 class Blocks(Following[Block]):
     """The blocks that the daemon publishes for one user from now on."""
 
-    def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], str | None]) -> None:
-        """Follow from the journal's end. Raises `UnavailableError` and `InvalidInputError`."""
-        wanted.check(user_id)
-        super().__init__(feed, user_id, wanted.block_in, owner)
-
 
 class AsyncBlocks(AsyncFollowing[Block]):
     """`Blocks` for asyncio."""
-
-    def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], Awaitable[str | None]]) -> None:
-        wanted.check(user_id)
-        super().__init__(feed, user_id, wanted.block_in, owner)
 
 
 class _Reading(Generic[T]):

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from ulid import ULID
@@ -63,6 +62,7 @@ from memory_agent.verbs.protocol import (
     decode_reply,
     encode_fault,
     encode_result,
+    fault_in,
     is_fault,
 )
 from memory_agent.verbs.table import BY_NAME, OF_ANY_STORE, Verb
@@ -267,13 +267,8 @@ class Service:
         return len(entries)
 
     async def answer_quarantine_retry(self, _request: Request, params: QuarantineIdsParams) -> RetryReport:
-        handled = failing = 0
-        for entry in await self._chosen(params.ids):
-            if await self._retry(entry):
-                handled += 1
-            else:
-                failing += 1
-        return RetryReport(handled=handled, still_failing=failing)
+        handled = [await self._retry(entry) for entry in await self._chosen(params.ids)]
+        return RetryReport(handled=handled.count(True), still_failing=handled.count(False))
 
     async def _retry(self, entry: QuarantineEntry) -> bool:
         """Retry one event: at the relay if the relay refused it, else at the memory."""
@@ -326,13 +321,8 @@ def _as_stated(reply: bytes, params: RememberParams) -> bytes:
 
 
 def _misses_store(reply: bytes) -> bool:
-    try:
-        decode_reply(reply, Any)
-    except NothingSharedError:
-        return True
-    except MemoryAgentError:
-        pass
-    return False
+    fault = fault_in(reply)
+    return fault is not None and fault.code == NothingSharedError.code
 
 
 def _with_waking(reply: bytes) -> bytes:

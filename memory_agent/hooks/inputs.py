@@ -51,13 +51,13 @@ class Input:
     """The input of one hook. Missing fields, and fields of the wrong type, are empty."""
 
     def __init__(self, client: str, fields: Mapping[str, Any]) -> None:
-        self.client = client
-        self.name = self._text(fields, "hook_event_name")
-        self.session = self._text(fields, "session_id")
-        self.folder = self._text(fields, "cwd")
-        self.turn = self._text(fields, "prompt_id") or self._text(fields, "turn_id")
-        self.at = time_of(fields.get("timestamp")) or datetime.now(UTC)
         self._fields = fields
+        self.client = client
+        self.name = self.text("hook_event_name")
+        self.session = self.text("session_id")
+        self.folder = self.text("cwd")
+        self.turn = self.text("prompt_id") or self.text("turn_id")
+        self.at = time_of(fields.get("timestamp")) or datetime.now(UTC)
 
     def content(self) -> Content:
         """Return the content, or `NOTHING` for a hook that is not in the table."""
@@ -65,7 +65,8 @@ class Input:
         return NOTHING if parse is None else parse(self)
 
     def text(self, name: str) -> str:
-        return self._text(self._fields, name)
+        value = self._fields.get(name)
+        return value if isinstance(value, str) else ""
 
     def flag(self, name: str) -> bool:
         return self._fields.get(name) is True
@@ -87,11 +88,6 @@ class Input:
     def entry(self, what: What, id: str, text: str) -> Entry:
         """Return an entry of this session and turn."""
         return Entry(what=what, id=id, text=text, at=self.at, run=self.run)
-
-    @staticmethod
-    def _text(fields: Mapping[str, Any], name: str) -> str:
-        value = fields.get(name)
-        return value if isinstance(value, str) else ""
 
 
 def _start(_: Input) -> Content:
