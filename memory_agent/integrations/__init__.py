@@ -4,7 +4,7 @@ Read `clients` first (which entries belong in which file), then `connection`, wh
 installs the daemon as a service of systemd or launchd.
 """
 
-from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, hook_launcher, this_program
+from memory_agent.integrations.clients import CLIENTS, Command, Hooks, Scope, hook_launcher, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
 from memory_agent.integrations.installed_files import MARK, completion_path, install_file, remove_file
 from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
@@ -16,7 +16,6 @@ __all__ = [
     "CLIENTS",
     "FOLDER",
     "MARK",
-    "PROGRAM",
     "Change",
     "ChangedMeanwhileError",
     "Command",

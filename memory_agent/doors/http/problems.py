@@ -7,42 +7,26 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.errors import (
-    DeadlineExceededError,
-    InvalidInputError,
-    MemoryAgentError,
-    ModelError,
-    ProtocolError,
-    QuotaExceededError,
-    RateLimitedError,
-    RunBegunError,
-    RunEndedError,
-    RunUnknownError,
-    ScopeMissingError,
-    StoreFullError,
-    UnauthorizedError,
-    UnknownMethodError,
-    UserNotAllowedError,
-)
+from memory_agent import errors
 from relay import RelayError
 from relay.access import PRESENTED_WITH
 
 PROBLEM_TYPE = "application/problem+json"
 _STATUS: dict[type[Exception], int] = {
-    ProtocolError: 400,
-    UnauthorizedError: 401,
-    ScopeMissingError: 403,
-    UserNotAllowedError: 403,
-    UnknownMethodError: 404,
-    RunUnknownError: 404,
-    RunBegunError: 409,
-    RunEndedError: 409,
-    InvalidInputError: 422,
-    RateLimitedError: 429,
-    DeadlineExceededError: 504,
-    StoreFullError: 507,
-    QuotaExceededError: 507,
-    ModelError: 503,
+    errors.ProtocolError: 400,
+    errors.UnauthorizedError: 401,
+    errors.ScopeMissingError: 403,
+    errors.UserNotAllowedError: 403,
+    errors.UnknownMethodError: 404,
+    errors.RunUnknownError: 404,
+    errors.RunBegunError: 409,
+    errors.RunEndedError: 409,
+    errors.InvalidInputError: 422,
+    errors.RateLimitedError: 429,
+    errors.DeadlineExceededError: 504,
+    errors.StoreFullError: 507,
+    errors.QuotaExceededError: 507,
+    errors.ModelError: 503,
 }
 _WITH_HEADER = f"the header Authorization: Bearer TOKEN (memory-agent mcp and open: with {PRESENTED_WITH})"
 _RETRYABLE = 503
@@ -73,7 +57,7 @@ class Answered(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> Problem:
+def problem(error: errors.MemoryAgentError | RelayError, status: int | None = None) -> Problem:
     """Describe an error. `status` overrides the status of its code, for refusals that HTTP distinguishes further."""
     summary = (type(error).__doc__ or error.code).strip().partition("\n")[0]
     return Problem(
@@ -87,19 +71,19 @@ def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> 
     )
 
 
-def answered(error: MemoryAgentError | RelayError, status: int | None = None) -> Answered:
+def answered(error: errors.MemoryAgentError | RelayError, status: int | None = None) -> Answered:
     described = problem(error, status)
     headers = {"content-type": PROBLEM_TYPE}
-    if described.status == _STATUS[UnauthorizedError]:
+    if described.status == _STATUS[errors.UnauthorizedError]:
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, RateLimitedError):
+    if isinstance(error, errors.RateLimitedError):
         headers["retry-after"] = str(math.ceil(error.retry_after_ms / 1000))
     elif described.status == _RETRYABLE:
         headers["retry-after"] = str(_RETRY_AFTER_S)
     return Answered(described.status, msgspec.json.encode(described), headers)
 
 
-def _status(error: MemoryAgentError | RelayError) -> int:
+def _status(error: errors.MemoryAgentError | RelayError) -> int:
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind]
