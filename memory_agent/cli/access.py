@@ -1,8 +1,7 @@
 """Open a memory: through the daemon if one is running, otherwise from its files.
 
-Without a daemon, a provided key is looked up in the data folder and enforced in the same way as by a daemon. This
-protects nothing, since the files can be read without a key, but it keeps a command from ignoring the key and writing to
-another user's memory. A CURVE key is not verified here, because only a connection proves possession of the secret key.
+Without a daemon, a provided key is looked up in the data folder, so that a command does not ignore it and write to
+another user's memory. A CURVE key is not verified, because only a connection proves possession of the secret key.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _CALL_KEY = "memory_agent.call"
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
     """Open the user's memory for requests of `verb`, which the key, if provided, must permit.
 
-    Without a daemon, a store is created only for a verb that stores something. A successful command prints a note at
-    its end: that it used the files or, on a terminal, which daemon. Raises the same errors as `Memory.open` and
-    `authorize`, and `UnavailableError` if no daemon listens at the endpoint.
+    Without a daemon, a store is created only for a verb that stores something. A successful command ends with a note on
+    what it used. Raises the errors of `Memory.open` and `authorize`, and `UnavailableError` if no daemon listens at the
+    endpoint.
     """
     if uses_daemon(target):
         holder = None if target.endpoint is not None else target.layout.holder
@@ -72,7 +71,7 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
 
 
 def _note_used(target: Target, used: str) -> None:
-    """Let the command print a note at its end what it used, unless it fails; none with --json."""
+    """Store the note on what a command used, for its end; none with --json."""
     if not target.as_json:
         click.get_current_context().meta[USED_KEY] = used
 
@@ -98,9 +97,8 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Return whether an endpoint was named or a daemon serves the data folder.
-
-    The daemon does not end because it is idle before this command has ended; if it is just ending, this waits for that.
+    """Return whether an endpoint was named or a daemon serves the data folder, which does not end until this command
+    has.
     """
     if target.endpoint is not None:
         return True
@@ -122,7 +120,7 @@ def open_client(target: Target) -> MemoryClient:
     from memory_agent.client import MemoryClient  # imports sockets
 
     return MemoryClient(
-        target.user_id if target.user_named else None,
+        target.only_user,
         data_dir=target.data_dir,
         endpoint=target.endpoint,
         token=target.token,
@@ -137,7 +135,7 @@ def note_settings(target: Target) -> None:
 
 
 def note_version(daemons: str) -> None:
-    """Print a note if a daemon of the version `daemons`, if that is known, was not restarted after an upgrade."""
+    """Print a note if the daemon was not restarted after an upgrade. `daemons` is its version, if known."""
     from memory_agent.version import VERSION  # imported late: reads the package's metadata
 
     if daemons and daemons != VERSION:
@@ -145,7 +143,7 @@ def note_version(daemons: str) -> None:
 
 
 def principal_of(target: Target) -> Principal | None:
-    """Look up the provided key in the data folder's key file; return its principal, or None if there is no key.
+    """Return the principal of the provided key, or None if there is no key.
 
     Raises `UnauthorizedError` for an unknown or revoked key, and `RelaySettingsError` for an unreadable key file.
     """
@@ -178,12 +176,11 @@ def authorize(target: Target, verb: str) -> Target:
 
 
 def skip_without_key(target: Target) -> OnMissingKey | None:
-    """Return a callback that reports users whose key is missing; None with --user, where a missing key is an error."""
+    """Return `note_skipped`, or None with --user, where a missing key is an error."""
     return None if target.user_named else note_skipped
 
 
 def note_skipped(error: EncryptionKeyMissingError) -> None:
-    """Print a note that a user is skipped because their encryption key is missing."""
     note(f"skipping user {error.user_id}: {error}")
 
 
@@ -193,8 +190,7 @@ def for_each_user(
     """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
 
     With an endpoint, or a key for one user, `ask` is called for one user only. Users whose encryption key is missing
-    are skipped with a note, except the named user. The store of shared items counts as a user. The progress bar for
-    users is labelled `what`; progress that `ask` reports is shown in a separate bar below it.
+    are skipped with a note, except the named user. The store of shared items counts as a user.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
@@ -220,9 +216,8 @@ def _users(target: Target) -> list[str]:
 
 
 def listens(endpoint: str) -> bool:
-    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints.
-
-    ZeroMQ itself would keep trying to connect, which suits a publisher but not a person at a prompt.
+    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints. ZeroMQ would keep
+    trying.
     """
     scheme, _, address = endpoint.partition("://")
     try:

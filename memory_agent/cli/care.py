@@ -47,7 +47,6 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     \b
     Examples:
       memory-agent verify
-      memory-agent verify --user alice
       memory-agent verify /mnt/backups/monday
       memory-agent verify --json | jq '.parts[] | select(.findings != [])'
     """
@@ -66,9 +65,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
             parts.append(checked)
             if manifest is not None and manifest.left_out:
                 note(f"not in this backup: {', '.join(manifest.left_out)}")
-        user_id = target.user_id if target.user_named else None
         on_missing_key = None if target.user_named else skip
-        parts += verify_folder(target.data_dir, target.settings, report, user_id, on_missing_key, backup)
+        parts += verify_folder(target.data_dir, target.settings, report, target.only_user, on_missing_key, backup)
     found = [(part.part, one.place, one.fault, one.count) for part in parts for one in part.findings]
     if target.as_json:
         print_document({"sound": not found and not unchecked, "parts": parts, "unchecked": unchecked})
@@ -106,7 +104,6 @@ def rebuild(target: Target, vectors: bool) -> None:
     \b
     Examples:
       memory-agent rebuild
-      memory-agent rebuild --user alice --json
       memory-agent rebuild --vectors
     """
     ask, did = (_embed_again, "embedded") if vectors else (_rebuild_columns, "built from")
@@ -123,7 +120,7 @@ def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
 
 
 def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:
-    """Embed one user's memories again; return their number. Raises `UnavailableError` if there is no progress."""
+    """Embed one user's memories again; return their number."""
     try:
         return _followed(memory, report)
     except UnavailableError as error:
@@ -158,7 +155,6 @@ def compact(target: Target) -> None:
     \b
     Examples:
       memory-agent compact
-      memory-agent compact --user alice
     """
     sizes = for_each_user(target, "compact", "compacting", lambda memory, _: memory.care.compact())
     if not target.user_named and not uses_daemon(target):
@@ -269,7 +265,6 @@ def _restore_from_archive(target: Target) -> None:
 
 
 def _content(part: Part) -> str:
-    """Describe the content of one part of a backup. The manifest does not count run owners."""
     if part.part == "journal":
         return f"events up to number {part.entries}"
     return size(part.bytes) if part.part == "owners" else counted(part.entries, "memory", "memories")

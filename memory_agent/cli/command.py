@@ -46,6 +46,12 @@ _CONNECTION = (
 )
 
 
+def settings_words(config: Path | None, settings: Sequence[str]) -> list[str]:
+    """Return the options --config, with an absolute path, and --set for another command."""
+    words = ["--config", str(config.expanduser().absolute())] if config else []
+    return words + [word for pair in settings for word in ("--set", pair)]
+
+
 class Group(click.Group):
     """A group whose commands reject a repeated option that takes one value. Click would use the last value."""
 
@@ -102,7 +108,6 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(definitions)
 
     def option_rows(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
-        """Return the options and their help by section."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         rows = {tuple(one.opts): row for one in options if (row := one.get_help_record(ctx)) is not None}
         in_sections = {option for names in self._sections.values() for option in names}

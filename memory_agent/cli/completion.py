@@ -1,8 +1,6 @@
 """`completion`: print or install a shell's completion of commands, options and their values.
 
-The scripts are generated from the commands and contain every word, so that Tab starts no Python process: click's own
-completion takes .2 to .3 s for each Tab on an idle machine; the scripts take .003 s in bash, .02 in zsh, .05 in fish
-(measured).
+The scripts contain every word, so that Tab starts no Python process, which takes .2 to .3 s.
 """
 
 from __future__ import annotations

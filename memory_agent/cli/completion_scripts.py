@@ -46,15 +46,12 @@ class Tree(NamedTuple):
     commands: Mapping[tuple[str, ...], Command]
 
     def below(self, words: tuple[str, ...]) -> list[Command]:
-        """Return the commands of a group, or of the program."""
         return [one for one in self.commands.values() if one.words[:-1] == words and one.words]
 
     def groups(self) -> list[str]:
-        """Return the commands that need a second word."""
         return [one.words[0] for one in self.below(()) if one.is_group]
 
     def head(self, shell: str) -> str:
-        """Return the script's first comment."""
         return f"# Completion of memory-agent {self.version} for {shell}, written by `{MARK}`"
 
 
@@ -114,7 +111,6 @@ complete -F _memory_agent memory-agent"""
 
 
 def bash_script(tree: Tree) -> str:
-    """Return the script for bash 3.2 and later, with or without the package bash-completion."""
     start = _filled(_BASH, tree, " | ", _quoted)
     cases = (line for command in tree.commands.values() for line in _bash_case(tree, command))
     return _lines(tree.head("bash"), start, cases, _BASH_END)
@@ -171,7 +167,6 @@ _memory_agent_settings() {
 
 
 def zsh_script(tree: Tree) -> str:
-    """Return the script for zsh, a file of a folder in `fpath`."""
     functions = (line for one in tree.commands.values() for line in _zsh_function(tree, one))
     start = _filled(_ZSH, tree, " ", _quoted)
     return _lines("#compdef memory-agent", tree.head("zsh"), start, functions, '_memory_agent "$@"')
@@ -271,7 +266,6 @@ complete -c memory-agent -f"""
 
 
 def fish_script(tree: Tree) -> str:
-    """Return the script for fish 3 and later."""
     start = _filled(_FISH, tree, " ", _fish_quoted)
     return _lines(tree.head("fish"), start, (line for one in tree.commands.values() for line in _fish_lines(tree, one)))
 
@@ -309,7 +303,6 @@ def _filled(start: str, tree: Tree, between: str, quoted: Callable[[str], str]) 
 
 
 def _quoted(text: str) -> str:
-    """Return a word in single quotes, for bash and zsh."""
     return "'" + text.replace("'", r"'\''") + "'"
 
 

@@ -11,7 +11,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from memory_agent.cli.command import Verb, as_struct, config_option, data_dir_option, set_option, with_options
+from memory_agent.cli.command import (
+    Verb,
+    as_struct,
+    config_option,
+    data_dir_option,
+    set_option,
+    settings_words,
+    with_options,
+)
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import UNUSED, configured_folder
 from memory_agent.cli.render import plain, print_document
@@ -123,11 +131,8 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
         *(("--user", user) if user else ()),
         *("--data-dir", str((data_dir or configured or default_data_dir()).expanduser().absolute())),
     ]
-    own = [
-        *(("--config", str(config.expanduser().absolute())) if config else ()),
-        *(word for pair in settings for word in ("--set", pair)),
-    ]
-    command = Command(this_program(), (*shared, *own), tuple(shared), how.folder, hook_launcher())
+    every = (*shared, *settings_words(config, settings))
+    command = Command(this_program(), every, tuple(shared), how.folder, hook_launcher())
     _edit(how, lambda connection: connection.connecting(command), is_connecting=True)
 
 
@@ -247,6 +252,5 @@ def _without_common(gone: str, come: str) -> tuple[str, str]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Return the length of the lists' common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (own, its) in pairs if own != its), min(len(one), len(other)))

@@ -117,7 +117,6 @@ def _of_provider(calls: ApiCounts) -> str:
 
 
 def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield one line for each figure, consumer and count, with units for bytes."""
     for name, value in journal.items():
         if name == "counts":
             yield from ((count.replace("_", " "), number) for count, number in value.items())

@@ -53,7 +53,6 @@ from relay.crypto import open_key_ring
 
 State = Literal["ok", "warning", "failed"]
 
-_DISTRIBUTION = "memory-agent"
 _ENGINES = (
     "lmdb", "usearch", "numkong", "onnxruntime", "tokenizers", "PyStemmer", "ray", "pyzmq", "msgspec", "numpy",
 )  # fmt: skip
@@ -101,8 +100,7 @@ def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
 
 
 def check_versions(_settings: Settings, _layout: Layout) -> Finding:
-    """Check that a supported version of every engine is installed."""
-    required = dict(_REQUIREMENT.findall("\n".join(_requirements())))
+    required = dict(_REQUIREMENT.findall("\n".join(importlib.metadata.requires("memory-agent") or ())))
     found = {name: _version(name) for name in _ENGINES}
     wrong = {
         f"{name}>={required[name]}": f"{name} {version or 'is missing'}; {required[name]} or later is required"
@@ -118,7 +116,6 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_processor(settings: Settings, _layout: Layout) -> Finding:
-    """Check which arithmetic the embedder uses on this processor."""
     if not isinstance(settings.embedder, EmbedderSettings):
         return Finding("ok", "not used: the model runs on a server")
     choice = choose_scheme(settings.embedder.scheme)
@@ -132,7 +129,6 @@ def check_processor(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_capacity(settings: Settings, _layout: Layout) -> Finding:
-    """Report how many hosts and concurrent requests a daemon supports on this machine."""
     chosen = capacity_here(settings.daemon)
     machine = f"{usable_cores()} cores, {usable_memory_bytes() / 1e9:.0f} GB"
     hosts = f"{chosen.dedicated_hosts} single-user hosts, {chosen.shared_hosts} shared, {chosen.spare_hosts} spare"
@@ -140,7 +136,6 @@ def check_capacity(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_model(settings: Settings, _layout: Layout) -> Finding:
-    """Check the presence and the SHA-256 of the embedding model, or report the server of a remote one."""
     if not isinstance(settings.embedder, EmbedderSettings):
         return _server_of(settings.embedder)
     status = model_status(settings.embedder)
@@ -176,7 +171,6 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_recall(settings: Settings, _layout: Layout) -> Finding:
-    """Check that a temporary memory recalls what it stored."""
     with tempfile.TemporaryDirectory(prefix="memory-doctor-") as folder, _open_memory(settings, Path(folder)) as memory:
         records = [memory.remember(text, now=datetime.now(UTC)) for text in _TESTS]
         result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000, min_relevance=0.0)
@@ -207,9 +201,8 @@ def check_judge(settings: Settings, _layout: Layout) -> Finding:
     with closing(tester):
         verdict = tester.select(_TEST_QUERY, snippets, settings.recall.deadline_ms / 1000)
     if verdict.fault is not None:
-        return Finding(
-            "failed", f"{detail}; {verdict.fault}: {verdict.problem}", "answers are ranked by score until then"
-        )
+        detail += f"; {verdict.fault}: {verdict.problem}"
+        return Finding("failed", detail, "answers are ranked by score until then")
     return Finding("ok", detail)
 
 
@@ -228,16 +221,12 @@ def check_traces(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_folders(_settings: Settings, layout: Layout) -> Finding:
-    """Check that the folders are writable and private."""
-    for folder in (layout.data_dir, cache_folder()):
-        place = _existing(folder)
+    for place in map(_existing, (layout.data_dir, cache_folder())):
         if not os.access(place, os.W_OK | os.X_OK):
-            return Finding(
-                "failed",
-                f"{place} cannot be written",
-                f"chown or chmod {place}, or choose another folder with --data-dir",
-            )
-    open_to_others = [path for path in _private_paths(layout) if path.exists() and path.stat().st_mode & 0o077]
+            advice = f"chown or chmod {place}, or choose another folder with --data-dir"
+            return Finding("failed", f"{place} cannot be written", advice)
+    private = (layout.data_dir, layout.run, *(layout.data_dir / name for name in ("token", "keys.json", "curve.json")))
+    open_to_others = [path for path in private if path.exists() and path.stat().st_mode & 0o077]
     if open_to_others:
         names = " ".join(map(str, open_to_others))
         return Finding("failed", f"readable by other users: {names}", f"chmod go-rwx {names}")
@@ -312,7 +301,6 @@ def check_tables(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_disk(_settings: Settings, layout: Layout) -> Finding:
-    """Check that the data folder's disk has enough free space."""
     free = shutil.disk_usage(_existing(layout.data_dir)).free
     detail = f"{free / 1e9:.1f} GB free for {layout.data_dir}"
     advice = "free some space, or choose a --data-dir on another disk; 10,000 memories take about 25 MB"
@@ -336,14 +324,12 @@ def check_sockets(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_handles(_settings: Settings, _layout: Layout) -> Finding:
-    """Check the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = f"run ulimit -n {hard if hard > 0 else 65536} before starting the daemon (or set LimitNOFILE= in its unit)"
+    detail = f"{soft} open files allowed"
     if soft < _HANDLES_LEAST:
-        return Finding("failed", f"{soft} open files allowed", advice)
-    return Finding(
-        "warning" if soft < _HANDLES_WARNING else "ok", f"{soft} open files allowed", advice * (soft < _HANDLES_WARNING)
-    )
+        return Finding("failed", detail, advice)
+    return Finding("warning", detail, advice) if soft < _HANDLES_WARNING else Finding("ok", detail)
 
 
 def check_daemon(_settings: Settings, layout: Layout) -> Finding:
@@ -382,10 +368,6 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
 )
 
 
-def _requirements() -> list[str]:
-    return importlib.metadata.requires(_DISTRIBUTION) or []
-
-
 def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
@@ -398,6 +380,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _open_memory(settings: Settings, folder: Path) -> Memory:
+    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # adds no key to the real one
     return Memory.open(
         user_folder(folder / "data", DEFAULT_USER),
         user_id=DEFAULT_USER,
@@ -405,23 +388,13 @@ def _open_memory(settings: Settings, folder: Path) -> Memory:
         store_settings=settings.store,
         ingest_settings=settings.ingest,
         recall_settings=settings.recall,
-        encryption_settings=_keys_for_the_test(settings, folder),
+        encryption_settings=EncryptionSettings(keys_folder=keys_folder),
     )
-
-
-def _keys_for_the_test(settings: Settings, folder: Path) -> EncryptionSettings:
-    """Return encryption settings with a temporary keys folder, so that the check adds no key to the real one."""
-    return EncryptionSettings(keys_folder=str(folder / "keys") if settings.encryption.keys_folder else "")
 
 
 def _existing(path: Path) -> Path:
     """Return `path`, or its closest existing parent."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-
-
-def _private_paths(layout: Layout) -> tuple[Path, ...]:
-    names = ("token", "keys.json", "curve.json")
-    return (layout.data_dir, layout.run, *(layout.data_dir / name for name in names))
 
 
 def _try_to_listen(endpoint: str) -> None:

@@ -18,6 +18,7 @@ from memory_agent.cli.command import (
     data_dir_option,
     key_file_option,
     set_option,
+    settings_words,
     start_option,
     with_options,
 )
@@ -48,8 +49,7 @@ class Daemon(NamedTuple):
     def finder(self, *, start_early: bool = False) -> Callable[[float], Door]:
         """Return a function that takes a deadline (monotonic clock) and returns the daemon's door.
 
-        It tries to start a daemon if none is running; with `start_early`, this begins at once. The function raises
-        `UnavailableError`.
+        It starts a daemon if none is running, at once with `start_early`. Raises `UnavailableError`.
         """
         token = self._token()
         if self.url is not None:
@@ -69,7 +69,12 @@ class Daemon(NamedTuple):
     @property
     def layout(self) -> Layout:
         """The data folder of the daemon on this machine."""
-        return Layout(self.data_dir or self._configured_folder() or default_data_dir())
+        folder = self.data_dir
+        if folder is None and (self.config is not None or self.settings):
+            from memory_agent.cli.options import configured_folder  # late: 6 MB that few clients need
+
+            folder = configured_folder(self.config, self.settings)
+        return Layout(folder or default_data_dir())
 
     def _token(self) -> str | None:
         if self.key_file is None:
@@ -78,18 +83,10 @@ class Daemon(NamedTuple):
 
         return identity_of(read_key_file(self.key_file.expanduser())).token
 
-    def _configured_folder(self) -> Path | None:
-        if self.config is None and not self.settings:
-            return None
-        from memory_agent.cli.options import configured_folder  # late: 6 MB that few clients need
-
-        return configured_folder(self.config, self.settings)
-
 
 def how_to_start(config: Path | None, settings: Sequence[str]) -> Start:
     """Return how to start a daemon with these options and the settings in the environment. Raises `SettingsError`."""
-    own = ["--config", str(config.absolute())] if config else []
-    own += [word for pair in settings for word in ("--set", pair)]
+    own = settings_words(config, settings)
     if not own and not has_settings(os.environ):
         return Start()
     from memory_agent.cli.options import read_settings  # late: 6 MB that few clients need

@@ -50,7 +50,6 @@ def status(target: Target) -> None:
     \b
     Examples:
       memory-agent encryption status
-      memory-agent encryption status --json
     """
     from memory_agent.care import store_encryptions
 
@@ -94,7 +93,6 @@ def destroy(target: Target, yes: bool) -> None:
     \b
     Examples:
       memory-agent encryption destroy --user alice
-      memory-agent encryption destroy --user alice --yes --json
     """
     if not target.user_named:
         raise click.UsageError("--user is required: whose key to destroy")
@@ -147,10 +145,9 @@ def encrypt(target: Target) -> None:
     """
     from memory_agent.care import encrypt_folder  # imports the engines
 
-    user_id = target.user_id if target.user_named else None
     with progress_bars() as report:
         encrypted = encrypt_folder(
-            target.data_dir, target.settings, datetime.now(UTC), report, user_id, skip_without_key(target)
+            target.data_dir, target.settings, datetime.now(UTC), report, target.only_user, skip_without_key(target)
         )
     if target.as_json:
         print_document({"users": encrypted.users, "journal": not target.user_named})

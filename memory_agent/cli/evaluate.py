@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from memory_agent.evaluation import (
     Plan,
     Report,
     Results,
-    Run,
     Unit,
     choose_conversations,
     read_beam,
@@ -114,7 +112,10 @@ class _Trial:
             metavar = "FOLDER" if dataset == "beam" else "FILE"
             raise click.UsageError(f"Missing argument '{metavar}' (or compare two result files with --compare A B).")
         else:
-            self._measure(target, _with_questions(read(source), source))
+            data = read(source)
+            if not any(history.answerable for history in data.histories):
+                raise InvalidInputError(str(source), "has no question with evidence; there is nothing to measure")
+            self._measure(target, data)
 
     def _measure(self, target: Target, dataset: Dataset) -> None:
         plan = Plan(
@@ -124,21 +125,18 @@ class _Trial:
             top_k=self.top_k,
             min_relevance=self.min_relevance,
             data_dir=self._folder(target),
-            prefix=target.user_id if target.user_named else "",
+            prefix=target.only_user or "",
             timeout_s=self.timeout_s,
         )
+        from memory_agent.evaluation.runs import run_embedded, run_through_daemon  # engines
+
         with results_file(self.results) if self.results else nullcontext() as place:
-            run = self._run(plan)
+            with progress_bars() as progress:
+                run = run_embedded(plan, progress) if self.embedded else run_through_daemon(plan, progress)
             if place is not None:
                 write_results(run, place)
         report = summarise(run)
         print_document(report) if target.as_json else _print_report(report, self.results)
-
-    def _run(self, plan: Plan) -> Run:
-        from memory_agent.evaluation.runs import run_embedded, run_through_daemon  # engines
-
-        with progress_bars() as progress:
-            return run_embedded(plan, progress) if self.embedded else run_through_daemon(plan, progress)
 
     def _folder(self, target: Target) -> Path | None:
         """Return the data folder given on the command line, or None for a temporary one."""
@@ -240,7 +238,8 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
       memory-agent eval locomo locomo10.json --mode lexical --results lexical.jsonl
       memory-agent eval locomo --compare hybrid.jsonl lexical.jsonl
     """
-    trial.run(target, "locomo", file, partial(_read_conversations, conversations=conversations))
+    read = read_locomo if conversations is None else lambda file: choose_conversations(read_locomo(file), conversations)
+    trial.run(target, "locomo", file, read)
 
 
 @evaluate.command(cls=SectionedCommand, short_help="Evidence found in very long chats.")
@@ -327,23 +326,12 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
     trial.run(target, "jsonl", file, read_jsonl)
 
 
-def _read_conversations(file: Path, conversations: tuple[int, ...] | None) -> Dataset:
-    dataset = read_locomo(file)
-    return dataset if conversations is None else choose_conversations(dataset, conversations)
-
-
 def _range(part: str) -> range:
     first, dash, last = part.partition("-")
     numbers = range(int(first), int(last if dash else first) + 1)
     if not numbers or numbers[0] < 0:
         raise ValueError(part)
     return numbers
-
-
-def _with_questions(dataset: Dataset, source: Path) -> Dataset:
-    if not any(history.answerable for history in dataset.histories):
-        raise InvalidInputError(str(source), "has no question with evidence; there is nothing to measure")
-    return dataset
 
 
 def _results_of(dataset: str, file: Path) -> Results:
@@ -361,7 +349,6 @@ Row = tuple[object, ...]
 
 
 def _print_report(report: Report, results: Path | None) -> None:
-    """Print the averages of a run. `results` is the file of its per-question results, if any."""
     how = f"{report.mode}, {'embedded' if report.embedded else 'through the daemon'}"
     items = _ITEMS.get(report.dataset, "relevant items")
     print_table(f"{items} found, {how}: share among the first k, %", _report_columns(report), _item_rows(report))
@@ -393,13 +380,15 @@ def _session_rows(report: Report) -> list[Row]:
     for name, part in _parts(report)[-1 - len(report.main_categories) :]:
         if part.session_recall_at_all is not None:
             asked = part.questions + part.questions_without_evidence
-            rows.append((f"{name}, no evidence counts 1", asked, *_percents(part.session_recall_at_all), "-", "-"))
+            rows.append(
+                (f"{name}, no evidence counts 1", asked, *map(_percent, part.session_recall_at_all.values()), "-", "-")
+            )
     return rows
 
 
 def _score_row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages, mrr: float | None) -> Row:
     ranking = _percent(ndcg_at.get(_RANKED_AT)), "-" if mrr is None else f"{mrr:.3f}"
-    return (name, part.questions, *_percents(recall_at), *ranking)
+    return (name, part.questions, *map(_percent, recall_at.values()), *ranking)
 
 
 def _parts(report: Report) -> list[tuple[str, Figures]]:
@@ -423,10 +412,6 @@ def _report_figures(report: Report, results: Path | None) -> dict[str, object]:
         "answers short of sessions": f"{report.answers_short_of_sessions} (fewer than 10 of them; see --top-k)",
         "per-question results": results or "not stored (use --results OUT)",
     }
-
-
-def _percents(averages: Averages) -> list[str]:
-    return [_percent(share) for share in averages.values()]
 
 
 def _percent(share: float | None) -> str:
@@ -475,11 +460,9 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
 
 
 def _show_comparison(comparison: Comparison, as_json: bool) -> None:
-    """Print a comparison as one JSON document or as a table."""
-    print_document(comparison) if as_json else _print_comparison(comparison)
-
-
-def _print_comparison(comparison: Comparison) -> None:
+    if as_json:
+        print_document(comparison)
+        return
     print_figures("runs", _comparison_figures(comparison))
     click.echo()
     title = (

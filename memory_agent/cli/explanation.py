@@ -1,7 +1,6 @@
 """`recall --explain`: show how the query was understood, and tabulate why each memory was found.
 
-The parts of a row add up to its score. Details that need more width follow: the matching passage, neighbours that
-boosted the memory, and duplicates.
+The parts of a row add up to its score.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from memory_agent.cli.render import beside_text, emit, left_out, plain, print_figures, print_table, shown
+from memory_agent.cli.render import beside_text, emit, left_out, plain, print_figures, print_table, shortened, shown
 from memory_agent.recall.context import age, age_of_memory, endings, repeats, shared_origin, sharing
 from memory_agent.recall.dates import describe
 from memory_agent.records.memories import Dates, Judgement, MemoryFilter, RecallResult, RetrievedMemory
@@ -56,11 +55,12 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     click.echo()
     if not result.memories:
         return
+    reasons = [memory.explanation for memory in result.memories]
     shown_only_if = {
-        "speaker": _has_speakers(result),
-        "kind": any(memory.explanation.get("kind") for memory in result.memories),
-        "outcome": _has_outcomes(result),
-        "learned": _is_learned(result),
+        "speaker": any(why.get("speaker") for why in reasons),
+        "kind": any(why.get("kind") for why in reasons),
+        "outcome": any(why["outcome"] for why in reasons if "quality" in why),  # older daemons report it as learned
+        "learned": any(why.get("arm") == "learned" for why in reasons),
     }
     parts = [name for name in _PARTS if shown_only_if.get(name, True)]
     rows = [_row(place, memory, parts, now) for place, memory in enumerate(result.memories, 1)]
@@ -101,7 +101,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
         "weight of vectors": explanation["alpha"],
         **({"kinds asked for": kinds} if (kinds := explanation.get("kinds")) else {}),
         "filters": [*_conditions(explanation["filters"]), *_dates(result, explanation["dates_mode"])] or "none",
-        **_matching(explanation),
+        **({} if explanation.get("matching") is None else {"memories that pass": explanation["matching"]}),
     }
 
 
@@ -114,12 +114,6 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
     }
 
 
-def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
-    """Return the number of memories that pass the filter, or nothing if there is no filter."""
-    matching = explanation.get("matching")
-    return {} if matching is None else {"memories that pass": matching}
-
-
 def _conditions(filters: Mapping[str, Any]) -> list[str]:
     return [f"{field} {shown(value)}" for field, value in filters.items() if field != "spans"]
 
@@ -129,29 +123,15 @@ def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 
-def _has_speakers(result: RecallResult) -> bool:
-    return any(memory.explanation.get("speaker") for memory in result.memories)
-
-
-def _has_outcomes(result: RecallResult) -> bool:
-    """Return whether an outcome changed a score. Older daemons report outcomes as learned."""
-    return any(memory.explanation["outcome"] for memory in result.memories if "quality" in memory.explanation)
-
-
-def _is_learned(result: RecallResult) -> bool:
-    return any(memory.explanation.get("arm") == "learned" for memory in result.memories)
-
-
 def _row(place: int, memory: RetrievedMemory, parts: Iterable[str], now: datetime) -> list[object]:
     why = memory.explanation
     scores = [why.get(name) for name in ("vector", "lexical", *(_PARTS[name] for name in parts), "likeness")]
-    head = " ".join((memory.record.title or memory.record.text).split())
     return [
         place,
         f"{memory.sona_score:.3f}",
         *("-" if score is None else f"{score:.3f}" for score in scores),
         age_of_memory(memory, now),
-        head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…",
+        shortened(memory.record.title or memory.record.text, _HEAD_CHARS),
     ]
 
 
@@ -168,23 +148,24 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     if "by_score" in parts:
         yield f"selected by the judge; number {parts['by_score']} by score"
     if parts.get("lent_by"):
-        yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"
+        own = _ids(memory)
+        lenders = ("another copy of it" if id_ in own else _named(id_, numbers) for id_ in parts["lent_by"])
+        yield f"lent by {', '.join(lenders)}"
     if parts.get("like"):
         yield f"much like {_named(parts['like'], numbers)}"
     yield from _stands_for(parts)
     yield from _outcome(parts)
     yield from _learned(parts)
     yield from (fact for fact in (endings(memory), repeats(memory, now)) if fact)
-    yield from (
-        f"also {age(origin.timestamp, now)}: {_origin(origin.id, origin.session_id)}" for origin in memory.origins
-    )
+    for origin in memory.origins:
+        place = f" in session {origin.session_id}" if origin.session_id else ""
+        yield f"also {age(origin.timestamp, now)}: {origin.id}{place}"
     others = memory.count - 1 - len(memory.origins)
     if others > 0 and memory.origins:
         yield f"… and {others} more"
 
 
 def _shared(memory: RetrievedMemory) -> Iterable[str]:
-    """Yield a shared memory's author, figures and access policy, why it has its rank, and its attachments."""
     if memory.shared is None:
         return
     unproven = "worse than usual when used" if memory.shared.is_worse else "not yet proven by use"
@@ -195,7 +176,6 @@ def _shared(memory: RetrievedMemory) -> Iterable[str]:
 
 
 def _place(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield why a shared item has its rank. Older daemons do not send this."""
     if "class" not in parts:
         return
     rank = f"{_CLASSES.get(parts['class'], parts['class'])} (cut-off {parts['cut_off']:g})"
@@ -204,7 +184,6 @@ def _place(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the number of similar requests that this one represents. Older daemons do not send this."""
     folded = parts.get("repeats")
     if not folded:
         return
@@ -213,14 +192,12 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how much the outcome of the memory's run changes its score. Older daemons report it as learned."""
     if "quality" in parts and parts["outcome"]:
         ended = "end of the run unknown" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
         yield f"outcome {parts['outcome']:+.3f}: {ended}"
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the learner's changes and the runs that caused them. Older daemons do not send this."""
     if parts.get("arm") != "learned":
         return
     names = {"association": "used before", "shift": "query moved"}
@@ -234,18 +211,9 @@ def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:
-    """Return the ids of the memory and of its duplicates."""
     return [memory.record.id, *(origin.id for origin in memory.origins)]
-
-
-def _lender(record_id: str, memory: RetrievedMemory, numbers: Mapping[str, int]) -> str:
-    return "another copy of it" if record_id in _ids(memory) else _named(record_id, numbers)
 
 
 def _named(record_id: str, numbers: Mapping[str, int]) -> str:
     """Return a memory's number in the result, or its id if it is not there."""
     return f"#{numbers[record_id]}" if record_id in numbers else record_id
-
-
-def _origin(record_id: str, session_id: str | None) -> str:
-    return f"{record_id} in session {session_id}" if session_id else record_id

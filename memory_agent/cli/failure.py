@@ -1,7 +1,6 @@
 """Messages on standard error: failures, notes and questions.
 
-A failure is one line and an exit code, never a traceback. With --json, it is a JSON document whose `code` identifies
-the failure.
+A failure is one line and an exit code, never a traceback. With --json, it is a JSON document.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class Failure(click.ClickException):
         self._as_json = bool(context and context.meta.get(JSON_KEY))
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the failure as one line."""
         line = json.dumps({"error": self._fields}, ensure_ascii=False) if self._as_json else f"error: {self.message}"
         click.echo(line, file=file, err=file is None)
 

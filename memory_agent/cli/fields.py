@@ -42,7 +42,6 @@ class MetadataPair(click.ParamType[Pair]):
 
 
 def documented(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Return the documented fields of a struct by name."""
     return {field.name: field for field in msgspec.structs.fields(struct) if get_origin(field.type) is Annotated}
 
 
@@ -95,7 +94,6 @@ def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Calla
 
 
 def _type(element: Any, bounds: Mapping[str, Any]) -> click.ParamType[Any]:
-    """Return the click type for a field, or for each element of a repeated field."""
     least, most = bounds.get("minimum"), bounds.get("maximum")
     if get_origin(element) is Literal:
         return click.Choice(get_args(element))

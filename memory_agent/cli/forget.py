@@ -95,7 +95,6 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
 
 
 def _print(receipt: ErasureReceipt) -> None:
-    """Print a receipt as text."""
     counts = {
         "memories": receipt.memories,
         "events in the journal": receipt.events,

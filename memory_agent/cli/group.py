@@ -1,8 +1,4 @@
-"""The root of the command line: find a command, import only its file, and turn our errors into one line.
-
-A command's file is imported only when the command is used, so that `recall` does not import what `serve` needs, and the
-help imports no commands.
-"""
+"""The root of the command line: find a command, import only its file, and turn our errors into one line."""
 
 from __future__ import annotations
 
@@ -155,21 +151,18 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> click.ClickExceptio
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:
-    """Return the error, with a hint if the mistake is a common one. Never adds the hint twice."""
+    """Return the error, with a hint if the mistake is a common one."""
     context = error.ctx
     if context is None:
         return error
+    takes_text = any(isinstance(one, click.Argument) and one.name in _TEXTS for one in context.command.params)
     if context.parent is None and isinstance(error, click.NoSuchOption):
         hint = f"Options follow the verb: memory-agent VERB {error.option_name} ..."
-    elif _takes_text(context.command) and "unexpected extra argument" in error.message and _QUOTES not in error.message:
+    elif takes_text and "unexpected extra argument" in error.message and _QUOTES not in error.message:
         hint = f'{_QUOTES}: memory-agent {context.command_path.partition(" ")[2]} "several words"'
     else:
         return error
     return click.UsageError(f"{error.format_message().rstrip('.')}. {hint}", context)
-
-
-def _takes_text(command: click.Command) -> bool:
-    return any(isinstance(one, click.Argument) and one.name in _TEXTS for one in command.params)
 
 
 class VerbGroup(FailureGroup):
@@ -197,14 +190,10 @@ class VerbGroup(FailureGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise click.UsageError(_unknown(args[0]), ctx)
+            close = difflib.get_close_matches(args[0], VERBS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"commands: {', '.join(VERBS)}"
+            raise click.UsageError(f"no such command: {args[0]}; {hint}", ctx)
         return super().resolve_command(ctx, args)
-
-
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, VERBS, 1)
-    hint = f"did you mean {close[0]}?" if close else f"commands: {', '.join(VERBS)}"
-    return f"no such command: {name}; {hint}"
 
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -229,7 +229,6 @@ def list_keys(target: Target) -> None:
     \b
     Examples:
       memory-agent keys list
-      memory-agent keys list --json
     """
     found = read_keys(target.data_dir)
     if target.as_json:

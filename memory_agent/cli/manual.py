@@ -1,8 +1,4 @@
-"""`man`: manual pages, one for the program and one for each command, written from the same source as `--help`.
-
-`click-man` was rejected: it joins the lines of examples, drops the sections of options, and writes a page for each
-command of a group (0.6.0, tried).
-"""
+"""`man`: manual pages, one for the program and one for each command, written from the same source as `--help`."""
 
 from __future__ import annotations
 
@@ -102,16 +98,10 @@ def manual_pages() -> dict[str, str]:
 
 
 def _page(name: str, lines: Iterable[str]) -> str:
-    written_at = (
-        datetime.fromtimestamp(float(os.environ["SOURCE_DATE_EPOCH"]), UTC) if _is_dated() else datetime.now(UTC)
-    )
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")  # set by a reproducible build
+    written_at = datetime.fromtimestamp(float(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     title = f'.TH {name.upper()} 1 {written_at:%Y-%m-%d} "{_PROGRAM} {VERSION}" "Manual of {_PROGRAM}"'
     return "\n".join([_MARK, title, *lines]) + "\n"
-
-
-def _is_dated() -> bool:
-    """Whether a reproducible build sets the date of its files."""
-    return os.environ.get("SOURCE_DATE_EPOCH", "").isdigit()
 
 
 def _of_program() -> Iterator[str]:
@@ -132,7 +122,8 @@ def _of_program() -> Iterator[str]:
 
 def _of_command(name: str, command: click.Command) -> Iterator[str]:
     words = f"{_PROGRAM} {name}"
-    yield from (".SH NAME", f"{_roff(f'{_PROGRAM}-{name}')} \\- {_roff(_uncapitalised(command.short_help or ''))}")
+    short = command.short_help or ""
+    yield from (".SH NAME", f"{_roff(f'{_PROGRAM}-{name}')} \\- {_roff(short[:1].lower() + short[1:].rstrip('.'))}")
     yield ".SH SYNOPSIS"
     inner: Mapping[str, click.Command] = command.commands if isinstance(command, click.Group) else {}
     if inner:
@@ -215,10 +206,6 @@ def _text(text: str) -> Iterator[str]:
 def _default_folder() -> str:
     """Return the default data folder without the name of the person who writes the pages."""
     return str(platform_data_dir()).replace(str(Path.home()), "~", 1)
-
-
-def _uncapitalised(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
 def _roff(text: str) -> str:

@@ -34,10 +34,9 @@ def migrate(target: Target, engine: str) -> None:
     """
     from memory_agent.care import migrate_folder  # imports the engines
 
-    user_id = target.user_id if target.user_named else None
     with progress_bars() as report:
         moved = list(
-            migrate_folder(target.data_dir, target.settings, engine, report, user_id, skip_without_key(target))
+            migrate_folder(target.data_dir, target.settings, engine, report, target.only_user, skip_without_key(target))
         )
     if target.as_json:
         print_document({"users": moved})

@@ -1,8 +1,4 @@
-"""The options that commands share, and their value types.
-
-A command is a function whose first argument is a `Target`; the decorators add the options and build the target.
-`access` opens the target's memory.
-"""
+"""The options that commands share, and their value types. The decorators pass the shared ones as a `Target`."""
 
 from __future__ import annotations
 
@@ -39,9 +35,7 @@ from relay.crypto import KeyRing, open_key_ring
 
 @dataclass(frozen=True)
 class Target:
-    """The values of the shared options. `user_named` and `settings_named`: whether they were passed on the command
-    line.
-    """
+    """The values of the shared options. `user_named` and `settings_named`: whether they were given."""
 
     user_id: str
     user_named: bool
@@ -54,8 +48,12 @@ class Target:
     as_json: bool
 
     @property
+    def only_user(self) -> str | None:
+        """The user named on the command line, or None."""
+        return self.user_id if self.user_named else None
+
+    @property
     def layout(self) -> Layout:
-        """The paths in the data folder."""
         return Layout(self.data_dir)
 
     @property
@@ -103,7 +101,6 @@ _KEY_FILE = key_file_option(
 
 
 def common_options(command: Verb) -> Verb:
-    """Add the options that every command takes, and pass their values as a `Target`."""
     return _given(command, click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help=_WHOSE))
 
 
@@ -125,12 +122,13 @@ def _given(command: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
         **own: Any,
     ) -> Any:
         loaded = read_settings(config, settings)
+        folder = data_dir or (Path(loaded.data_dir) if loaded.data_dir else default_data_dir())
         target = Target(
             user_id=user,
             user_named=given("user"),
             settings=loaded,
             settings_named=bool(settings) or typed("config"),
-            data_dir=_data_dir(data_dir, loaded),
+            data_dir=folder.expanduser().absolute(),
             endpoint=endpoint,
             token=os.environ.get(TOKEN_VARIABLE) if key_file is None else None,
             key_file=key_file,
@@ -157,23 +155,21 @@ def key_options(command: Verb) -> Verb:
 
 
 def typed(option: str) -> bool:
-    """Return whether an option of the running command was given on the command line, not in an environment variable."""
+    """Return whether an option of the running command was given on the command line."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def given(option: str) -> bool:
-    """Return whether an option of the running command was given, on the command line or in an environment variable."""
+    """Return whether an option of the running command was given, or set by an environment variable."""
     return click.get_current_context().get_parameter_source(option) not in (ParameterSource.DEFAULT, None)
 
 
 def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
-    """Return the settings. NAME=VALUE pairs override environment variables."""
     variables = {name: text for name, text in os.environ.items() if name not in (TOKEN_VARIABLE, KEY_FILE_VARIABLE)}
     return load_settings(config, variables, dict(map(_override, pairs)), warn=note)
 
 
 def configured_folder(config: Path | None, pairs: Sequence[str]) -> Path | None:
-    """Return the data folder named in the settings, or None."""
     named = read_settings(config, pairs).data_dir
     return Path(named) if named else None
 
@@ -185,10 +181,6 @@ def _override(pair: str) -> tuple[str, Any]:
             f"{pair!r} is not of the form NAME=VALUE, such as recall.min_score=0.2", param_hint="--set"
         )
     return name.strip().lower().replace("__", "."), read_value(value)
-
-
-def _data_dir(named: Path | None, settings: Settings) -> Path:
-    return (named or (Path(settings.data_dir) if settings.data_dir else default_data_dir())).expanduser().absolute()
 
 
 _AGO = re.compile(r"(\d{1,18})([mhdw])")
@@ -218,6 +210,15 @@ def parse_moment(text: str, now: datetime) -> datetime:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+
+
+STANDARD_STREAM = Path("-")
+
+
+def check_output(target: Target, file: Path) -> None:
+    """Raise `click.UsageError` if --json and the file both write to standard output."""
+    if target.as_json and file == STANDARD_STREAM:
+        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
 
 
 def read_text(text: str) -> str:

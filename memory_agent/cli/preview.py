@@ -20,7 +20,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
-from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, print_done, shown
+from memory_agent.cli.render import emit, file_facts, one_line, plain, print_document, print_done, shown, without_vector
 from memory_agent.errors import InvalidInputError, ScopeMissingError, UnavailableError
 from memory_agent.records.shared import PublishPreview
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, texts_of
@@ -134,7 +134,6 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
 
 
 def _check(source: _Source, fields: Mapping[str, Any]) -> None:
-    """Raise `click.UsageError` for missing or conflicting options."""
     if sum(one is not None for one in (source.file, source.text, fields["memory_id"])) > 1:
         raise click.UsageError("FILE, --text and --memory cannot be combined")
     if source.file is None and source.text is None:
@@ -153,7 +152,7 @@ def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) ->
     """Return the command that publishes or offers the preview in `out`, with the options that it needs."""
     options = {
         "--attach": source.attachment,
-        "--user": target.user_id if target.user_named else None,
+        "--user": target.only_user,
         "--key-file": target.key_file if given("key_file") else None,
         "--data-dir": target.data_dir if given("data_dir") else None,
         "--endpoint": target.endpoint,
@@ -177,7 +176,6 @@ def confirm(target: Target, preview: Path, attachment: Path | None, yes: bool) -
     Examples:
       memory-agent shared confirm preview.json
       memory-agent shared confirm preview.json --attach agent.tar.gz --user alice
-      memory-agent shared confirm preview.json --yes --json
     """
     found = _preview_in(preview, is_offer=False)
     file = found.content.attachment
@@ -197,7 +195,7 @@ def confirm(target: Target, preview: Path, attachment: Path | None, yes: bool) -
     with waiting("publishing"), open_memory(target, "publish_confirm") as memory:
         item = memory.shared.confirm(found, data)
     sentence = f"published {item.id}, version {item.version}, as {one_line(item.author)}"
-    print_done(target.as_json, item_document(item), sentence)
+    print_done(target.as_json, without_vector(item), sentence)
 
 
 @click.command(short_help="Offer a pattern exactly as a preview shows it.")
@@ -250,7 +248,6 @@ def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
 
 
 def _read_preview(file: Path) -> PublishPreview | None:
-    """Return the preview in a file, or None if the file contains something else."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=PublishPreview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -258,7 +255,6 @@ def _read_preview(file: Path) -> PublishPreview | None:
 
 
 def _refuse_other_file(out: Path | None) -> None:
-    """Raise `InvalidInputError` for an existing file that is not a preview."""
     if out is not None and out.exists() and not (out.is_file() and _read_preview(out)):
         raise InvalidInputError("out", f"{out} exists and is not a preview; choose a different file")
 
@@ -314,7 +310,6 @@ def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
-    """Return whether the lines equal a field's lines, ignoring Markdown heading marks."""
     return [_HEADING.sub("", line).rstrip() for line in lines] == list(field)
 
 

@@ -53,8 +53,8 @@ _Result = TypeVar("_Result")
 class Interrupts:
     """Lets a command stop on Ctrl-C between two steps and print what it has done.
 
-    Inside the context, the first Ctrl-C sets `heard` and interrupts a step in `cut_short`; the second raises
-    `KeyboardInterrupt` at once. If SIGINT is ignored, as in a shell's background job, it stays ignored.
+    The first Ctrl-C sets `heard` and interrupts a step in `cut_short`; the second raises `KeyboardInterrupt` at once.
+    If SIGINT is ignored, as in a shell's background job, it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def publish(
         raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=not wait))
     with progress_bars() as report, Interrupts() as interrupts, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
-        lines = EventLines(file, target.user_id if target.user_named else None)
+        lines = EventLines(file, target.only_user)
         bar = _SendingBar(report, count_lines(file))
         sending = Sending(endpoint, timeout_s if reachable else 0, bar, spool)
         started_s = time.monotonic()
@@ -203,7 +203,6 @@ class _SendingBar(Observer):
 
 
 def print_summary(summary: Summary) -> None:
-    """Print a summary as text."""
     counts = {
         "published": summary.published,
         "acknowledged": summary.acknowledged,
@@ -290,14 +289,11 @@ def count_lines(stream: IO[bytes]) -> int:
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """The outcome for all lines. Times are in seconds since the first line was sent, or None if that stage was not
-    reached.
+    """The outcome for all lines. Times are in seconds since the first line was sent.
 
-    `published` counts the lines that were events. Each event is acknowledged (new and durable at the relay), a
-    duplicate, rejected by the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not
-    events; the first thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early.
-    `not_kept` counts, by type, the events whose type no row of the signal table keeps; it is set once all events are
-    handled.
+    `published` counts the lines that were events: each is acknowledged, a duplicate, rejected by the relay, spooled on
+    this disk, or unacknowledged. `rejected` also counts lines that are not events. `failure` is the reason why sending
+    stopped early. `not_kept` counts, by type, the events that no row of the signal table keeps.
     """
 
     published: int = 0
@@ -314,7 +310,6 @@ class Summary(msgspec.Struct, kw_only=True):
     not_kept: dict[str, int] = {}
 
     def reject(self, bad: BadLine, observer: Observer) -> None:
-        """Count a bad line, and report it."""
         observer.on_bad_line(bad)
         self.rejected += 1
         if len(self.bad_lines) < _MOST_LINES_KEPT:
@@ -353,8 +348,7 @@ def send(
 ) -> Summary:
     """Publish every line that is an event, and wait for the acks.
 
-    On Ctrl-C, stops sending and waits briefly for acks. Bad lines raise no error; the observer reports them. Raises
-    `JournalInUseError` if another publisher is using the spool.
+    Bad lines raise no error; the observer reports them. Raises `JournalInUseError` if another publisher uses the spool.
     """
     summary, spool = Summary(), sending.spool
     publisher = Publisher(
@@ -416,7 +410,7 @@ def wait_until_recallable(
 ) -> None:
     """Wait until each user's events, up to the sequence number in `through`, are recallable or in quarantine.
 
-    Raises `DeadlineExceededError` after `timeout_s`, and `UnavailableError` if the daemon stops.
+    Raises `DeadlineExceededError`, and `UnavailableError` if the daemon stops.
     """
     deadline_s = time.monotonic() + timeout_s
     report("recallable", 0, events)

@@ -91,7 +91,6 @@ def drop(target: Target, ids: tuple[int, ...], every: bool) -> None:
 
 
 def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...]:
-    """Return the ids, or an empty tuple for --all. Raises `click.UsageError` if neither or both are passed."""
     if every == bool(ids):
         raise click.UsageError("specify either ids or --all")
     return ids

@@ -22,8 +22,8 @@ from memory_agent.cli.render import (
     print_memories,
     print_record,
     print_table,
-    record_document,
     result_document,
+    without_vector,
 )
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
@@ -119,7 +119,6 @@ def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **
 
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
-    """Print how many memories were searched without a result, and how to see the nearest ones."""
     if total == 1:
         none = f"the only memory{' that matches' if is_filtered else ''} is not relevant to this"
     else:
@@ -167,7 +166,7 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
         record = memory.remember(read_text(text), metadata=dict(metadata), **fields)
     done = "remembered" if record.updated_at is None else "replaced"
     sentence = f"{done} {one_line(record.id)} ({record.kind}, {record.source})"
-    print_done(target.as_json, record_document(record), sentence)
+    print_done(target.as_json, without_vector(record), sentence)
 
 
 @click.command("list", cls=SectionedCommand, sections={"Filters": FILTERS})
@@ -191,7 +190,7 @@ def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int
     with open_memory(target, "list") as memory:
         page = memory.list(filter, order, limit, after)
     if target.as_json:
-        records = [record_document(record) for record in page.records]
+        records = [without_vector(record) for record in page.records]
         print_document({"records": records, "total": page.total, "next_cursor": page.next_cursor})
         return
     columns = ["updated" if order == "updated" else "time", "kind", "id", "text"]
@@ -231,6 +230,6 @@ def get(target: Target, record_id: str) -> None:
         note_unknown_user(target)
         raise InvalidInputError("id", f"{record_id} not found; `list` shows the memories of this user")
     if target.as_json:
-        print_document(record_document(found[0]))
+        print_document(without_vector(found[0]))
     else:
         print_record(found[0])

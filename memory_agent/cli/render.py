@@ -51,7 +51,6 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def print_document(value: object) -> None:
-    """Print a command's JSON document."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
@@ -72,22 +71,14 @@ def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any
     return document
 
 
-def record_document(record: MemoryRecord) -> dict[str, Any]:
-    """Return a record as a mapping without its vector."""
+def without_vector(record: MemoryRecord | GlobalRecord) -> dict[str, Any]:
+    """Return a memory or a shared item as a mapping without its vector."""
     document: dict[str, Any] = msgspec.to_builtins(record)
     del document["embedding"]
     return document
 
 
-def item_document(item: GlobalRecord) -> dict[str, Any]:
-    """Return a shared item as a mapping without its vector."""
-    document: dict[str, Any] = msgspec.to_builtins(item)
-    del document["embedding"]
-    return document
-
-
 def print_memories(result: RecallResult, now: datetime) -> None:
-    """Print the result of a recall, best first."""
     for run in result.runs:
         emit(Text(plain(run_text(run, now))))
         click.echo()
@@ -103,9 +94,8 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 
 def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print a memory. One that was found by its id has no `place` and is printed without a score.
-
-    Another user's long memory is printed in part unless `is_whole`.
+    """Print a memory. One that was found by its id has no `place`. Another user's long memory is cut unless
+    `is_whole`.
     """
     emit(_heading(place, memory, now))
     shown_part = None if is_whole else excerpt(memory)
@@ -127,7 +117,6 @@ def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str
 
 
 def beside_text(origin: SharedOrigin) -> Iterable[str]:
-    """Yield a shared item's reference and attachment."""
     if origin.reference is not None:
         yield f"reference: {one_line(origin.reference)}"
     if origin.attachment is not None:
@@ -162,7 +151,6 @@ def left_out(result: RecallResult) -> list[str]:
 
 
 def print_figures(title: str, figures: Mapping[str, object]) -> None:
-    """Print names and values as two columns."""
     emit(Text(title, style="bold"))
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", min_width=_NAMES_WIDTH)
@@ -175,8 +163,7 @@ def print_figures(title: str, figures: Mapping[str, object]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], whole: str | None = None) -> None:
     """Print rows under their column names, with numbers right-aligned.
 
-    The column `whole`, which contains ids to copy, is never wrapped: if it does not fit, each row is printed as a
-    paragraph.
+    The column `whole`, which contains ids to copy, is never wrapped; if it does not fit, each row becomes a paragraph.
     """
     rows = [list(row) for row in rows]
     cells = [[plain(shown(value)) for value in row] for row in rows]
@@ -217,7 +204,6 @@ def _console() -> Console:
 
 
 def shown(value: object) -> str:
-    """Format a value as text for people."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -249,7 +235,6 @@ def size(count: int) -> str:
 
 
 def file_facts(file: Attachment) -> str:
-    """Return the name, size and checksum of a shared item's file."""
     return f"{one_line(file.name)}, {size(file.size_bytes)}, SHA-256 {file.sha256}"
 
 
@@ -263,15 +248,18 @@ def one_line(text: str) -> str:
     return plain(" ".join(text.split()))
 
 
+def shortened(text: str, most_chars: int) -> str:
+    """Return the start of a text on one line, with an ellipsis if it is longer than `most_chars`."""
+    line = one_line(text)
+    return line if len(line) <= most_chars else f"{line[: most_chars - 1]}…"
+
+
 def _is_plain(character: str) -> bool:
     return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
-    """Return the heading: our facts on the first line; title and tags below it, so that they cannot pass for ours.
-
-    A shared memory's author is on a line in between.
-    """
+    """Return the heading: our facts on the first line; title and tags below it, so that they cannot pass for ours."""
     record, shared = memory.record, shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]
     facts = [age_of_memory(memory, now), *what, *([] if place is None else [_scores(memory)])]

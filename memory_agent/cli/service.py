@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from memory_agent.cli.command import settings_words
 from memory_agent.cli.failure import Failure, confirm, note
 from memory_agent.cli.group import FailureGroup
 from memory_agent.cli.options import UNUSED, Target, options_where_user
@@ -118,16 +119,11 @@ def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
 
 
 def _serve_command(target: Target, full: bool) -> list[str]:
-    """Return the command of the service: `serve` with the options of this command that settings come from."""
     from memory_agent.integrations import this_program
 
     given = click.get_current_context().params
-    config, settings = given["config"], given["settings"]
-    return [
-        *(this_program(), "serve", *(() if full else ("--light",)), "--data-dir", str(target.data_dir)),
-        *(() if config is None else ("--config", str(config.expanduser().absolute()))),
-        *(word for pair in settings for word in ("--set", pair)),
-    ]
+    own = settings_words(given["config"], given["settings"])
+    return [this_program(), "serve", *(() if full else ("--light",)), "--data-dir", str(target.data_dir), *own]
 
 
 @service.command(short_help="Stop the service, and remove its file.")

@@ -47,8 +47,7 @@ _MOST_PRINTED = 20
 class Delivered(msgspec.Struct, kw_only=True):
     """Counts of `new`, already `known` and `rejected` events and, by reason, of `noise`, which creates no memory.
 
-    Noise sent through the relay is dropped later and counted by `stats`. `forgotten` counts events whose memory was
-    forgotten, according to the data folder's erasure history, and stays forgotten.
+    `forgotten` counts events whose memory was forgotten and stays forgotten.
     """
 
     new: int = 0
@@ -77,11 +76,9 @@ class _Wanted(NamedTuple):
     project: Path | None
 
     def places(self) -> Places:
-        """Return the places to search for sessions."""
         return Places(self.paths, Path.home(), os.environ, self.clients or NAMES)
 
     def scope(self, user_id: str) -> Scope:
-        """Return the sessions' owner, and what to import from them."""
         return Scope(user_id, self.since, None if self.project is None else str(self.project.expanduser().absolute()))
 
 

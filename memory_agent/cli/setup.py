@@ -116,7 +116,6 @@ def doctor(target: Target) -> None:
     \b
     Examples:
       memory-agent doctor
-      memory-agent doctor --data-dir /srv/memory --json
     """
     from memory_agent.cli.doctor import Check, examine  # imports the engines
 

@@ -18,18 +18,18 @@ from memory_agent.cli.command import Group, SectionedCommand
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
-from memory_agent.cli.options import Target, daemon_options, read_text
+from memory_agent.cli.options import STANDARD_STREAM, Target, check_output, daemon_options, read_text
 from memory_agent.cli.preview import confirm, offer, preview
 from memory_agent.cli.render import (
     counted,
     emit,
     file_facts,
-    item_document,
     one_line,
     print_document,
     print_memory,
     print_table,
     size,
+    without_vector,
 )
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.recall.context import worth
@@ -40,7 +40,6 @@ from relay.disk import write_private
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
 
-_STANDARD_STREAM = Path("-")
 _LOOK_S = 0.2
 _file = click.Path(dir_okay=False, path_type=Path)
 _item = click.argument("item_id", metavar="ID")
@@ -75,7 +74,6 @@ def offered(target: Target) -> None:
     \b
     Examples:
       memory-agent shared offered
-      memory-agent shared offered --user alice --json
     """
     with open_memory(target, "offered") as memory:
         found = memory.shared.offered()
@@ -102,7 +100,6 @@ def unpublish(target: Target, item_id: str) -> None:
     \b
     Examples:
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80
-      memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80 --user alice --json
     """
     with open_memory(target, "unpublish") as memory:
         receipt = memory.shared.unpublish(item_id)
@@ -154,12 +151,11 @@ def published(target: Target) -> None:
     \b
     Examples:
       memory-agent shared published
-      memory-agent shared published --user alice --json
     """
     with open_memory(target, "published") as memory:
         items = memory.shared.published()
     if target.as_json:
-        print_document([item_document(item) for item in items])
+        print_document([without_vector(item) for item in items])
         return
     columns = ("published", "type", "version", "for", "figures", "file", "id", "title")
     total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
@@ -185,7 +181,7 @@ def search(target: Target, text: str, **fields: Any) -> None:
     with open_memory(target, "search_shared") as memory:
         found = memory.shared.search(read_text(text), **fields)
     if target.as_json:
-        print_document([{**msgspec.to_builtins(one), "item": item_document(one.item)} for one in found])
+        print_document([{**msgspec.to_builtins(one), "item": without_vector(one.item)} for one in found])
     else:
         _print_items(found)
         emit(Text(counted(len(found), "item"), style="dim"))
@@ -200,12 +196,11 @@ def show(target: Target, item_id: str) -> None:
     \b
     Examples:
       memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80
-      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80 --json
     """
     with open_memory(target, "shared_item") as memory:
         item = memory.shared.item(item_id)
     if target.as_json:
-        print_document(item_document(item))
+        print_document(without_vector(item))
     else:
         _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_ranked=False)
 
@@ -281,13 +276,12 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
       memory-agent shared attachment 01KHJY9080NWG22H9Q8BBD7B80 --out agent.tar.gz
       memory-agent shared attachment 01KHJY9080NWG22H9Q8BBD7B80 --out - | tar -tz
     """
-    if target.as_json and out == _STANDARD_STREAM:
-        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
-    if out != _STANDARD_STREAM and out.exists() and not (replace and out.is_file()):
+    check_output(target, out)
+    if out != STANDARD_STREAM and out.exists() and not (replace and out.is_file()):
         raise InvalidInputError("out", f"{out} already exists; choose a different file or use --replace")
     with open_memory(target, "shared_attachment") as memory:
         found = memory.shared.attachment(item_id)
-    if out == _STANDARD_STREAM:
+    if out == STANDARD_STREAM:
         sys.stdout.buffer.write(found.data)
         return
     write_private(out, found.data)
@@ -326,7 +320,6 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
 
 
 def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
-    """Print the results of a search, or one item found by its id: in full, without rank and score."""
     from memory_agent.recall.shared import as_memories
 
     now = datetime.now(UTC)

@@ -10,7 +10,7 @@ import click
 from memory_agent.cli.access import note_unknown_user, open_memory
 from memory_agent.cli.command import Group
 from memory_agent.cli.failure import confirm
-from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.options import STANDARD_STREAM, Target, check_output, daemon_options
 from memory_agent.cli.render import print_document, print_done, print_figures, size
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from sona import HARM_THRESHOLD, SHADOW_LESSONS
@@ -20,7 +20,6 @@ _MODES = {
     "on": "on: in effect regardless of the gate (setting learning.mode)",
     "off": "off: not in effect, regardless of the gate (setting learning.mode)",
 }
-_STANDARD_STREAM = Path("-")
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -51,7 +50,6 @@ def status(target: Target) -> None:
     \b
     Examples:
       memory-agent sona status
-      memory-agent sona status --user alice --json
     """
     with open_memory(target, "sona_status") as memory:
         found = memory.sona.status()
@@ -72,7 +70,6 @@ def reset(target: Target, yes: bool) -> None:
     \b
     Examples:
       memory-agent sona reset
-      memory-agent sona reset --user alice --yes --json
     """
     if not yes:
         confirm("permanently forget what was learned from all existing runs?")
@@ -96,12 +93,11 @@ def export(target: Target, file: Path) -> None:
       memory-agent sona export learned.sona
       memory-agent sona export - --user alice > alice.sona
     """
-    if target.as_json and file == _STANDARD_STREAM:
-        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
+    check_output(target, file)
     with open_memory(target, "sona_export") as memory:
         data = memory.sona.export()
         note_unknown_user(target)
-    if file == _STANDARD_STREAM:
+    if file == STANDARD_STREAM:
         sys.stdout.buffer.write(data)
     else:
         from memory_agent.care import write_file  # imports the engines
@@ -124,14 +120,13 @@ def import_file(target: Target, data: Path) -> None:
       memory-agent sona import learned.sona
       memory-agent sona import - --user alice < alice.sona
     """
-    learned = sys.stdin.buffer.read() if data == _STANDARD_STREAM else data.read_bytes()
+    learned = sys.stdin.buffer.read() if data == STANDARD_STREAM else data.read_bytes()
     with open_memory(target, "sona_import") as memory:
         added = memory.sona.load(learned)
     print_done(target.as_json, {"added": added}, f"new runs: {added}")
 
 
 def print_status(found: SonaStatus) -> None:
-    """Print the learner's status as text."""
     figures = {
         "mode": _MODES[found.mode],
         "engine": found.engine or "sona",
@@ -161,7 +156,6 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
 
 
 def gain_sentence(found: SonaStatus) -> str:
-    """Return the learned ranking's gain over chance, with its interval, in words."""
     if found.gain is None:
         return "unknown: no interleaved recall has been decided yet"
     low, high = found.gain_low, found.gain_high

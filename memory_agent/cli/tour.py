@@ -1,6 +1,5 @@
-"""`tour`: recall, the page and `connect` on the user's own past sessions. Each step is a command, shown before it runs.
-
-It stores no progress: a repeated import skips what is there, and `connect` reports what is connected.
+"""`tour`: recall, the page and `connect` on the user's own past sessions. Each step is a command, shown before it
+runs.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class _Found(NamedTuple):
 
     @property
     def clients(self) -> list[str]:
-        """The clients with sessions."""
         return sorted({event[1] for event in self.events})
 
     @property
@@ -85,7 +83,6 @@ def tour(target: Target, dry_run: bool) -> None:
     Examples:
       memory-agent tour
       memory-agent tour --dry-run
-      memory-agent tour --data-dir /tmp/try-memory
     """
     if target.as_json and not dry_run:
         raise click.UsageError("--json requires --dry-run, because the tour asks questions")
@@ -104,7 +101,6 @@ def tour(target: Target, dry_run: bool) -> None:
 
 
 def _look(target: Target) -> _Found:
-    """Read the sessions of this machine; nothing is written."""
     with progress_bars("bytes") as report:
         imported = SessionImport(Places((), Path.home(), os.environ), Scope(target.user_id), report)
         events = sorted(_summary(event) for event in imported.events())

@@ -13,7 +13,16 @@ from memory_agent.cli.access import note_unknown_user, open_memory
 from memory_agent.cli.command import Group, SectionedCommand
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.render import counted, one_line, plain, print_document, print_done, print_figures, print_table
+from memory_agent.cli.render import (
+    counted,
+    one_line,
+    plain,
+    print_document,
+    print_done,
+    print_figures,
+    print_table,
+    shortened,
+)
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
 from memory_agent.records.trajectories import FeedbackReport, RunState, Trajectory
@@ -125,7 +134,6 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
     Examples:
       memory-agent trajectory list
       memory-agent trajectory list --state open --limit 5
-      memory-agent trajectory list --user alice --json
     """
     with open_memory(target, "run_list") as memory:
         runs = memory.runs.list(state, limit)
@@ -173,7 +181,6 @@ def show(target: Target, run_id: str) -> None:
     \b
     Examples:
       memory-agent trajectory show run-7
-      memory-agent trajectory show run-7 --json
     """
     with open_memory(target, "run_get") as memory:
         run = memory.runs.get(run_id)
@@ -187,7 +194,6 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
-    """Return the texts of the memories that a run created or used, by id."""
     named = [one.record_id for one in (*run.steps, *run.conclusions)] + [one.record_id for one in run.used]
     ids = list(dict.fromkeys(name for name in named if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
@@ -195,9 +201,11 @@ def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
 
 
 def print_runs(runs: list[Trajectory]) -> None:
-    """Print runs as a table."""
     columns = ("run", "began", "state", "quality", "used", "objective")
-    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(_about(run))) for run in runs]
+    rows = [
+        (run.id, run.began_at, run.state, quality_of(run), len(run.used), shortened(_about(run), _HEAD_CHARS))
+        for run in runs
+    ]
     print_table("runs", columns, rows, whole="run")
 
 
@@ -228,7 +236,12 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
 def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tuple[str, ...], Rows, str | None]]:
     """Yield a run's tables: title, columns, rows, and the column that is never wrapped."""
     steps: Rows = [
-        (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
+        (
+            step.timestamp,
+            step.event_type,
+            step.record_id or step.event_id,
+            shortened(words.get(step.record_id or "") or "-", _HEAD_CHARS),
+        )
         for step in run.steps
     ]
     yield "steps", ("when", "what", "memory or event", "text"), steps, "memory or event"
@@ -237,7 +250,8 @@ def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tu
     ]
     yield "how it ended, with feedback", ("when", "what", "text"), conclusions, None
     used: Rows = [
-        (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
+        (one.record_id, one.credit, one.how, one.recall_id, shortened(words.get(one.record_id) or "-", _HEAD_CHARS))
+        for one in run.used
     ]
     yield "memories used", ("memory", "credit", "known from", "recall", "text"), used, "memory"
     revisions: Rows = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
@@ -254,11 +268,6 @@ def quality_of(run: Trajectory) -> str:
 
 def _because(reason: str) -> str:
     return reason.replace("_", " ")
-
-
-def _head(text: str | None) -> str:
-    head = one_line(text or "-")
-    return head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…"
 
 
 @click.command()

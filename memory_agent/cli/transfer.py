@@ -21,7 +21,7 @@ from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import FURTHER_FILTERS, filter_options
-from memory_agent.cli.options import Target, common_options, daemon_options
+from memory_agent.cli.options import STANDARD_STREAM, Target, check_output, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import InvalidInputError, MemoryAgentError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from memory_agent.care import Imported
     from memory_agent.notes import StoredNotes
 
-_STANDARD_STREAM = Path("-")
 _MOST_PRINTED = 20
 _LOOK_AGAIN_S = 1.0
 
@@ -59,15 +58,14 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     from memory_agent.care import export_user, write_file
     from memory_agent.erasure.copies import note_copy
 
-    if target.as_json and file == _STANDARD_STREAM:
-        raise click.UsageError("--json and - cannot both write to standard output; specify a file")
+    check_output(target, file)
     if not file.absolute().parent.is_dir():
         raise InvalidInputError("file", f"{file.absolute().parent} is not a folder")
-    if file != _STANDARD_STREAM and file.exists() and not replace:
+    if file != STANDARD_STREAM and file.exists() and not replace:
         raise InvalidInputError("file", f"{file} already exists; choose a different file or use --replace")
     with progress_bars() as report:
         lines = (line + b"\n" for line in export_user(target.data_dir, target.settings, target.user_id, report, filter))
-        if file == _STANDARD_STREAM:
+        if file == STANDARD_STREAM:
             count = _write(sys.stdout.buffer, lines)
         else:
             count = write_file(file, lines)
@@ -75,7 +73,7 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
                 note_copy(target.data_dir, "export", file, target.user_id, datetime.now(UTC))
     if target.as_json:
         print_document({"file": str(file), "lines": count})
-    elif file != _STANDARD_STREAM:
+    elif file != STANDARD_STREAM:
         click.echo(f"wrote {counted(count, 'line')} to {file}")
 
 
@@ -121,8 +119,8 @@ def import_memories(target: Target, file: Path) -> None:
     if file.name.lower().endswith(SUFFIXES):
         _present(target, _index(target, file))
         return
-    with tempfile.TemporaryFile() if file == _STANDARD_STREAM else file.open("rb") as opened:
-        if file == _STANDARD_STREAM:  # read twice
+    with tempfile.TemporaryFile() if file == STANDARD_STREAM else file.open("rb") as opened:
+        if file == STANDARD_STREAM:  # read twice
             shutil.copyfileobj(sys.stdin.buffer, opened)
             opened.seek(0)
         if has_notes(opened):
