@@ -1,7 +1,6 @@
 """Maintenance of a data folder: verify, back up, restore, encrypt, migrate, export, and erase while no daemon runs.
 
-Read `checkup` first. Read-only work uses LMDB snapshots, which any process may take while another owns the store, so it
-needs no daemon. Importing this package also imports usearch, so the command line does so only inside functions.
+Read `checkup` first. Importing this package also imports usearch, so the command line does so only inside functions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from memory_agent.care.encryption import (
     store_encryptions,
 )
 from memory_agent.care.export import Imported, export_lines, export_user, import_lines, import_user, write_file
-from memory_agent.care.migration import Migrated, engines_of_users, migrate_folder
+from memory_agent.care.migration import engines_of_users, migrate_folder
 from memory_agent.care.offline import (
     compact_journal,
     erase,
@@ -49,7 +48,6 @@ __all__ = [
     "NOT_IN_JOURNAL",
     "DestroyedKey",
     "Imported",
-    "Migrated",
     "OnMissingKey",
     "Part",
     "PartReport",

@@ -1,10 +1,8 @@
 """Make a consistent backup of a data folder, even while a daemon runs, and check a backup against its manifest.
 
-Each part is an LMDB snapshot; for a user on another node of a cluster, the newest state of the archive. Users are
-copied before the journal, so the copied journal contains every event of the copied stores. Its cursors are set to their
-values from before the first copy, so later events are redelivered to the stores, which recognise them. Derived files,
-tokens and keys are not copied. Every copy is checked, and the backup gets its final name only when all of it is
-durable. The manifest lists each file with its size and SHA-256.
+Users are copied before the journal, so the copied journal contains every event of the copied stores. Its cursors are
+set to their values from before the first copy; the stores recognise redelivered events. Derived files, tokens and keys
+are not copied. Every copy is checked, and the backup gets its final name only when all of it is durable.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -58,9 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
-    """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
-
-    Notes it in `data_dir`, so that receipts of later erasures name it.
+    """Copy `data_dir`, without its caches, to `target`, which must not exist, and note it for receipts. Durable on
+    return.
 
     Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and, if `settings` name no keys for an
     encrypted folder, `StoreEncryptedError`. A failed backup leaves no files.
@@ -163,26 +160,21 @@ class _Copier:
 def _copy(source: Path, target: Path, map_size_bytes: int) -> None:
     with opening(source.parent):
         environment = open_environment(source, map_size_bytes, readonly=True)
-    try:
+    with closing(environment):
         environment.copy(target)
-    finally:
-        environment.close()
 
 
 def describe(folder: Path, file: Path, part: str, entries: int) -> Part:
-    """Return the manifest entry of a file below `folder`."""
     path = file.relative_to(folder).as_posix()
     return Part(part=part, path=path, bytes=file.stat().st_size, sha256=file_digest(file), entries=entries)
 
 
 def file_digest(file: Path) -> str:
-    """Return the SHA-256 of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest. Durable on return."""
     with (folder / MANIFEST_FILE).open("xb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
         file.flush()
@@ -210,10 +202,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify_manifest(backup: Path, report: Report) -> tuple[PartReport, Manifest | None]:
-    """Check the files of a backup against its manifest; return the findings, and the manifest if there are none.
-
-    Raises `BackupDamagedError` if the folder contains no manifest.
-    """
+    """Check the files of a backup against its manifest; return the findings, and the manifest if there are none."""
     report(MANIFEST_FILE, 0, 1)
     try:
         manifest = read_manifest(backup)

@@ -1,17 +1,17 @@
 """Verify a data folder or a backup: every user's store with its derived files, the owners of runs, and the journal.
 
-Checks are read-only and use one snapshot of each file, so they may run while a daemon runs. LMDB does not detect a
-flipped bit in a value or a key, so values are checked against their checksums, and keys against the entries they refer
-to: an id against its record, the record against its id, and so on. Nothing is repaired: records are restored from a
-backup, and derived files (`derived_checkup`) are rebuilt from the records.
+Checks are read-only and may run while a daemon runs. LMDB does not detect a flipped bit, so values are checked against
+their checksums, and keys against the entries they refer to. Nothing is repaired: records are restored from a backup,
+and derived files (`derived_checkup`) are rebuilt from the records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -73,8 +73,21 @@ _ROW_BYTES = 8
 _LENGTH_ERROR = 0.01  # maximum length error of a unit vector in float16; typically .0005
 
 
+_Value = TypeVar("_Value")
+
 OnMissingKey = Callable[[EncryptionKeyMissingError], None]
 """Called with the error if a user is skipped because of a missing key."""
+
+
+@contextmanager
+def skipping_without_key(on_missing_key: OnMissingKey | None) -> Iterator[None]:
+    """Pass an `EncryptionKeyMissingError` to `on_missing_key` and leave the context, or raise it if that is None."""
+    try:
+        yield
+    except EncryptionKeyMissingError as error:
+        if on_missing_key is None:
+            raise
+        on_missing_key(error)
 
 
 def verify_folder(
@@ -85,27 +98,21 @@ def verify_folder(
     on_missing_key: OnMissingKey | None = None,
     backup: Path | None = None,
 ) -> Iterator[PartReport]:
-    """Check each store of a data folder or of its `backup`, or only one user's store.
+    """Check each store of a data folder or of its `backup`, or only one user's store, even while a daemon runs.
 
-    May run while a daemon runs. A user whose key is missing is reported to `on_missing_key` and skipped; if it is None,
-    `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises `StoreError`
-    and `JournalError`.
+    `on_missing_key` is as in `skipping_without_key`. Raises `StoreError` and `JournalError`.
     """
     root = backup or data_dir
     users = [user_id] if user_id is not None else list(known_users(root))
     for done, one in enumerate(users):
         report("users", done, len(users))
-        progress = partial(_report_part, report, one) if len(users) <= _FEW_USERS else _report_nothing
-        try:
+        progress = partial(_report_part, report, one) if len(users) <= _FEW_USERS else lambda *_: None
+        with skipping_without_key(on_missing_key):
             key = open_user_key(settings.encryption, data_dir, one)
             with current_files(root, settings, one) as (folder, is_copy):
                 is_copy = is_copy or backup is not None
                 index = None if is_copy else IndexOf(settings.index, one, folder)
                 yield check_user(folder, one, settings.store, progress, key, is_copy=is_copy, index=index)
-        except EncryptionKeyMissingError as error:
-            if on_missing_key is None:
-                raise
-            on_missing_key(error)
     report("users", len(users), len(users))
     owners, journal = Layout(root).owners, journal_folder(root)
     if user_id is None and owners.exists():
@@ -115,10 +122,7 @@ def verify_folder(
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings in one part. `entries` counts memories, pairs or events.
-
-    `unbuilt` names derived files that do not exist. This is not a fault: a restored store has none at first.
-    """
+    """The findings in one part. `entries` counts memories, pairs or events. `unbuilt` names missing derived files."""
 
     part: str
     entries: int
@@ -138,9 +142,8 @@ def check_user(
 ) -> PartReport:
     """Check a user's folder. For a copy, which has no derived files, check only the records.
 
-    With `index`, also count the memories in the user's index, if it is in another engine.
-
-    Raises `StoreError` if the files cannot be read at all, such as encrypted files without their `key`.
+    With `index`, also count the memories in the user's index, if it is in another engine. Raises `StoreError` if the
+    files cannot be read at all.
     """
     findings = Findings()
     unbuilt = () if is_copy or (folder / COLUMNS_FILE).exists() else (COLUMNS_FILE,)
@@ -165,16 +168,14 @@ def check_user(
 
 
 def check_events(folder: Path, settings: JournalSettings, report: Report) -> PartReport:
-    """Check a journal. Raises `JournalError` if the journal cannot be read at all."""
     findings = Findings()
     entries = check_journal(folder, settings, findings, report)
     return PartReport(part="journal", entries=entries, findings=findings.listed())
 
 
 def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
-    """Check the map of owners of runs and sessions, which may be encrypted with the system's `key`.
-
-    Raises `StoreError` if the map cannot be read at all.
+    """Check the map of owners of runs and sessions, which may be encrypted with the system's `key`. Raises
+    `StoreError`.
     """
     findings = Findings()
     entries = 0
@@ -211,10 +212,7 @@ class RecordsCheckup(Checkup):
             self._records,
             self._vectors,
             self._passages,
-            self._word_bits,
-            partial(self._checksummed, USAGE),
-            partial(self._checksummed, NEXT),
-            self._pending,
+            self._others,
             self._ids,
             self._events,
             self._changes,
@@ -247,48 +245,30 @@ class RecordsCheckup(Checkup):
 
     def _vectors(self) -> None:
         ndim = self._state.ndim or 0
-        for row, value in self._rows(VECTORS):
-            self._require_record(VECTORS, row)
-            try:
-                vector = vectors_of([vector_body(row, value, ndim)], ndim)[0]
-            except StoreDamagedError:
-                self.findings.add(VECTORS, UNREADABLE)
-                continue
+        for vector in self._decoded(VECTORS, lambda row, value: vectors_of([vector_body(row, value, ndim)], ndim)[0]):
             error = abs(float(np.linalg.norm(vector)) - 1)
             self.findings.require(error < _LENGTH_ERROR, VECTORS, "is not of unit length")
 
     def _passages(self) -> None:
         ndim = self._state.ndim or 0
-        for row, value in self._rows(PASSAGES):
-            self._require_record(PASSAGES, row)
-            try:
-                spans, further = passages_of(passages_body(row, value, ndim), ndim)
-            except StoreDamagedError:
-                self.findings.add(PASSAGES, UNREADABLE)
-                continue
+        read = partial(passages_body, ndim=ndim)
+        for spans, further in self._decoded(PASSAGES, lambda row, value: passages_of(read(row, value), ndim)):
             errors = np.abs(np.linalg.norm(further, axis=1) - 1)
             self.findings.require(bool((errors < _LENGTH_ERROR).all()), PASSAGES, "are not of unit length")
             self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they start")
 
-    def _word_bits(self) -> None:
-        for row, value in self._rows(WORD_BITS):
-            self._require_record(WORD_BITS, row)
-            try:
-                words_body(row, value, self._state.word_bytes or 0)
-            except StoreDamagedError:
-                self.findings.add(WORD_BITS, UNREADABLE)
-
-    def _checksummed(self, database: str) -> None:
-        for row, value in self._rows(database):
-            self._require_record(database, row)
-            try:
-                without_checksum(row, value, database)
-            except StoreDamagedError:
-                self.findings.add(database, UNREADABLE)
-
-    def _pending(self) -> None:
-        for row, _ in self._rows(PENDING):
-            self._require_record(PENDING, row)
+    def _others(self) -> None:
+        """Check values of which only the checksum or the size is known."""
+        width = self._state.word_bytes or 0
+        decoders: dict[str, Callable[[int, bytes], object]] = {
+            WORD_BITS: lambda row, value: words_body(row, value, width),
+            USAGE: lambda row, value: without_checksum(row, value, USAGE),
+            NEXT: lambda row, value: without_checksum(row, value, NEXT),
+            PENDING: lambda row, value: None,
+        }
+        for database, decode in decoders.items():
+            for _ in self._decoded(database, decode):
+                pass
 
     def _ids(self) -> None:
         for key, value in self.walk(IDS):
@@ -358,22 +338,28 @@ class RecordsCheckup(Checkup):
             if self.findings.require(len(key) == _ROW_BYTES, database, "has a key that is not a number"):
                 yield row_number(key), value
 
+    def _decoded(self, database: str, decode: Callable[[int, bytes], _Value]) -> Iterator[_Value]:
+        """Yield the decoded values of records."""
+        for row, value in self._rows(database):
+            self.findings.require(
+                self.transaction.get(RECORDS, row_key(row)) is not None, database, "belongs to no record"
+            )
+            try:
+                decoded = decode(row, value)
+            except StoreDamagedError:
+                self.findings.add(database, UNREADABLE)
+            else:
+                yield decoded
+
     def _row(self, database: str, key: bytes) -> int | None:
         value = self.transaction.get(database, key)
         return None if value is None else _row_of(value)
 
-    def _require_record(self, database: str, row: int) -> None:
-        self.findings.require(self.transaction.get(RECORDS, row_key(row)) is not None, database, "belongs to no record")
-
 
 def _row_of(value: bytes) -> int:
-    """Return the row in a value, or 0 (which is not a row) for a value that is too long."""
+    """Return the row in a value, or 0 for a value that is too long."""
     return row_number(value) if len(value) <= _ROW_BYTES else 0
 
 
 def _report_part(report: Report, part: str, what: str, done: int, total: int) -> None:
     report(f"{part}: {what}", done, total)
-
-
-def _report_nothing(_what: str, _done: int, _total: int) -> None:
-    """Report nothing, because a progress bar for each part of many users would fill the screen."""

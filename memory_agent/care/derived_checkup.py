@@ -1,6 +1,6 @@
 """Verify the files that are derived from a user's records: the columns, their graph, and the learner.
 
-The columns may lack changes that are still in the change log; the rows of these changes are skipped.
+The rows of changes that are still in the change log are skipped.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -62,8 +62,8 @@ def check_columns_file(
 ) -> None:
     """Check the saved columns, and compare them with the records if the records are sound.
 
-    The columns are read before the records, so they can only be behind. They are read again if the owner has since
-    saved newer columns and deleted the changes in between from the log.
+    The columns are read before the records, so they can only be behind. They are read again if their owner has saved
+    newer ones and deleted the changes in between from the log.
     """
     for attempt in range(_ATTEMPTS):
         source = None if engine_in(folder, settings, key) == "builtin" else _RecordedVectors()
@@ -145,9 +145,8 @@ def _check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findin
 
 
 def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findings: Findings) -> None:
-    """Compare the number of memories in an index in another engine with the vectors in the records.
-
-    An index that lacks changes is not compared: its owner applies them. Nor is one that changes during all attempts.
+    """Compare the number of memories in an index in another engine with the vectors in the records, unless it is
+    behind.
     """
     for _ in range(_ATTEMPTS):
         with closing(open_records(of.folder, settings, key)) as environment, environment.read() as transaction:
@@ -185,7 +184,6 @@ def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, finding
 
 
 def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findings: Findings) -> None:
-    """Compare memories with their `slots` (m,)."""
     records = [record for _, record in part]
     _compare_fields(records, view, slots, findings)
     wrong = sum(
@@ -243,7 +241,6 @@ def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots
 
 
 def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, list[int]]]:
-    """Yield a filter for each name in `records`, with the positions of the records that have this name."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, record in enumerate(records):
         for field in _NAMED:

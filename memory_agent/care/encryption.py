@@ -1,8 +1,7 @@
 """Encrypt a data folder or the staged files of a restore, list which stores are encrypted, and destroy a key.
 
 A user's records are copied into a new file under the user's key, verified, and put in place atomically. Derived files
-are removed first and rebuilt afterwards in encrypted form. Each step is idempotent. Backups, and files that a restore
-moved aside, remain unchanged.
+are removed first and rebuilt afterwards. Each step is idempotent.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from memory_agent.archiving import fetch_home
-from memory_agent.care.checkup import OnMissingKey
+from memory_agent.care.checkup import OnMissingKey, skipping_without_key
 from memory_agent.care.offline import erase_events
 from memory_agent.erasure.logs import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
@@ -42,8 +41,8 @@ from memory_agent.storage.index_follower import engine_named
 from memory_agent.storage.owners import MAP_SIZE_BYTES, encrypt_owners
 from memory_agent.storage.snapshot import DATABASES, Snapshot
 from relay import SYSTEM_USER, Erasable, encrypt_journal, journal_folder, open_key_ring, read_mark
-from relay.crypto import KeyRing, Put, encrypt_in_place
-from relay.disk import DATA_FILE, Environment, Report, Transaction, opening
+from relay.crypto import KeyRing, encrypt_in_place
+from relay.disk import DATA_FILE, Environment, Report, opening
 
 
 class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +53,6 @@ class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DestroyedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of destroying a user's key. `left` describes the data that remains."""
-
     user_id: str
     destroyed: bool
     events_of_system: int
@@ -70,12 +67,12 @@ def encrypt_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> EncryptedFolder:
-    """Encrypt a data folder, or one user in it. Stores that are already encrypted do not change. Durable on return.
+    """Encrypt a data folder, or one user in it. Idempotent. Durable on return.
 
-    Idempotent; after a crash each store is intact, either plain or encrypted. A user whose key is missing is reported
-    to `on_missing_key` and skipped; if it is None, `EncryptionKeyMissingError` is raised. Raises `SettingsError` if no
-    key folder is set, or if a user's vectors would stay unencrypted in an index without `index.allow_plain`. Also
-    raises `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError` and `JournalError`.
+    After a crash each store is intact, either plain or encrypted. `on_missing_key` is as in `skipping_without_key`.
+    Raises `SettingsError` if no key folder is set, or if a user's vectors would stay unencrypted in an index without
+    `index.allow_plain`. Also raises `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`
+    and `JournalError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -101,28 +98,20 @@ def _encrypt_users(
     user_id: str | None,
     on_missing_key: OnMissingKey | None,
 ) -> list[EncryptedUser]:
-    users = list(known_users(data_dir)) if user_id is None else [user_id]
-    folders = {one: user_folder(data_dir, one) for one in users}
     encrypted = []
-    for one, folder in folders.items():
+    for one in list(known_users(data_dir)) if user_id is None else [user_id]:
+        folder = user_folder(data_dir, one)
         fetch_home(data_dir, settings, one)
         if not has_records(folder):
             remove_plain_caches(folder)
             continue
-        try:
+        with skipping_without_key(on_missing_key):
             encrypted.append(encrypt_user(folder, settings, UserKey(keys, one), report))
-        except EncryptionKeyMissingError as error:
-            if on_missing_key is None:
-                raise
-            on_missing_key(error)
     return encrypted
 
 
 def encrypt_staged(stage: Path, data_dir: Path, settings: Settings, now: datetime, report: Report) -> None:
-    """Encrypt the unencrypted stores staged for `data_dir`, if the settings name a key folder.
-
-    If some of the files are already encrypted, `data_dir` is bound to that key folder.
-    """
+    """Encrypt the unencrypted stores staged for `data_dir`, if the settings name a key folder."""
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
         return
@@ -144,9 +133,9 @@ def destroy_user_key(
 ) -> DestroyedKey:
     """Destroy a user's key, so that no copy of the user's data can be read again. Durable on return.
 
-    Events that conductors published as `system` about the user's runs are encrypted with the key of `system`, so they
-    are erased too, unless a daemon serves the folder (`is_served`) and holds the journal. Raises
-    `EncryptionKeyMissingError`, `SettingsError`, `KeyFileError`, `JournalError` and `StoreError`.
+    Events that conductors published as `system` about the user's runs are erased too, unless a daemon serves the folder
+    (`is_served`) and holds the journal. Raises `EncryptionKeyMissingError`, `SettingsError`, `KeyFileError`,
+    `JournalError` and `StoreError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -178,10 +167,7 @@ class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
-    """One encrypted user. `was_encrypted`: whether the store was already encrypted.
-
-    `plain_index` is the index whose vectors stay unencrypted (`index.allow_plain`), or "".
-    """
+    """One encrypted user. `plain_index` is the index whose vectors stay unencrypted (`index.allow_plain`), or ""."""
 
     user_id: str
     memories: int
@@ -192,11 +178,12 @@ class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report) -> EncryptedUser:
-    """Encrypt a user's folder with `key`, creating the key if it does not exist. Durable on return.
+    """Encrypt a user's folder with `key`, creating the key if it does not exist. Durable on return. Idempotent after a
+    crash.
 
-    If the process is killed, the records are intact, either plain or encrypted, and the next call continues. Requires
-    disk space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`,
-    `StoreError` and `EncryptionKeyMissingError`, and `SettingsError` if vectors would stay unencrypted in an index.
+    Requires disk space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`,
+    `StoreFullError`, `StoreError` and `EncryptionKeyMissingError`, and `SettingsError` if vectors would stay
+    unencrypted in an index.
     """
     was_encrypted, plain_index = False, ""
     with ExitStack() as stack:
@@ -211,7 +198,10 @@ def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report)
             plain_index = _plain_index(environment, key.user_id, settings.index)
             remove_plain_caches(folder)
             encrypt_in_place(
-                environment, lambda copy: records_at(copy, settings.store, key), _pairs, partial(report, "encrypting")
+                environment,
+                lambda copy: records_at(copy, settings.store, key),
+                lambda transaction: ((name, *pair) for name in DATABASES for pair in transaction.scan(name)),
+                partial(report, "encrypting"),
             )
         encrypt_intent(folder, key)
         after = _size(folder)
@@ -237,10 +227,6 @@ def _plain_index(environment: Environment, user_id: str, settings: IndexSettings
         advice = "run: memory-agent migrate --to builtin --set encryption.keys_folder= (or set index.allow_plain)"
         raise SettingsError("index.engine", f"the vectors of {user_id} would stay unencrypted in {engine}; {advice}")
     return engine
-
-
-def _pairs(transaction: Transaction) -> Iterator[Put]:
-    return ((name, *pair) for name in DATABASES for pair in transaction.scan(name))
 
 
 def remove_plain_caches(folder: Path) -> None:

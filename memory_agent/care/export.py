@@ -1,17 +1,11 @@
 """Export a user's memories as JSON Lines, and import them into another store.
 
-Each memory is one line and round-trips bit for bit: record, usage, vectors, words and events. Vectors, passages and
-words are base64 of the stored bytes; metadata that JSON cannot represent exactly (bytes, NaN) is base64 of MessagePack;
-long event ids are digests. `memory-agent sona export` exports runs and what was learned from them.
+Each memory is one line and round-trips bit for bit: record, usage, vectors, words and events, with bytes in base64 and
+long event ids as digests. Import checks every line before it writes one transaction, skips memories whose id or event
+is already in the store, and is idempotent. Vectors of a different embedder are dropped and recomputed later.
 
-Export reads a snapshot and works while a daemon runs. Import checks every line before it writes one transaction, so a
-bad line, a full disk or a kill leaves the store unchanged. It skips memories whose id or event is already in the store,
-and is idempotent. Vectors of a different embedder are dropped, and recomputed when a model is available.
-
-In an export of shared items, a line is an item with its attachment and the pseudonym of its author. The export contains
-no figures, no chosen names, and nothing that identifies the user behind a pseudonym; to move a deployment, restore a
-backup. Such lines can be imported only as shared items, and their figures start empty. Items that were unpublished here
-remain unpublished.
+In an export of shared items, a line is an item with its attachment and its author's pseudonym, without figures and
+chosen names. Items that were unpublished here remain unpublished.
 """
 
 from __future__ import annotations
@@ -73,7 +67,7 @@ _MOST_NAMED = 5  # maximum number of bad lines named in one error
 
 
 class Bodies(NamedTuple):
-    """A model's stored output for a text, or None for a missing part."""
+    """A model's stored output for a text."""
 
     vector: bytes | None = None
     passages: bytes | None = None
@@ -112,8 +106,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the memories that were imported (`taken`) and that were already stored (`known`).
 
-    `without_vector`: imported memories without a vector. `unpublished`: items skipped because they were unpublished
-    here.
+    `unpublished`: items skipped because they were unpublished here.
     """
 
     taken: int
@@ -131,21 +124,20 @@ def export_user(
 ) -> Iterator[bytes]:
     """Return the decrypted lines of a user's export, without line endings; works while a daemon runs.
 
-    With a filter, only matching memories are exported. Raises `InvalidInputError` if the user has no store. Also raises
-    `StoreError`, `StoreDamagedError` and `EncryptionKeyMissingError`.
+    Raises `InvalidInputError` if the user has no store, `StoreError`, `StoreDamagedError` and
+    `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
     if not folder.exists():
         raise InvalidInputError("user", f"{user_id} has no memories in {data_dir}")
     key = open_user_key(settings.encryption, data_dir, user_id)
-    return _export_current(data_dir, settings, user_id, report, key, check_filter(filter))
+    chosen = check_filter(filter)
 
+    def lines() -> Iterator[bytes]:  # checked before the first line is requested
+        with current_files(data_dir, settings, user_id) as (current, _):
+            yield from export_lines(current, user_id, settings.store, report, key, chosen)
 
-def _export_current(
-    data_dir: Path, settings: Settings, user_id: str, report: Report, key: UserKey | None, filter: MemoryFilter | None
-) -> Iterator[bytes]:
-    with current_files(data_dir, settings, user_id) as (folder, _):
-        yield from export_lines(folder, user_id, settings.store, report, key, filter)
+    return lines()
 
 
 def import_user(
@@ -153,8 +145,8 @@ def import_user(
 ) -> Imported:
     """Import a seekable export file for a user, atomically. Durable on return.
 
-    A later restore does not erase imported memories, even if they were erased before. Raises `InvalidInputError` with
-    the bad lines, and `DaemonRunningError`, `StoreOwnedElsewhereError` and `StoreError`.
+    A later restore does not erase imported memories. Raises `InvalidInputError` with the bad lines, and
+    `DaemonRunningError`, `StoreOwnedElsewhereError` and `StoreError`.
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # checked before anything is created
     if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):
@@ -200,16 +192,9 @@ def export_lines(
     key: UserKey | None = None,
     filter: MemoryFilter | None = None,
 ) -> Iterator[bytes]:
-    """Yield the lines of the store in `folder`, without line endings, decrypted with `key`.
-
-    Raises `StoreError` and `StoreDamagedError`.
-    """
-    environment = open_records(folder, settings, key)
-    try:
-        with environment.read() as transaction:
-            yield from _lines_of(transaction, user_id, report, None if filter == MemoryFilter() else filter)
-    finally:
-        environment.close()
+    """Yield the lines of the store in `folder`, without line endings. Raises `StoreError` and `StoreDamagedError`."""
+    with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
+        yield from _lines_of(transaction, user_id, report, None if filter == MemoryFilter() else filter)
 
 
 def import_lines(
@@ -217,11 +202,12 @@ def import_lines(
 ) -> Imported:
     """Import a seekable export file atomically, skipping ids for which `is_gone` is true. Durable on return.
 
-    On `InvalidInputError`, which names the bad lines, or `StoreError`, the store is unchanged.
+    Raises `InvalidInputError` with the bad lines, and `StoreError`.
     """
     head = _checked(file, report)
+    arrivals = (decode_line(number, data, head) for number, data in _numbered(file) if number > 1)
     with archive.batch() as batch:
-        return _take(batch, head, _arrivals(file, head), report, is_gone)
+        return _take(batch, head, arrivals, report, is_gone)
 
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
@@ -277,7 +263,6 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _checked(file: BinaryIO, report: Report) -> Head:
-    """Check every line; return the first."""
     lines = _numbered(file)
     head = decode_head(next(lines, (1, b""))[1])
     faults: list[str] = []
@@ -299,12 +284,6 @@ def _checked(file: BinaryIO, report: Report) -> Head:
     return head
 
 
-def _arrivals(file: BinaryIO, head: Head) -> Iterator[Arrival]:
-    for number, data in _numbered(file):
-        if number > 1:
-            yield decode_line(number, data, head)
-
-
 def _take(
     batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report, is_gone: Callable[[str], bool]
 ) -> Imported:
@@ -321,8 +300,10 @@ def _take(
     for done, (record, bodies, events, attachment) in enumerate(arrivals):
         if done % _STEP == 0:
             report("taken", done, head.memories)
-        row = batch.allot_row() if record is None and _is_new(batch, events) else None
-        if record is not None and (batch.row_of_id(record.id) or _row_of_event(batch, record)):
+        is_news = record is None and not all(map(batch.knows_event, events))
+        row = batch.allot_row() if is_news else None
+        of_event = None if record is None or record.event_id is None else batch.row_of_event(record.event_id)
+        if record is not None and (batch.row_of_id(record.id) or of_event):
             known += 1
         elif record is not None and is_gone(record.id):
             unpublished += 1
@@ -338,14 +319,6 @@ def _take(
             batch.link_keys(events, row)
     report("taken", head.memories, head.memories)
     return Imported(taken=taken, known=known, without_vector=without_vector, unpublished=unpublished)
-
-
-def _row_of_event(batch: Batch, record: MemoryRecord) -> int | None:
-    return None if record.event_id is None else batch.row_of_event(record.event_id)
-
-
-def _is_new(batch: Batch, events: list[bytes]) -> bool:
-    return any(not batch.knows_event(key) for key in events)
 
 
 def encode_line(
@@ -368,7 +341,6 @@ def encode_line(
 
 
 def decode_head(data: bytes) -> Head:
-    """Return the decoded first line. Raises `InvalidInputError`."""
     try:
         head = _heads.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -401,7 +373,6 @@ def decode_line(number: int, data: bytes, head: Head) -> Arrival:
 
 
 def _require_storable(record: MemoryRecord) -> None:
-    """Raise `InvalidInputError` for a record that the store would reject."""
     name_key(record.id, "id")
     if record.event_id is not None:
         name_key(record.event_id, "event_id")

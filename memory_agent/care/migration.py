@@ -1,7 +1,7 @@
 """Move users' vectors to another index while no daemon runs: fill it, verify it, and then switch to it.
 
-The records do not change, and the former index stays in use until the new one is verified. A killed migration resumes
-at the last row that the new index stores. The switch writes one value in the user's store.
+The former index stays in use until the new one is verified. A killed migration resumes at the last row that the new
+index stores.
 
 n = number of memories, q = number of queries, k = number of neighbours, d = dimensions.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.archiving import fetch_home
-from memory_agent.care.checkup import OnMissingKey
+from memory_agent.care.checkup import OnMissingKey, skipping_without_key
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     IndexUnavailableError,
@@ -53,7 +53,7 @@ _LEAST_FOUND = 0.9
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     """One user's vectors after a migration. `found` is the index's recall at k on the sample.
 
-    `left` describes data that could not be removed from the former index, or is "".
+    `left` describes data that could not be removed from the former index.
     """
 
     user_id: str
@@ -74,9 +74,8 @@ def migrate_folder(
 ) -> Iterator[Migrated]:
     """Move the vectors of all users, or of one, to `engine`, one after the other; repeat the call after an error.
 
-    A user whose key is missing is reported to `on_missing_key` and skipped; if it is None,
-    `EncryptionKeyMissingError` is raised. Raises `DaemonRunningError`, `IndexUnavailableError`, `IndexUnusableError`,
-    `SettingsError` and `StoreError`.
+    `on_missing_key` is as in `skipping_without_key`. Raises `DaemonRunningError`, `IndexUnavailableError`,
+    `IndexUnusableError`, `SettingsError` and `StoreError`.
     """
     with Layout(data_dir).hold(serves=False):
         for one in list(known_users(data_dir)) if user_id is None else [user_id]:
@@ -84,19 +83,14 @@ def migrate_folder(
             folder = user_folder(data_dir, one)
             if not has_records(folder):
                 continue
-            try:
+            with skipping_without_key(on_missing_key):
                 key = open_user_key(settings.encryption, data_dir, one)
                 yield migrate_user(folder, one, settings, engine, report, key)
-            except EncryptionKeyMissingError as error:
-                if on_missing_key is None:
-                    raise
-                on_missing_key(error)
 
 
 def engines_of_users(data_dir: Path, settings: Settings, users: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each user with records in this folder, and the engine of the user's index, even while a daemon runs.
-
-    Skips users whose key is missing. Raises `StoreError`.
+    """Yield each user with records in this folder and a key, and the engine of the user's index. Raises
+    `StoreError`.
     """
     for one in users:
         folder, key = user_folder(data_dir, one), None
@@ -115,10 +109,7 @@ def engines_of_users(data_dir: Path, settings: Settings, users: Iterable[str]) -
 def migrate_user(
     folder: Path, user_id: str, settings: Settings, engine: str, report: Report, key: UserKey | None = None
 ) -> Migrated:
-    """Fill and verify a user's index in `engine`, switch to it, and remove the former index. Idempotent.
-
-    Raises the same errors as `migrate_folder`; until the switch, the former index remains in use.
-    """
+    """Fill and verify a user's index in `engine`, switch to it, and remove the former index. Idempotent."""
     found = 1.0
     with closing(Store.open(folder, settings.store, "library", key)) as store:
         of, former = with_key(IndexOf(settings.index, user_id, folder), store.key), engine_of(store)
@@ -126,9 +117,18 @@ def migrate_user(
             note_left(store, engine)
             with closing(IndexFollower(store, open_index(engine, of))) as follower:
                 follower.fill(partial(report, user_id))
-                found = _verified(follower.index, store)
+                try:
+                    with store.snapshot() as snapshot:
+                        found = verified(follower.index, snapshot)
+                except IndexUnusableError:
+                    follower.index.clear()  # the next migration fills it again
+                    raise
         name_engine(store, engine)
-        left = _removed(store, of)
+        left = ""
+        try:
+            remove_left(store, of)
+        except (IndexUnavailableError, IndexUnusableError) as error:
+            left = f"vectors of {user_id} may remain ({error}); they are removed when the memory is opened with it"
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
         # opening removes the files of the former index
@@ -156,16 +156,6 @@ def verified(index: VectorIndex, snapshot: Snapshot) -> float:
     if found < _LEAST_FOUND:
         raise _refused(index, f"it finds only {found:.0%} of the nearest memories of a sample")
     return found
-
-
-def _verified(index: VectorIndex, store: Store) -> float:
-    """Like `verified`, but remove an index that fails, so that the next migration fills it again."""
-    try:
-        with store.snapshot() as snapshot:
-            return verified(index, snapshot)
-    except IndexUnusableError:
-        index.clear()
-        raise
 
 
 def _refused(index: VectorIndex, reason: str) -> IndexUnusableError:
@@ -196,12 +186,3 @@ def _nearest(snapshot: Snapshot, queries: Embedding) -> list[list[int]]:
         parts.append(cosines)
     order = np.argsort(-np.concatenate(parts, axis=1), axis=1, kind="stable")[:, :_NEIGHBOURS]
     return [[rows[place] for place in places] for places in order.tolist()]
-
-
-def _removed(store: Store, of: IndexOf) -> str:
-    """Remove a user's former index from the shared database; if that fails, return what remains."""
-    try:
-        remove_left(store, of)
-    except (IndexUnavailableError, IndexUnusableError) as error:
-        return f"vectors of {of.user_id} may remain ({error}); they are removed when the memory is opened with it"
-    return ""

@@ -83,9 +83,9 @@ def open_memory(
 ) -> Memory:
     """Open a user's memory from its files, creating it if it does not exist.
 
-    Finishes an interrupted restore. The files of a user on another node of a cluster are restored from the archive.
-    Does not apply retention, so that reading erases nothing; `retention` passes the rules to `Memory.erasure`. `shared`
-    comes from `shared_items`. Raises `DaemonRunningError`, and the same errors as `Memory.open`.
+    Finishes an interrupted restore, and fetches the files of a user on another node of a cluster from the archive. Does
+    not apply retention; `retention` passes the rules to `Memory.erasure`. Raises `DaemonRunningError` and the errors of
+    `Memory.open`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
@@ -128,7 +128,7 @@ def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
 
 
 def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
-    """Prepare the data folder for opening a user's memory, and return the user's folder. Raises as `open_memory`."""
+    """Prepare the data folder for opening a user's memory, and return the user's folder."""
     open_user_key(settings.encryption, data_dir, user_id)  # rejects a key folder inside the data folder
     layout = Layout(data_dir)
     layout.create()
@@ -150,9 +150,7 @@ def _open(
     return kind.open(
         folder,
         user_id=user_id,
-        settings=settings,
-        encryption_settings=settings.encryption,
-        retention_settings=retention or RetentionSettings(),
+        settings=msgspec.structs.replace(settings, retention=retention or RetentionSettings()),
         age_now=False,
         shared=shared,
         embedder=embedder,
@@ -178,11 +176,10 @@ def erase(
     dry_run: bool = False,
     warn: Warn = lambda _: None,
 ) -> ErasureReceipt:
-    """Erase memories from every file, and their events from the journal. Durable on return.
+    """Erase memories from every file, and their events from the journal. Durable on return. Idempotent.
 
-    Idempotent: after a crash, the same call or the daemon's next start finishes the erasure. For a user without a
-    store, only events are erased, and no store is created. `dry_run` changes nothing and returns the receipt. Raises
-    `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError` and `JournalError`.
+    For a user without a store, only events are erased. `dry_run` only returns the receipt. Raises `InvalidInputError`,
+    `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError` and `JournalError`.
     """
     Layout(data_dir).finish_restore()
     if selection.everything:
@@ -212,8 +209,7 @@ def erase_user(
 ) -> ErasureReceipt:
     """Erase a user's shared items, events, ownership of runs, and folder. Durable on return; idempotent after a crash.
 
-    Needs no key: unreadable memories are removed without being counted, and `warn` is called. Raises as
-    `erase`.
+    Needs no key: unreadable memories are removed without being counted, and `warn` is called.
     """
     folder = user_folder(data_dir, user_id)
     shared, left = SharedPart(), None
@@ -242,7 +238,7 @@ def erase_user(
 def _forget_shared(
     data_dir: Path, settings: Settings, user_id: str, now: datetime, *, dry_run: bool
 ) -> tuple[SharedPart, str | None]:
-    """Remove a user's shared items and contributions to figures, unless `dry_run`.
+    """Remove a user's shared items and figures, unless `dry_run`.
 
     Returns the number of items, and the reason if the journal still names them.
     """
@@ -309,8 +305,8 @@ def erase_events(
     """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
-    owners. Also erases events of hooks that wait in the data folder. Durable on return; the journal's file is
-    compacted. Raises `JournalError` and `StoreError`.
+    owners. Also erases events of hooks that wait in the data folder. Durable on return. Raises `JournalError` and
+    `StoreError`.
     """
     if not dry_run:
         erase_hook_events(data_dir, wanted, DEFAULT_USER)
@@ -341,7 +337,6 @@ def _erase_from_journal(
 
 @contextmanager
 def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
-    """Open the daemon's map of run owners; return None if no daemon has run here."""
     path = Layout(data_dir).owners
     if not path.exists():
         yield None
@@ -395,10 +390,7 @@ def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) 
 
 
 def compact_journal(data_dir: Path, settings: Settings) -> None:
-    """Compact the journal, if there is one. Durable on return.
-
-    Raises `JournalError` and `JournalInUseError`.
-    """
+    """Compact the journal, if there is one. Durable on return. Raises `JournalError` and `JournalInUseError`."""
     if journal_folder(data_dir).exists():
         with _open_journal(data_dir, settings) as journal:
             journal.compact()

@@ -1,17 +1,16 @@
 """Restore a whole backup or one user from it, or replay one user's events from the journal.
 
-The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged next to
-the stores and encrypted if the data folder is encrypted. Memories that were erased here since the backup was made are
-erased from the copies. Then the copies replace the existing files, which are moved aside and never deleted. A restored
-store gets a new owner epoch, and its caches are rebuilt. A single user's restored store is older than the journal, so
-the daemon's cursor is reset to the store's last event; other stores recognise events that they already have.
+The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged,
+encrypted if the data folder is, and memories erased here since the backup are erased from them. Then they replace the
+existing files, which are moved aside. The daemon's cursor is reset to the last event of a single restored store; other
+stores recognise repeated events.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,8 +46,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The restored parts. `aside` is the folder with the replaced files, or None if there were none.
 
-    `erased_again` counts, by user, memories erased from the copies because they were erased here since the backup.
-    `has_history`: whether this data folder has a history of erasures (on a new machine, it does not).
+    `erased_again` counts, by user, memories erased here since the backup. `has_history`: whether this data folder has a
+    history of erasures.
     """
 
     parts: tuple[Part, ...]
@@ -68,11 +67,10 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves existing files aside; without it, existing files raise an error. Durable on
-    return.
+    """Restore everything. Without `replace`, which moves existing files aside, these raise an error. Durable on return.
 
-    Raises `StoreEncryptedError` or `EncryptionKeyMissingError` if keys are missing. Also raises `BackupDamagedError`,
-    `InvalidInputError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError` and `OSError`.
+    Raises `BackupDamagedError`, `InvalidInputError`, `DaemonRunningError`, `StoreOwnedElsewhereError`,
+    `JournalInUseError`, `OSError` and, if keys are missing, `StoreEncryptedError` or `EncryptionKeyMissingError`.
     """
     manifest = read_manifest(backup)
     require_keys(settings.encryption, data_dir)
@@ -103,8 +101,7 @@ def restore_user(
 ) -> Restored:
     """Restore one user's store; the daemon's next start delivers the journal's later events. Durable on return.
 
-    Raises the same errors as `restore_all`, and `InvalidInputError` if the user is not in the backup or was erased
-    since.
+    Raises the errors of `restore_all`, and `InvalidInputError` if the user is not in the backup or was erased since.
     """
     manifest = read_manifest(backup)
     parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
@@ -141,8 +138,7 @@ def replay_user(
 ) -> Restored:
     """Move one user's store aside, so that the daemon builds a new store from the journal at its next start.
 
-    Data that is not in the journal (`NOT_IN_JOURNAL`) exists only in the store that was moved aside. Durable on return.
-    Raises the same errors as `restore_all`.
+    Durable on return. Raises the same errors as `restore_all`.
     """
     folder = user_folder(data_dir, user_id)
     if user_id == SHARED_USER:
@@ -163,7 +159,7 @@ def replay_user(
 
 
 def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Restore the files of a user on another node, so that they are moved aside; give up a damaged archive."""
+    """Fetch the files of a user on another node, so that they are moved aside; give up a damaged archive."""
     try:
         fetch_home(data_dir, settings, user_id)
     except ArchiveDamagedError:
@@ -171,9 +167,8 @@ def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
 
 
 def restore_archived_journal(data_dir: Path, settings: Settings) -> int:
-    """Restore the journal from the archive (`restore_journal`); return the number of its last event.
-
-    The daemon's next start ingests all its events again: the stores recognise those that they have.
+    """Restore the journal from the archive; return the number of its last event. The stores recognise repeated
+    events.
     """
     return restore_journal(settings.archive, journal_folder(data_dir), settings.relay.journal, {CONSUMER: 0})
 
@@ -181,10 +176,7 @@ def restore_archived_journal(data_dir: Path, settings: Settings) -> int:
 def _reapply_erasures(
     stage: Path, journal_dir: Path, data_dir: Path, settings: Settings, made_at: datetime, now: datetime, warn: Warn
 ) -> dict[str, int]:
-    """Erase from staged files the memories that the history of `data_dir` lists; return their numbers by user.
-
-    `journal_dir` is the folder with the journal for the staged stores: the stage or `data_dir`.
-    """
+    """Erase from staged files the memories that the history of `data_dir` lists; return their numbers by user."""
     counts = {}
     for user_id in list(known_users(stage)):
         history = _read_history(data_dir, user_id, warn)
@@ -242,24 +234,17 @@ def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
     is_new = not data_dir.exists()
     try:
         layout.create()
-        with _held(layout, data_dir, users):
+        with layout.hold(serves=False):
+            for folder in (user_folder(data_dir, user_id) for user_id in users):
+                if folder.exists():
+                    own(folder, "library").release()
+            if journal_folder(data_dir).exists():
+                require_unused(journal_folder(data_dir))
             yield
     except BaseException:
         if is_new and not has_unfinished_moves(data_dir):
             shutil.rmtree(data_dir, ignore_errors=True)
         raise
-
-
-@contextmanager
-def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None]:
-    with layout.hold(serves=False):
-        for user_id in users:
-            folder = user_folder(data_dir, user_id)
-            if folder.exists():
-                own(folder, "library").release()
-        if journal_folder(data_dir).exists():
-            require_unused(journal_folder(data_dir))
-        yield
 
 
 @contextmanager
@@ -286,7 +271,7 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
 
 
 def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
-    """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` for stores that the settings cannot open.
+    """Raise `StoreEncryptedError` without a keys folder, or `EncryptionKeyMissingError` if all keys are missing.
 
     A user whose key was destroyed is restored in unreadable form if other users can be opened.
     """
@@ -322,13 +307,8 @@ def _moves_aside(
 
 
 def _cursor(folder: Path, settings: Settings, key: UserKey | None) -> int:
-    """Return the sequence number of the last journal event in a store."""
-    environment = open_records(folder, settings.store, key)
-    try:
-        with environment.read() as transaction:
-            return Snapshot(transaction).state.cursor
-    finally:
-        environment.close()
+    with closing(open_records(folder, settings.store, key)) as environment, environment.read() as transaction:
+        return Snapshot(transaction).state.cursor
 
 
 def _rewind(data_dir: Path, settings: Settings, seq: int) -> None:

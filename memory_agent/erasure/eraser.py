@@ -236,7 +236,7 @@ class Erasure:
     def _erase(self, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
         intent, folder = self.plan(selection, now), self._archive.store.folder
         if dry_run:
-            receipt = self._receipt(intent, now, dry_run=True)
+            receipt = self.receipt(intent, now)
         else:
             with self._in_use():
                 if has_journal(folder):
@@ -295,22 +295,21 @@ class Erasure:
                 return 0
             expired = self._schedule.expired(now, limit)
             if expired.by_rule:
-                intent = self._expired_intent(expired, now)
-                intent = write_intent(
-                    folder, msgspec.structs.replace(intent, with_journal=has_journal(folder)), self._archive.store.key
-                )
+                intent = self._expired_intent(expired, now, with_journal=has_journal(folder))
+                intent = write_intent(folder, intent, self._archive.store.key)
                 self._forget(intent)
                 if not intent.with_journal and self._note(intent, now) is None and self._purge() is None:
                     close_intent(folder)
             self._schedule.settle(expired, now)
             return sum(map(len, expired.by_rule.values()))
 
-    def _expired_intent(self, expired: Expired, now: datetime) -> Intent:
+    def _expired_intent(self, expired: Expired, now: datetime, *, with_journal: bool = False) -> Intent:
         store = self._archive.store
         with store.snapshot() as snapshot:
             rows = (store.row_of_id(one) for ids in expired.by_rule.values() for one in ids)
             found = {row: one for row in rows if row is not None and (one := snapshot.record(row)) is not None}
-            return Intent(started_at=now, event_ids=_event_ids(snapshot, found), expired=expired.by_rule)
+            ids = _event_ids(snapshot, found)
+            return Intent(started_at=now, event_ids=ids, expired=expired.by_rule, with_journal=with_journal)
 
     def _carry_out(self, requested: Intent, now: datetime) -> ErasureReceipt:
         with self._erasing:

@@ -6,7 +6,7 @@ learner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from memory_agent.learning import RunRecords, UserLearner, remove_patterns
@@ -35,7 +35,10 @@ class Forgetting:
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
         """Delete the memories expired under each retention rule, and count them by rule; return how many existed."""
         count = 0
-        for rule, part in _parts(by_rule):
+        parts = (
+            (rule, ids[at : at + _AT_ONCE]) for rule, ids in by_rule.items() for at in range(0, len(ids), _AT_ONCE)
+        )
+        for rule, part in parts:
             with self._archive.batch() as batch:
                 removed = self.remove(batch, _rows_of(batch, part))
                 batch.count(f"expired.{rule}", removed)
@@ -85,9 +88,3 @@ class Forgetting:
 def _rows_of(batch: Batch, record_ids: Sequence[str]) -> list[int]:
     rows = (batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id)
     return [row for row in rows if row is not None]
-
-
-def _parts(by_rule: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    for rule, record_ids in by_rule.items():
-        for start in range(0, len(record_ids), _AT_ONCE):
-            yield rule, record_ids[start : start + _AT_ONCE]

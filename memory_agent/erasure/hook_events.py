@@ -47,7 +47,7 @@ def left_hook_events(data_dir: Path) -> tuple[str, ...]:
     return tuple(
         str(place.relative_to(data_dir))
         for place, owner in _places(data_dir, "")
-        if owner is None and any(_user(line) is None for file in place.glob(f"*{_FINISHED}") for line in _lines(file))
+        if owner is None and any(_names_no_user(line) for file in place.glob(f"*{_FINISHED}") for line in _lines(file))
     )
 
 
@@ -114,9 +114,9 @@ def _is_selected(line: bytes, wanted: Erasable, owner: str | None) -> bool:
     return fields is None or (fields.get("user_id", owner) == wanted.user_id and wanted.selects(fields))
 
 
-def _user(line: bytes) -> object:
+def _names_no_user(line: bytes) -> bool:
     fields = _fields(line)
-    return "" if fields is None else fields.get("user_id")
+    return fields is not None and fields.get("user_id") is None
 
 
 def _fields(line: bytes) -> dict[str, object] | None:

@@ -8,7 +8,8 @@ restored files. Both have checksums, because a flipped bit could erase something
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -82,12 +83,19 @@ def close_intent(folder: Path) -> None:
     flush(folder)
 
 
+@contextmanager
+def os_errors_as_store_errors(path: Path) -> Iterator[None]:
+    """Raise `StoreError`, with the path, for an `OSError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+
+
 def write_atomically(file: Path, content: bytes) -> None:
     """Replace a private file atomically. Durable on return. Raises `StoreError`."""
-    try:
+    with os_errors_as_store_errors(file):
         write_private(file, content)
-    except OSError as error:
-        raise StoreError(f"{file}: {error.strerror}") from error
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,7 +180,9 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, o
     file = _history_file(folder, user_id)
     since = intent.started_at if intent.session_id is None else now
     if once and _is_noted(read_history(folder, user_id), entry, since):
-        _flush(file)  # a crash may have prevented an earlier flush
+        with os_errors_as_store_errors(file):  # a crash may have prevented an earlier flush
+            flush(file)
+            flush(file.parent)
     else:
         _append(file, entry)
 
@@ -198,12 +208,11 @@ def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
 def read_history(folder: Path, user_id: str) -> History:
     """Return a user's history; the user's folder need not exist. Raises `StoreError`."""
     file = _history_file(folder, user_id)
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return History()
-    except OSError as error:
-        raise StoreError(f"{file}: {error.strerror}") from error
+    with os_errors_as_store_errors(file):
+        try:
+            lines = file.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return History()
     erasures, unread = [], 0
     for line in filter(None, lines):
         try:
@@ -216,12 +225,11 @@ def read_history(folder: Path, user_id: str) -> History:
 def history_bytes(folder: Path, user_id: str) -> int:
     """Return the size of a user's history, which changes with every entry. Raises `StoreError`."""
     file = _history_file(folder, user_id)
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise StoreError(f"{file}: {error.strerror}") from error
+    with os_errors_as_store_errors(file):
+        try:
+            return file.stat().st_size
+        except FileNotFoundError:
+            return 0
 
 
 def _encode(entry: HistoryEntry) -> bytes:
@@ -263,28 +271,16 @@ def _is_noted(history: History, entry: HistoryEntry, since: datetime) -> bool:
     return is_noted
 
 
-def _flush(file: Path) -> None:
-    try:
-        flush(file)
-        flush(file.parent)
-    except OSError as error:
-        raise StoreError(f"{file}: {error.strerror}") from error
-
-
 def _append(file: Path, entry: HistoryEntry) -> None:
-    try:
+    with os_errors_as_store_errors(file):
         with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
-            appended.write(b"\n" + _encode(entry))
+            appended.write(b"\n" + _encode(entry))  # divides it from a line that a crash truncated
             appended.flush()
             os.fsync(appended.fileno())
         flush(file.parent)
-    except OSError as error:
-        raise StoreError(f"{file}: {error.strerror}") from error
 
 
 def _with_folder(file: Path) -> Path:
-    try:
+    with os_errors_as_store_errors(file.parent):
         file.parent.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{file.parent}: {error.strerror}") from error
     return file

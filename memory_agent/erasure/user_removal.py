@@ -12,9 +12,8 @@ from pathlib import Path
 
 from ulid import ULID
 
-from memory_agent.erasure.logs import note_erasure, note_user_erased
+from memory_agent.erasure.logs import note_erasure, note_user_erased, os_errors_as_store_errors
 from memory_agent.erasure.request import Intent
-from memory_agent.errors import StoreError
 from memory_agent.indexes import forget_user
 from memory_agent.settings import IndexSettings, StoreSettings
 from memory_agent.storage.environment import own
@@ -64,11 +63,9 @@ def finish_removals(data_dir: Path) -> int:
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
-        try:
+        with os_errors_as_store_errors(folder):
             shutil.rmtree(folder)
             flush(folder.parent)
-        except OSError as error:
-            raise StoreError(f"{folder}: {error.strerror}") from error
         if folder.parent.parent != data_dir:
             with contextlib.suppress(OSError):  # it still contains other users
                 folder.parent.rmdir()
@@ -99,8 +96,6 @@ def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
 
 
 def _doom(folder: Path) -> None:
-    try:
+    with os_errors_as_store_errors(folder):
         folder.rename(folder.parent / f"{_DOOMED}{ULID()}")
         flush(folder.parent)
-    except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}") from error

@@ -19,8 +19,8 @@ from typing import Any, cast
 import msgspec
 
 from memory_agent.embedders import LazyEmbedder
-from memory_agent.erasure.logs import read_history
-from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError, StoreError
+from memory_agent.erasure.logs import os_errors_as_store_errors, read_history
+from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
 from memory_agent.knowledge.figures import Rules, check_report
 from memory_agent.knowledge.items import (
     ABOUT,
@@ -444,10 +444,8 @@ class Knowledge(Memory):
             self.removal.note(item_ids, authors, offerers=authors)
         self.removal.carry_out(item_ids, authors)
         self._voters.forget([author.encode() for author in authors])
-        try:
+        with os_errors_as_store_errors(self._archive.store.folder):
             self._purge_removed()
-        except OSError as error:
-            raise StoreError(f"{self._archive.store.folder}: {error.strerror}") from error
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:
