@@ -94,15 +94,12 @@ class _Copier:
         journal = journal_folder(self._data_dir)
         has_journal = (journal / DATA_FILE).exists()
         known = cursors(journal, self._settings.relay.journal) if has_journal else {}
-        parts, left_out = self._users([user for user in known_users(self._data_dir) if self._has_memories(user)])
+        folders = {user_id: user_folder(self._data_dir, user_id) for user_id in known_users(self._data_dir)}
+        parts, left_out = self._users([user for user, own in folders.items() if has_records(own) or is_away(own)])
         parts += self._owners()
         if has_journal:
             parts.append(self._journal(journal, known))
         return Manifest(format=FORMAT, version=VERSION, made_at=now, parts=tuple(parts), left_out=tuple(left_out))
-
-    def _has_memories(self, user_id: str) -> bool:
-        folder = user_folder(self._data_dir, user_id)
-        return has_records(folder) or is_away(folder)
 
     def _users(self, users: Sequence[str]) -> tuple[list[Part], list[str]]:
         parts, left_out = [], []
@@ -111,13 +108,14 @@ class _Copier:
             try:
                 parts.append(self._user(user_id))
             except (StoreDamagedError, EncryptionKeyMissingError):
-                shutil.rmtree(self._of(user_id), ignore_errors=True)
+                shutil.rmtree(user_folder(self._folder, user_id), ignore_errors=True)
                 left_out.append(user_id)
         self._report("users", len(users), len(users))
         return parts, left_out
 
     def _user(self, user_id: str) -> Part:
-        target, folder = self._of(user_id) / RECORDS_FOLDER, user_folder(self._data_dir, user_id)
+        target = user_folder(self._folder, user_id) / RECORDS_FOLDER
+        folder = user_folder(self._data_dir, user_id)
         if has_records(folder):
             target.mkdir(mode=0o700, parents=True)
             _copy(folder / RECORDS_FOLDER, target, self._settings.store.map_size_bytes)
@@ -145,9 +143,6 @@ class _Copier:
         rewind(target, self._settings.relay.journal, known, others=0)
         self._report(JOURNAL, 1, 1)
         return self._described(target, JOURNAL, last_seq)
-
-    def _of(self, user_id: str) -> Path:
-        return user_folder(self._folder, user_id)
 
     def _described(self, folder: Path, part: str, entries: int) -> Part:
         """Remove all but the data file from the folder, and return its manifest entry."""

@@ -106,17 +106,14 @@ def rebuild(target: Target, vectors: bool) -> None:
       memory-agent rebuild
       memory-agent rebuild --vectors
     """
-    ask, did = (_embed_again, "embedded") if vectors else (_rebuild_columns, "built from")
+    ask = _embed_again if vectors else lambda memory, _: memory.care.rebuild()
+    did = "embedded" if vectors else "built from"
     counts = for_each_user(target, "rebuild", "rebuilding", ask)
     if target.as_json:
         print_document({"users": counts})
         return
     for user_id, count in counts.items():
         click.echo(f"user {user_id}: {did} {counted(count, 'memory', 'memories')}")
-
-
-def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
-    return memory.care.rebuild()
 
 
 def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:

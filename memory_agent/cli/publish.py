@@ -363,7 +363,10 @@ def send(
     try:
         _publish_all(publisher, lines, summary, sending.observer, interrupts)
         wait_s = 0 if summary.failure else sending.patience_s
-        report = interrupts.cut_short(lambda: publisher.flush(wait_s)) or _last_acks(publisher, wait_s)
+        report = interrupts.cut_short(lambda: publisher.flush(wait_s))
+        if report is None:
+            note("interrupted; waiting for acks of the events already sent (Ctrl-C again stops immediately)")
+            report = publisher.flush(min(wait_s, _LAST_ACKS_S))
         summary.settle(report, sending.observer, spools=spool is not None)
         summary.acknowledged_s = round(time.monotonic() - started_s, 3)
     except RelayError as error:
@@ -372,11 +375,6 @@ def send(
         with suppress(RelayUnavailableError):  # the summary counts events without an ack or a spool
             publisher.close(0)
     return summary
-
-
-def _last_acks(publisher: Publisher, wait_s: float) -> FlushReport:
-    note("interrupted; waiting for acks of the events already sent (Ctrl-C again stops immediately)")
-    return publisher.flush(min(wait_s, _LAST_ACKS_S))
 
 
 def _publish_all(

@@ -50,7 +50,11 @@ def list_entries(target: Target, after: int, limit: int) -> None:
     elif not entries:
         click.echo("nothing is in quarantine")
     else:
-        print_table("quarantine", ("id", "when", "from", "size", "code", "reason"), map(_row, entries))
+        rows = (
+            (entry.id, entry.quarantined_at, entry.source, size(entry.size_bytes), entry.code, entry.reason)
+            for entry in entries
+        )
+        print_table("quarantine", ("id", "when", "from", "size", "code", "reason"), rows)
 
 
 @quarantine.command()
@@ -104,7 +108,3 @@ def _entries(target: Target, after: int, limit: int) -> Sequence[QuarantinedEven
 
     target = authorize(target, "quarantine_list")
     return read_quarantine(target.data_dir, target.settings, after, limit)
-
-
-def _row(entry: QuarantinedEvent) -> tuple[object, ...]:
-    return (entry.id, entry.quarantined_at, entry.source, size(entry.size_bytes), entry.code, entry.reason)

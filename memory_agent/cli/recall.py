@@ -28,7 +28,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import profile_defaults
-from memory_agent.records.memories import MemoryFilter, MemoryRecord, Order, Profile, RecallResult
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Order, RecallResult
 from memory_agent.verbs.params import ListParams, RecallParams, RememberParams
 
 _SHOWN_CHARS = 100
@@ -98,7 +98,6 @@ def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **
     """
     output.check(target.as_json, given["with_embedding"])
     context_tokens = (output.max_tokens or USUAL_TOKENS) if output.as_context else None
-    wanted = _with_kinds(filter, given["profile"])
     with open_memory(target, "recall") as memory:
         result = memory.recall(read_text(query), filter=filter, context_tokens=context_tokens, **given)
     now = given["reference_time"] or datetime.now(UTC)
@@ -109,7 +108,8 @@ def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **
     elif output.explained:
         from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases of dates
 
-        print_explanation(result, now, Asked(wanted, given["dates"]))
+        kinds = filter.kinds or profile_defaults(given["profile"]).kinds
+        print_explanation(result, now, Asked(msgspec.structs.replace(filter, kinds=kinds), given["dates"]))
     else:
         print_memories(result, now)
     if result.total and not (result.memories or target.as_json):
@@ -124,10 +124,6 @@ def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
     else:
         none = f"none of the {total} memories{' that match' if is_filtered else ''} is relevant to this"
     note(none + ("; --min-relevance 0 shows the nearest ones" if is_strict else ""))
-
-
-def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
-    return filter if filter.kinds else msgspec.structs.replace(filter, kinds=profile_defaults(profile).kinds)
 
 
 def _print_context(result: RecallResult, as_json: bool) -> None:

@@ -144,7 +144,7 @@ def import_sessions(
     print_document(result) if target.as_json else _print(result)
     if interrupts.heard and not watch:
         raise click.Abort
-    if _has_failed(result):
+    if imported.counts.bad or (delivered is not None and (delivered.rejected or delivered.failure)):
         raise SystemExit(ExitCode.FAILED)
 
 
@@ -219,11 +219,6 @@ def _wait(target: Target, delivered: Delivered, report: Report) -> None:
         with open_client(target) as client:
             events = delivered.new + delivered.known
             wait_until_recallable(client, delivered.acked_through, events, _FLUSH_S, report)
-
-
-def _has_failed(result: _Result) -> bool:
-    delivered = result.delivered
-    return bool(result.found.bad) or (delivered is not None and bool(delivered.rejected or delivered.failure))
 
 
 def _print(result: _Result) -> None:

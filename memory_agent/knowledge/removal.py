@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.logs import History, fingerprint, history_bytes, note_erasure
@@ -93,7 +92,11 @@ class Removal:
 
     def apply(self, history: History) -> int:
         """Apply a history of erasures, and delete blobs without an item; return the number of items removed."""
-        is_gone = partial(self._is_in, history.memories_in(check_now(None)))
+        gone = history.memories_in(check_now(None))
+
+        def is_gone(name: str) -> bool:
+            return fingerprint(self._user_id, name) in gone
+
         with self._lock, self._archive.batch() as batch:
             ids = {row: record.id for row, record in batch.scan()}
             unsupported = unsupported_without(batch, is_gone, self._offers_together)
@@ -186,9 +189,6 @@ class Removal:
     def _remove(self, batch: Batch, item_ids: Sequence[str]) -> None:
         rows = map(batch.row_of_id, item_ids)
         self._forgetting.remove(batch, [row for row in rows if row is not None])
-
-    def _is_in(self, gone: Collection[str], name: str) -> bool:
-        return fingerprint(self._user_id, name) in gone
 
     def _set_applied(self, batch: Batch) -> None:
         size = history_bytes(self._archive.store.folder, self._user_id)

@@ -246,7 +246,8 @@ class Knowledge(Memory):
                 with self._archive.store.snapshot() as snapshot:
                     return name_in(snapshot, self._authors.pseudonym(caller.user_id))
             case SetName():
-                return self._set_name(caller, ask.name)
+                kept = None if ask.name is None else self._masker.text(check_name(ask.name))
+                return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
             case Report():
                 return self._count(caller, ask)
             case ReadLog():
@@ -427,10 +428,6 @@ class Knowledge(Memory):
         if file is None or data is None:
             raise InvalidInputError("item_id", "has no attachment")
         return SharedFile(attachment=file, data=data)
-
-    def _set_name(self, caller: Caller, name: str | None) -> str:
-        kept = None if name is None else self._masker.text(check_name(name))
-        return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
     def _forget_user(self, caller: Caller, *, dry_run: bool) -> SharedPart:
         part = self._part_of(caller)  # before the lock, since it reads all figures

@@ -1,10 +1,4 @@
-"""The memory of one user, which a program can open and the daemon serves.
-
-`Memory` combines the packages below it; read `memory` first. `ingest` stores events and `vectors` embeds them;
-`browsing` reads memories without a query.
-`Memory.runs`, `Memory.shared`, `Memory.sona` and `Memory.care` are in `runs`, `sharing` and `namespaces`;
-`Memory.erasure` is in the package `erasure`.
-"""
+"""The memory of one user, which a program can open and the daemon serves. Read `memory` first."""
 
 from memory_agent.memory.memory import Memory
 from memory_agent.memory.namespaces import Care, Sizes, Sona

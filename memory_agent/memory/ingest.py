@@ -1,10 +1,8 @@
 """Stores events, and memories without events: reads, deduplicates, embeds and commits them with the journal cursor.
 
 Events are delivered at least once, but take effect exactly once: a known event id adds nothing, and an event that
-produced no memory is counted only if it is above the cursor. Both are checked inside the writing transaction.
-
-A caller can also pass the next batch (`ahead`). It is read and sent to the embedder before the current batch is
-committed, so that the embedder works during the commit. Only the next call stores it.
+produced no memory is counted only if it is above the cursor. Both are checked inside the writing transaction. The next
+batch (`ahead`) can be sent to the embedder before the current one is committed.
 """
 
 from __future__ import annotations
@@ -124,11 +122,10 @@ class Intake:
     def ingest(
         self, arrivals: Sequence[Arrival], *, ahead: Sequence[Arrival] = (), is_awaited: bool = False
     ) -> IngestReport:
-        """Store the memories that events contain, atomically. Durable on return.
+        """Store the memories that events contain, atomically. Durable on return. Raises `StoreError`.
 
-        In the report, `rejected` lists events that can never become a memory. The events in `ahead` are prepared for
-        the next call, which uses the result if it gets exactly these events. Set `is_awaited` if a caller waits. Raises
-        `StoreError`.
+        The events in `ahead` are prepared for the next call, which uses the result if it gets exactly these events. Set
+        `is_awaited` if a caller waits.
         """
         with self._preparing:
             prepared, self._ahead = self._ahead, None
@@ -144,8 +141,7 @@ class Intake:
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
         """Store a memory without an event, or replace the memory with its id, and return it. Durable on return.
 
-        A replaced memory keeps its time unless `is_dated`. An identical memory stays unchanged. Raises
-        `QuotaExceededError`.
+        A replaced memory keeps its time unless `is_dated`. Raises `QuotaExceededError`.
         """
         text = embedded_text(record)
         vectors = self._vectors.embed((text,), is_awaited=True)
@@ -177,7 +173,6 @@ class Intake:
             self._ahead = prepared
 
     def _prepare(self, arrivals: Sequence[Arrival], *, is_awaited: bool) -> _Prepared:
-        """Read the events and begin to embed their texts. Stores nothing."""
         reads = [self._read(arrival) for arrival in arrivals]
         drafts = [read.outcome for read in reads if isinstance(read.outcome, _Draft)]
         with self._archive.store.snapshot() as snapshot:
@@ -225,8 +220,8 @@ class Intake:
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
         """Return the new events, and those that were handled before.
 
-        An event at or below the cursor was handled before, unless it produces a memory and its id is unknown. In that
-        case its number is from a different journal, because the previous journal was lost or the store was moved.
+        An event at or below the cursor was handled before, unless it produces a memory and its id is unknown: then its
+        number is from a different journal.
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -272,7 +267,6 @@ class _Tally:
 
 
 def _count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
-    """Add the counts of masked secrets of each kind to the store's counters."""
     for kind, number in kinds.items():
         batch.count(f"masked.{kind}", number)
 
@@ -332,10 +326,7 @@ class _Settlement:
 
 
 class _LastProgress:
-    """The last progress text of each of the latest 64 runs or sessions.
-
-    It is saved in the store, so that a replay after a crash has the same outcome.
-    """
+    """The last progress text of each of the latest 64 runs or sessions, saved so that a replay has the same outcome."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -349,13 +340,11 @@ class _LastProgress:
         return row if digest == _digest(record.text) else None
 
     def follow(self, record: MemoryRecord, row: int) -> None:
-        """Set the last progress of the record's run or session."""
         self._last.pop(_scope(record), None)
         self._last[_scope(record)] = (_digest(record.text), row)
         self._is_changed = True
 
     def save(self) -> None:
-        """Write changes to the batch."""
         if self._is_changed:
             latest = dict(list(self._last.items())[-_PROGRESS_SCOPES:])
             self._batch.set_blob(_PROGRESS_BLOB, msgspec.msgpack.encode(latest))

@@ -1,9 +1,6 @@
 """Lists the memories that pass a filter, or their sessions, in pages, ordered by time.
 
-A cursor identifies the last memory of a page by its time and row, so adding or removing memories between two pages does
-not repeat or hide others. In the order `updated`, a memory that is replaced between two pages moves to the front,
-before the cursor. Each page is read from one view. If a memory is replaced while the page is read, its new version is
-returned at its old position. A session has the place of its newest memory, so it moves in the same way.
+A cursor identifies the last memory of a page by its time and row. A session has the place of its newest memory.
 
 Shapes: n slots that pass the filter.
 """
@@ -104,7 +101,6 @@ def list_sessions(
 
 
 def beginning(text: str, most_chars: int) -> str:
-    """Return the beginning of a text on one line."""
     line = " ".join(text[: 4 * most_chars].split())
     return line if len(line) <= most_chars else line[: most_chars - 1].rstrip() + "…"
 
@@ -125,7 +121,6 @@ def _summary(view: View, slots: Slots, request: MemoryRecord, channel_id: str | 
 
 
 def _chosen(archive: Archive, filter: MemoryFilter | Mapping[str, Any] | None) -> tuple[View, Slots]:
-    """Return the view, and the slots that pass a filter. Raises `InvalidInputError`."""
     chosen = check_filter(filter, is_query=False)
     view = archive.settled_view()
     mask = view.mask(chosen, archive.store.excluded_rows(chosen))

@@ -1,8 +1,6 @@
 """One user's memory: opens a folder, ingests, recalls, remembers, forgets. Synchronous, without Ray or a daemon.
 
-A program can embed a memory, or use it through the daemon, with the same behaviour. One thread may ingest while other
-threads recall. In a daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async
-class, because its event loop would only wait for the disk.
+One thread may ingest while other threads recall.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class Memory(Browsing):
         is_hosted: bool = False,
         shared: SharedStore | None = None,
     ) -> None:
-        """Connect the parts of a memory to an open archive. Call `open` instead."""
+        """Call `open` instead."""
         self.user_id = user_id
         self._is_hosted = is_hosted
         super().__init__(archive, OpenCalls(f"the memory of {user_id}"))
@@ -544,7 +542,6 @@ class Memory(Browsing):
         return self._pipeline.similar_runs(replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:
-        """Return the text as it would be stored, masked and truncated."""
         return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:

@@ -1,9 +1,8 @@
 """Computes the map of one user's memories, and keeps the positions until the memories change.
 
-Vectors are read from the store, so the map is the same for every index. The positions are recomputed, from the former
-ones, when more than one memory in a hundred has changed; until then, memories keep their positions and new ones are
-absent. They are not saved: they take .5 s of processor time for 5,000 memories. Titles are read for each map, in .03 s,
-so that nothing keeps the text of a memory that is forgotten.
+Vectors are read from the store, so the map is the same for every index. Positions are recomputed, from the former ones,
+when more than one memory in a hundred has changed. Titles are read for each map, so that nothing keeps the text of a
+forgotten memory.
 """
 
 from __future__ import annotations
@@ -41,12 +40,11 @@ class _Positions(NamedTuple):
     explained: float
 
     def are_current(self, view: View, limit: int) -> bool:
-        """Whether they serve a map of this view."""
         is_little = abs(view.applied - self.applied) * _CHANGED_SHARE <= view.live
         return is_little and self.are_usable(view, limit)
 
     def are_usable(self, view: View, limit: int) -> bool:
-        """Whether they are of the view's model, for at least `limit` memories: a smaller sample is part of a larger."""
+        """Whether they are of the view's model, for at least `limit` memories."""
         return self.limit >= limit and self.stamp == view.stamp
 
 
@@ -65,7 +63,7 @@ class Maps:
         return self._drawn(view, self._current(view, limit), limit)
 
     def _current(self, view: View, limit: int) -> _Positions:
-        """Return positions for the view. While another call computes them, return the former ones, if there are any."""
+        """Return positions for the view, or the former ones while another call computes them."""
         found = self._positions
         if found is None or not found.are_current(view, limit):
             is_usable = found is not None and found.are_usable(view, limit)
@@ -135,7 +133,6 @@ def _sample(rows: Rows, limit: int) -> Rows:
 
 
 def _scaled(places: Floats) -> npt.NDArray[np.float64]:
-    """Return the positions (n, 2), centred and scaled to -1 to 1."""
     if not len(places):
         return np.zeros((0, 2))
     centred = places.astype(np.float64) - places.mean(axis=0)

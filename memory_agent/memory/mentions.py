@@ -1,8 +1,7 @@
 """Finds words and numbers in a text that may identify its author, other people or a machine. Pure.
 
-A preview shows these words before a text is published, but removes none, so a false positive does little harm. Names of
-people are recognised only by their capitals ("Ann Lee", "asked Ann"), so names in lower case, and single names at the
-start of a sentence, are missed.
+A preview shows them and removes none, so a false positive does little harm. People are recognised only by their
+capitals.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def mentions(fields: Mapping[str, str], own_names: Iterable[str] = ()) -> tuple[
 
 
 def _found(text: str, own_names: Iterable[re.Pattern[str]]) -> Iterator[tuple[int, MentionKind, str]]:
-    """Yield the position, kind and words of each mention."""
     yield from personal_numbers(text)
     for kind, pattern in _PATTERNS:
         yield from ((match.start(), kind, match[0]) for match in pattern.finditer(text))

@@ -1,7 +1,4 @@
-"""`Memory.sona` and `Memory.care`: one user's learner and files.
-
-Every method raises `StoreError` if the store has failed or is closed.
-"""
+"""`Memory.sona` and `Memory.care`: one user's learner and files."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.errors import InvalidInputError
 from memory_agent.learning import (
     Consolidation,
     UserLearner,
@@ -23,6 +19,7 @@ from memory_agent.learning import (
 )
 from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
+from memory_agent.records.arguments import check_flag
 from memory_agent.records.memories import Compacted
 from memory_agent.records.trajectories import GateEvidence, GateState, SonaStatus
 from memory_agent.storage.archive import Archive, InUse
@@ -174,8 +171,7 @@ class Care:
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed
         (1, 0)
         """
-        if not isinstance(vectors, bool):
-            raise InvalidInputError("vectors", "must be true or false")
+        check_flag("vectors", vectors)
         with self._in_use():
             if vectors:
                 waiting = self._vectors.begin_reembedding()

@@ -33,11 +33,9 @@ class MemoryQuota:
         self._refuses = settings.when_full == "refuse"
 
     def is_full(self, batch: Batch) -> bool:
-        """Return whether a batch must not add a memory."""
         return self._limit is not None and self._refuses and batch.counts().memories >= self._limit
 
     def check(self, batch: Batch) -> None:
-        """Raise `QuotaExceededError` if a batch may not add a memory."""
         if self.is_full(batch):
             assert self._limit is not None
             raise QuotaExceededError(self._user_id, self._limit, self._tier)
@@ -58,8 +56,7 @@ class MemoryQuota:
 def _least_used(archive: Archive, first_new: int, limit: int) -> list[str]:
     """Return the ids of the first `limit` stored memories that no run has used and no recall returned.
 
-    If there are fewer, those recalled longest ago follow, and patterns: runs whose pattern was forgotten never form one
-    again.
+    If there are fewer, those recalled longest ago follow, and patterns, which would never form again.
     """
     view, unused, used = archive.settled_view(), list[str](), list[tuple[datetime, str]]()
     rows = np.sort(view.rows[view.alive])

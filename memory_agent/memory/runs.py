@@ -1,7 +1,6 @@
 """`Memory.runs`: begins, steps, ends, rates and reads runs.
 
-Each change is ingested as an event, as if from a conductor; a repeated `event_id` is ignored. `learning` derives
-quality and credit from the events. An event counts however late or often it arrives, whereas a call that contradicts
+Each change is ingested as an event, as if from a conductor; a repeated `event_id` is ignored. A call that contradicts
 the stored run raises an error.
 """
 
@@ -70,11 +69,7 @@ class Runs:
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """Connect the parts. `ingest` stores an event.
-
-        `find` returns runs similar to a text, given a limit and a minimum relevance. `stored_text` returns a text as it
-        would be stored.
-        """
+        """`find` returns runs similar to a text, given a limit and a minimum relevance."""
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
@@ -287,7 +282,6 @@ class Runs:
         )
 
     def _known(self, name: str, moment: datetime) -> Trajectory:
-        """Return the run that `name` refers to at `moment`."""
         stored = self._stored(name, moment)
         run = None if stored is None else self.get(stored.id)
         if run is None:
@@ -344,7 +338,6 @@ class Runs:
         return self._stored_text(text).split()
 
     def _settle_recalls(self) -> None:
-        """Write pending recalls, so that their runs list them."""
         if self._archive.store.has_waiting_notes:
             with self._archive.batch() as batch:
                 self._run_records.enter(batch, ())
@@ -402,7 +395,6 @@ def _shown_time(at_us: int) -> str:
 
 
 def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None, comment: str | None) -> dict[str, Any]:
-    """Return the payload of a feedback event. Raises `InvalidInputError`."""
     payload: dict[str, Any] = {
         "recall_id": check_name("recall_id", recall_id),
         "memory_ids": check_names("used", used),

@@ -1,8 +1,7 @@
 """`Memory.shared`: publishes and offers items, and reads items of other users.
 
 A user's content leaves the memory only through `confirm` and `offer`, which send a preview exactly as its author saw
-it. The items are in a separate store (`knowledge`), which is accessed through `SharedStore`. A memory that was opened
-without this store cannot publish.
+it. The items are in a separate store (`knowledge`), accessed through `SharedStore`.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ from memory_agent.records.shared_requests import (
     PendingItems,
     Publish,
     Rate,
-    Report,
     SearchItems,
     SetName,
     SharedRequest,
@@ -322,7 +320,10 @@ class Shared:
             if outbox.reports or abs(outbox.through_us - known.through_us) > MOST_AHEAD_US:
                 self._keep(outbox)
             for place, report in enumerate(outbox.reports, 1):
-                self._send(report)
+                try:
+                    self._ask(report)
+                except InvalidInputError as error:  # a retry would fail again
+                    log.warning("shared.report_refused", field=error.field)
                 self._keep(msgspec.structs.replace(outbox, reports=outbox.reports[place:]))
             return len(outbox.reports)
 
@@ -373,12 +374,6 @@ class Shared:
             user_id=self.caller.user_id,
         )
 
-    def _send(self, report: Report) -> None:
-        try:
-            self._ask(report)
-        except InvalidInputError as error:  # a retry would fail again
-            log.warning("shared.report_refused", field=error.field)
-
     def _keep(self, outbox: Outbox) -> None:
         with self._archive.batch() as batch:
             batch.set_blob(*outbox_blob(outbox))
@@ -392,7 +387,7 @@ class Shared:
         return self._store
 
     def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
-        """Return the current version of a user's item. Unknown items and items of others raise the same error."""
+        """Return the current version of a user's item."""
         if is_offer:
             raise InvalidInputError("item_id", "is only for published items; an offer has no versions")
         found = next((item for item in self.published() if item.id == item_id), None)
@@ -408,7 +403,7 @@ class Shared:
         return record
 
     def _confirmed(self, preview: PublishPreview | Mapping[str, Any], *, is_offer: bool) -> PublishPreview:
-        """Return the preview after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
+        """Return the preview after checking that it is unchanged and still valid."""
         shown = preview if isinstance(preview, PublishPreview) else converted("preview", preview, PublishPreview)
         if shown.is_offer != is_offer:
             raise InvalidInputError(
@@ -430,7 +425,6 @@ class Shared:
         return shown
 
     def _masked(self, content: SharedContent) -> SharedContent:
-        """Check the content and mask its secrets."""
         check_content(content)
         mask = self._masker.text
         file = content.attachment
@@ -488,7 +482,6 @@ def _title_of(record: MemoryRecord) -> str:
 
 
 def _state_of(record: MemoryRecord) -> str:
-    """Return a digest of a memory's content."""
     content = (record.id, record.text, record.title, record.tags, record.kind)
     return sha256(msgspec.msgpack.encode(content)).hexdigest()
 

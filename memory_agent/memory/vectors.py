@@ -1,7 +1,7 @@
 """Embeds texts, decides which vectors the store accepts, and fills in missing vectors.
 
-Texts are embedded outside any lock and transaction, so recalls and writers never wait for the model. Without a model,
-memories are stored without vectors, which are filled in later.
+Texts are embedded outside any lock and transaction. Without a model, memories are stored without vectors, which are
+filled in later.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Vectors(msgspec.Struct, frozen=True):
     info: EmbedderInfo | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedded]:
-        """Return `by_text` if the store has the same model or none yet, else an empty dict.
+        """Return `by_text` if the store has the same model or none yet, else an empty dict, without unusable vectors.
 
         If the model computes word vectors in a new way, this sets the store's words stamp, so that all memories wait
-        for new word vectors. Unusable vectors are omitted; their memories are stored and get vectors later.
+        for new word vectors.
         """
         if self.info is None:
             return {}
@@ -97,7 +97,6 @@ class PendingTexts:
             return Vectors()
 
     def _in_halves(self) -> Vectors:
-        """Embed all texts except those that the model's server rejects."""
         info, half = self._embedder.get().info, len(self._texts) // 2
         if not half:
             return Vectors({}, info)
@@ -112,7 +111,7 @@ class MemoryVectors:
     """Embeds texts for one user, and fills in vectors missing from the store. Thread-safe."""
 
     def __init__(self, archive: Archive, embedder: LazyEmbedder, reembed: Reembed = "never") -> None:
-        """`reembed`: whether `fill` begins to replace the vectors of another model, as in `DaemonSettings`."""
+        """`reembed` is as in `DaemonSettings`."""
         self._archive = archive
         self._embedder = embedder
         self._reembed = reembed
@@ -121,11 +120,9 @@ class MemoryVectors:
         self._is_closing = False
 
     def begin(self, texts: Iterable[str], *, is_awaited: bool = False) -> PendingTexts:
-        """Begin to embed `texts`. Set `is_awaited` if a caller waits for the result."""
         return PendingTexts(texts, self._embedder, is_awaited=is_awaited)
 
     def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
-        """Return the vectors of `texts`; see `PendingTexts`."""
         return self.begin(texts, is_awaited=is_awaited).result()
 
     def check_query(self, asked: Query) -> None:
@@ -143,11 +140,9 @@ class MemoryVectors:
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories without a vector or word vectors; return their number.
 
-        If `reembed` permits it, first begins to replace the vectors of a different model (`begin_reembedding`).
-
-        Commits chunks of 256 memories, so the call may be interrupted and repeated. Returns 0 if there is no model, if
-        it differs from the store's, or while another thread fills in vectors. Raises `ModelError` if the vectors of a
-        different model cannot replace the present ones, because it rejects more than a tenth of the texts.
+        If `reembed` permits it, first begins to replace the vectors of a different model. Commits chunks of 256
+        memories. Returns 0 if there is no model, if it differs from the store's, or while another thread fills in
+        vectors. Raises `ModelError` if a new model rejects more than a tenth of the texts.
         """
         self._embedder.look_again()
         with holding(self._filling, 0.0) as is_held:
@@ -180,9 +175,8 @@ class MemoryVectors:
         return self._archive.store.counts().waiting
 
     def close(self, *, catch_up: bool = False) -> None:
-        """Stop the background thread. Idempotent.
-
-        With `catch_up` and an open model, first embed memories without a vector, for about 2 s.
+        """Stop the background thread. Idempotent. With `catch_up`, first embed memories without a vector, for about
+        2 s.
         """
         if catch_up and self._embedder.is_open:
             self._catch_up()
@@ -217,7 +211,6 @@ class MemoryVectors:
             self.fill()
 
     def _fill_all(self, limit: int | None, progress: Progress | None) -> int:
-        """Embed the waiting memories, each at most once."""
         if self._archive.store.state.next is not None:
             return self._fill_next(limit, progress)
         makes_words = self._await_words()
@@ -265,7 +258,7 @@ class MemoryVectors:
         return filled
 
     def _put_next(self, rows: Sequence[int], vectors: Vectors) -> bool:
-        """Store vectors of the next model; return False if they are of another one, or if there are none."""
+        """Store vectors of the next model; return False if they are of another one."""
         with self._archive.batch() as batch:
             of = batch.state.next
             if vectors.info is None or of is None or of.stamp != vectors.info.stamp:

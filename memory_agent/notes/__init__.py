@@ -1,7 +1,6 @@
 """Read memories from files that people and other tools maintain: JSON notes, and sections of Markdown documents.
 
-Each memory has a stable id, so a second import replaces changed memories and skips the rest. Read `storing` first;
-`plain` and `markdown` each read one kind of file.
+Each memory has a stable id, so a second import replaces changed memories and skips the rest. Read `storing` first.
 """
 
 from memory_agent.notes.markdown import SECTION, SUFFIXES, outline, read_markdown, sections

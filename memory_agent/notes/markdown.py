@@ -1,5 +1,4 @@
-"""Read Markdown documents: each section becomes a memory with its headings as the title, or several memories if it is
-long.
+"""Read Markdown documents: each section becomes one or more memories, with its headings as the title.
 
 In files that agents use as memory, such as GEMINI.md, each list item becomes a memory.
 """
@@ -100,8 +99,6 @@ def sections(text: str) -> Iterator[Section]:
 def outline(text: str) -> tuple[str, str]:
     """Return the first heading that has text below it, and the first paragraph, both truncated if long.
 
-    A missing heading or paragraph is "".
-
     >>> outline("# Deploys\\n\\nConnect to the VPN first.\\n\\nThen push.\\n")
     ('Deploys', 'Connect to the VPN first.')
     """
@@ -165,6 +162,5 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _cut(paragraph: str) -> Iterator[str]:
-    """Yield a paragraph in pieces short enough for a memory."""
     for begin in range(0, len(paragraph), _MOST_CHARS):
         yield paragraph[begin : begin + _MOST_CHARS]

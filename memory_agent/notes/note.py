@@ -28,10 +28,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """A hash of everything in the note that is stored."""
         return digest_of(self.text, self.title, self.metadata, self.fields)
 
 
 def digest_of(*values: Any) -> str:
-    """Return a hash of the values, the same in every process."""
     return sha256(msgspec.json.encode(values, order="deterministic")).hexdigest()[:32]

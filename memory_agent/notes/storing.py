@@ -60,7 +60,6 @@ class StoredNotes(msgspec.Struct, kw_only=True):
     bad_places: list[BadPlace] = []
 
     def reject(self, bad: BadPlace) -> None:
-        """Count a bad place, and list it if there is room."""
         self.bad += 1
         if len(self.bad_places) < MOST_NAMED:
             self.bad_places = [*self.bad_places, bad]
@@ -78,12 +77,10 @@ def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: 
 def index_documents(
     memory: MemoryProvider, root: Path, now: datetime, report: Report, only: Collection[Path] | None = None
 ) -> StoredNotes:
-    """Update the memories of a document, or of all documents below a folder, to match their sections.
+    """Update the memories of a document, or of all documents below a folder, to match their sections. Idempotent.
 
-    With `only`, other documents are not read, and their sections are kept unless the document is gone.
-
-    Forgets removed sections, including those of deleted documents. Retains the sections of documents that cannot be
-    read or are in skipped folders such as `.claude`. Idempotent; after an interruption, repeat the call.
+    With `only`, other documents are not read. Forgets removed sections, including those of deleted documents, but not
+    those of documents that cannot be read or are in skipped folders such as `.claude`.
     """
     stored, kept, read = StoredNotes(), set[str](), set[str]()
     files = [path for path in documents(root) if only is None or path in only]
@@ -144,7 +141,7 @@ def documents(root: Path) -> Iterator[Path]:
 
 
 def _is_gone(file: str) -> bool:
-    """Return whether a file definitely does not exist; False if its folder cannot be searched."""
+    """Return whether a file does not exist; False if its folder cannot be searched."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):

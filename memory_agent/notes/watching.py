@@ -1,7 +1,5 @@
-"""Polls for documents that changed since they were last indexed, by their times and sizes.
-
-A poll takes one `stat` per document (11 ms per 1,000). Rejected: packages such as `watchfiles`, whose change
-notifications miss writes of other machines on network file systems.
+"""Polls for documents that changed since they were last indexed, by their times and sizes, also on network file
+systems.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ class DocumentWatch:
     """A document, or the documents of a folder, and the state in which each was last indexed."""
 
     def __init__(self, root: Path) -> None:
-        """Start with no document indexed."""
         self._root = root
         self._disk: int | None = None
         self._indexed: dict[Path, Stamp] = {}
@@ -29,9 +26,8 @@ class DocumentWatch:
     def look(self) -> dict[Path, Stamp | None]:
         """Return the documents to index, with their stamps, or None for those that are gone.
 
-        A changed document is returned after two consecutive calls find it in the same state, so that none is read while
-        it is being written. The first call returns all. Returns nothing while the root is missing, or is empty because
-        its disk is not mounted.
+        A changed document is returned after two consecutive calls find it in the same state. The first call returns
+        all. Returns nothing while the root is missing, or is empty because its disk is not mounted.
         """
         try:
             disk = self._root.stat().st_dev

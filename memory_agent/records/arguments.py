@@ -260,7 +260,7 @@ def _check_vector(field: str, value: object) -> tuple[float, ...]:
     return numbers
 
 
-def _check_flag(field: str, value: object) -> bool:
+def check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(field, "must be true or false")
     return value
@@ -291,7 +291,7 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "dates": lambda field, value: check_choice(field, value, DATES),
     "reference_time": check_time,
     "context_tokens": lambda field, value: check_whole(field, value, MOST_CONTEXT_TOKENS),
-    "with_embedding": _check_flag,
+    "with_embedding": check_flag,
     "by_run": _check_id,
     "by_session": _check_id,
     "by_event": _check_id,
@@ -300,6 +300,6 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "tiers": _check_tiers,
     "vector": _check_vector,
     "vector_model": _check_name,
-    "unlogged": _check_flag,
+    "unlogged": check_flag,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()
