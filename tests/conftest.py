@@ -47,7 +47,7 @@ WITHOUT_RAY = tuple(
     f"tests/end_to_end/test_{name}.py"
     for name in (
         *("coding_agents", "early_client", "encrypted", "keys_of_users"),
-        *("metrics_of_a_daemon", "page_of_a_daemon", "reembedding", "traces"),
+        *("metrics_of_a_daemon", "page_of_a_daemon", "reembedding", "traces", "vs_code"),
     )
 )
 """Files of START_RAY whose daemons are light."""

