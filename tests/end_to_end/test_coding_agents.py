@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.integrations import CLIENTS, Scope
+from memory_agent.integrations import CLIENTS, Scope, hook_launcher
 from memory_agent.integrations import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, ToolCall, model_api
@@ -75,6 +75,21 @@ def give_hooks_time(scope: Scope) -> None:
         path.write_text(re.sub(r'"timeout": 3(000)?\b', r'"timeout": 60\1', text), encoding="utf-8")
 
 
+def leave_hooks_to_the_short_path(scope: Scope, folder: Path) -> Path:
+    """Replace the program in the hooks' commands by one that only leaves a mark; return the path of the mark."""
+    program, mark = folder / "memory-agent", folder / "mark"
+    program.write_text(f"#!/bin/sh\necho \"$@\" >> {mark}\n")
+    program.chmod(0o755)
+    own = Path(sys.executable).with_name("memory-agent")
+    changed = 0
+    for path, _ in scope.files():
+        text, count = re.subn(f"{own}(?= hook )", str(program), path.read_text(encoding="utf-8"))
+        path.write_text(text, encoding="utf-8")
+        changed += count
+    assert changed
+    return mark
+
+
 @pytest.mark.parametrize("where", ["--user", "--project"])
 @pytest.mark.parametrize("client", AGENTS)
 def test_findings_of_one_session_are_in_the_prompt_of_another(
@@ -106,11 +121,13 @@ def test_findings_of_one_session_are_in_the_prompt_of_another(
         channels = {record.channel_id for record in memory.list(limit=50).records}
     assert channels == {f"project:{folder}"}
 
+    mark = leave_hooks_to_the_short_path(scope, tmp_path) if hook_launcher() else None
     model.play([agent.recall], "Connect the VPN.")
     agent.session(SECOND_PROMPT, folder, home, model.url)
     assert ANSWER in model.requests[0], "a hook put it into the prompt"
     (found,) = model.results
     assert ANSWER in found, "the tool found it"
+    assert mark is None or not mark.exists(), f"the short path left a hook to the command: {mark.read_text()}"
 
     memory_agent(home, folder, "disconnect", client, *named)
     for path, _ in scope.files():
