@@ -1,9 +1,8 @@
 """The relay as a process: `python -m relay --data-dir DIR`.
 
-Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with status 0 after SIGTERM
-(once queued requests are answered), 1 on an error, and 2 on an invalid setting. With `--parent-pid`, it also exits
-within a second after that process stops being its parent. A supervisor may start the next relay before then; the new
-relay waits for the old one to exit.
+Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with status 0 after SIGTERM,
+1 on an error, and 2 on an invalid setting. With `--parent-pid`, it also exits soon after that process stops being its
+parent.
 """
 
 from __future__ import annotations

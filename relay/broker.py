@@ -1,8 +1,7 @@
 """The relay: acknowledged intake, plain PUB intake, table tails, replay by cursor, and a doorbell.
 
-One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
-a storage error nothing more is acknowledged: the relay exits, and its supervisor restarts it. When the disk is full,
-events are rejected but reads continue. The feed carries only doorbells; consumers read the journal.
+One thread owns the ROUTER and answers all requests; every other intake has its own thread. After a storage error the
+relay exits, and its supervisor restarts it. When the disk is full, events are rejected but reads continue.
 """
 
 from __future__ import annotations

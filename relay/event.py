@@ -185,7 +185,6 @@ def matches_any(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:
-    """Collect unknown fields, merged with the `extra` object of the canonical form."""
     if mapping.keys() <= _OWN_FIELDS:
         return {}
     others = {field: value for field, value in mapping.items() if field not in _OWN_FIELDS}

@@ -86,7 +86,6 @@ class ReadWriteLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the lock with other readers. Waits while a writer holds it or waits for it."""
         me, token = threading.get_ident(), object()
 
         def enter() -> bool:

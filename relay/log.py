@@ -118,8 +118,6 @@ def rotate_log() -> None:
 
 
 class _Log:
-    """The methods of a structlog logger: `debug`, `info`, `warning`, `error`, `exception`."""
-
     _logger: Any = None
 
     def __getattr__(self, name: str) -> Any:

@@ -1,9 +1,8 @@
 """The messages of the bus as frames: requests, replies, acks, and messages of plain PUB emitters. Pure.
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
-the client's token (empty if the connection proved a CURVE key). A reply has the first two. Events are sent as encoded
-bytes, so that a malformed event does not affect its neighbours. New fields are added at the end, with defaults; types
-never change.
+the client's token (empty if the connection proved a CURVE key). A reply has the first two. New fields are added at the
+end, with defaults; types never change.
 """
 
 from __future__ import annotations

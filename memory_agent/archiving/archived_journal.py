@@ -1,8 +1,7 @@
 """The copy of the relay's journal in the archive, and its restoration on another machine.
 
-It is an archive like that of a user, but without a lease: each write finds out whether another machine has taken over
-(`restoration.take_over`). A relay first writes a snapshot of the whole journal, because other commands may have changed
-the file while it was closed.
+Without a lease, each write finds out whether another machine has taken over (`restoration.take_over`). A relay first
+writes a snapshot of the whole journal, because other commands may have changed the closed file.
 """
 
 from __future__ import annotations

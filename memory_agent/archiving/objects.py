@@ -1,9 +1,8 @@
 """The objects of one user or of the journal, in a folder or an object store, through `fsspec`.
 
-Objects become visible only when complete. Each operation runs in a thread of its own, because not every file system
-honours a timeout. An operation that exceeds its deadline is abandoned but not stopped; the next operation of the same
-`Objects` waits for it. A late operation of another process is harmless, because each owner has its own epoch, and
-deletes only earlier ones.
+Objects become visible only when complete. Each operation runs in a thread, because not every file system honours a
+timeout. A late operation is not stopped; the next one of the same `Objects` waits for it. Those of other processes are
+harmless, because each owner has its own epoch.
 """
 
 from __future__ import annotations

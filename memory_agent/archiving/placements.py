@@ -1,8 +1,7 @@
 """Which node each user's memory is on, and since when: the truth in a cluster.
 
 A new epoch begins whenever the user is placed on a node, so a host recognises files from an earlier placement and
-restores the archive instead. A placement is durable before the node receives the user's first request. The file is in
-the user's folder on the daemon's machine.
+restores the archive instead. The file is in the user's folder on the daemon's machine.
 """
 
 from __future__ import annotations

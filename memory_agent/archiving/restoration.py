@@ -1,8 +1,7 @@
 """Restores the newest state of a user's store from the archive.
 
 Starts at the newest epoch that has objects, follows bases back to the last snapshot before each, and applies all later
-increments in one transaction. Every checksum and link is verified. While an owner deletes replaced objects, a listing
-can be inconsistent, so a failed attempt is repeated.
+increments in one transaction. A failed attempt is repeated, because a listing can be inconsistent.
 """
 
 from __future__ import annotations

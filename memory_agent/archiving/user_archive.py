@@ -1,8 +1,7 @@
 """Archives one user's store: a snapshot, then increments with the changes of later transactions.
 
-A new snapshot replaces everything older once the increments exceed half of the last snapshot, or 1,000 objects.
-Increments may repeat changes that the snapshot already contains. This has no effect, because they also contain all
-later changes.
+A new snapshot replaces everything older once the increments are too large or too many (`Limits`). Increments may repeat
+changes that the snapshot already contains, because they also contain all later changes.
 """
 
 from __future__ import annotations

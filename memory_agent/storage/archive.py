@@ -1,8 +1,7 @@
 """Opens, writes, rebuilds and closes one user's store together with the columns derived from it.
 
 Batches are applied to the columns one at a time, after they are durable. Columns that cannot apply a batch are rebuilt,
-in the background if the store is large. Meanwhile searches use the partial view and batches continue; the rebuilt
-columns catch up from the change log.
+in the background if the store is large. Meanwhile searches use the partial view.
 """
 
 from __future__ import annotations

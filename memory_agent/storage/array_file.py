@@ -47,7 +47,6 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def plain_bytes(self) -> int:
-        """The size in the file, in bytes, including padding."""
         return _padded(prod(self.shape) * np.dtype(self.dtype).itemsize)
 
 

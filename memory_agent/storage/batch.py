@@ -229,7 +229,6 @@ class Batch(Snapshot):
 
     @property
     def cursor(self) -> int:
-        """The journal cursor: the number of the last ingested event."""
         return self.state.cursor
 
     @cursor.setter

@@ -1,8 +1,7 @@
 """Arrays of values by slot: types that the indexes share, a growing array, and its sorted copy.
 
 A `Column` grows while other threads read it: the writer appends after the published values and copies before it
-overwrites, so readers need no lock. Growing doubles the capacity. The preceding appends copy the values in steps, so
-that no single batch copies them all.
+overwrites, so readers need no lock.
 
 n = number of values, k = number of positions.
 """

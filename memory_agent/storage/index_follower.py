@@ -1,9 +1,8 @@
 """Keeps a user's index in another engine up to date with the store, through crashes and outages of the engine.
 
-The index stores the last change that it includes. After each batch the missing changes are applied from the change log.
-If the log does not reach back far enough, or the index belongs to another store or model, the index is filled from the
-records, in steps that continue after a crash. If the engine fails, batches continue, and a thread retries. Until the
-index is complete, `nearest` raises, and recall uses only words.
+After each batch the missing changes are applied from the change log. If the log does not reach back far enough, or the
+index belongs to another store or model, it is filled from the records. If the engine fails, batches continue, and a
+thread retries. Until the index is complete, recall uses only words.
 """
 
 from __future__ import annotations
@@ -158,7 +157,6 @@ class IndexFollower:
             return snapshot.vectors(rows)
 
     def further(self, rows: Rows) -> list[Embedding]:
-        """Return the stored vectors of each row's further passages."""
         if not len(rows):
             return []
         with self._store.snapshot() as snapshot:
@@ -203,7 +201,6 @@ class IndexFollower:
                     return
 
     def _begin_opening(self) -> _Openings:
-        """Name this opening of the store, once."""
         if self._openings is None:
             stored, position = self._store.blob(_OPENINGS_BLOB), self.index.position
             known = _Openings() if stored is None else _openings.decode(stored)

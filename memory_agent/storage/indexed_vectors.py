@@ -46,9 +46,7 @@ class Source(Protocol):
     """The engine for candidates, and the store for the vectors themselves."""
 
     @property
-    def is_approximate(self) -> bool:
-        """Whether the engine may miss a vector."""
-        ...
+    def is_approximate(self) -> bool: ...
 
     def nearest(self, query: Embedding, limit: int, where: Where, timeout_s: float | None) -> Hits:
         """Return the nearest passages. Raises `IndexUnusableError`, and `IndexUnavailableError`, also if it is late."""
@@ -64,7 +62,7 @@ class Source(Protocol):
 
 
 class IndexedView:
-    """A snapshot of the slots with vectors. Changed rows have their current vectors."""
+    """A snapshot of the slots with vectors, like `PassageView`. Changed rows have their current vectors."""
 
     def __init__(self, source: Source, held: npt.NDArray[np.uint8], rows: RowSlots, ndim: int, count: int) -> None:
         self.ndim = ndim
@@ -103,7 +101,6 @@ class IndexedView:
         return Cosines(values, _ERROR, -inf if is_all else float(np.fmin.reduce(values[slots], initial=1.0)))
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return the exact cosines (m,) of the best passages, or NaN where a slot has no vector."""
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, Places]:
@@ -117,7 +114,6 @@ class IndexedView:
         return np.array([cosine for cosine, _ in found]), np.array([place for _, place in found], dtype=np.int64)
 
     def vectors(self, slots: Slots) -> Embedding:
-        """Return the vectors (m, d) of the first passages, or zeros where a slot has no vector."""
         if not self.ndim:
             return np.zeros((len(slots), 0), dtype=np.float32)
         found = self._source.vectors(self._rows.rows[slots])
@@ -127,7 +123,6 @@ class IndexedView:
         return found
 
     def further(self, slot: int) -> Embedding:
-        """Return the vectors of one slot's further passages, one row each."""
         if self._held[slot] != _SEVERAL:
             return np.zeros((0, self.ndim), dtype=np.float32)
         return self._source.further(self._rows.rows[[slot]])[0]
@@ -151,7 +146,6 @@ class IndexedView:
         return known
 
     def _read(self, query: Embedding, slots: Slots) -> list[tuple[float, int]]:
-        """Return the cosine and number of the best passage of each slot, from the stored vectors."""
         unit = query.astype(np.float64) / np.linalg.norm(query)
         best = _cosines(self.vectors(slots), unit).tolist()
         places = [0] * len(slots)
@@ -207,11 +201,9 @@ class IndexedVectors:
         return True
 
     def remove(self, slots: Slots) -> None:
-        """Drop the vectors of `slots`. Idempotent."""
         self._held.set(slots, _NONE)
 
     def keep(self, slots: Slots) -> Self:
-        """Return the vectors of only these slots (ascending), renumbered from 0."""
         kept = type(self)(self.source)
         kept._held, kept._ndim = Column(self._held.view()[slots]), self._ndim
         return kept
@@ -222,7 +214,6 @@ class IndexedVectors:
         return IndexedView(self.source, held, rows, self._ndim, int(np.count_nonzero(held)))
 
     def arrays(self) -> Arrays:
-        """Return the content as arrays to be saved."""
         return {"held": self._held.view(), "ndim": np.array([self._ndim])}
 
     def graph_writer(self) -> GraphWriter:

@@ -1,9 +1,7 @@
 """A durable map from runs and sessions to their owners, for events that conductors publish as `system`.
 
 The dispatcher decides which events establish an owner, since any user can name any run (decision 0008). A run or
-session that two users claim belongs to neither. Each pair has a checksum, and a damaged pair has no owner. Beyond
-`LIMIT` pairs the oldest is dropped; the owner's next event restores it. An encrypted map stores keyed hashes of runs
-and sessions.
+session that two users claim belongs to neither. A damaged pair has no owner.
 """
 
 from __future__ import annotations
@@ -185,7 +183,6 @@ class Owners:
         return bool(news)
 
     def owner(self, keys: tuple[str, ...]) -> str | None:
-        """Return the owner of the most specific known key, or None."""
         for _, owner in self._known(keys):
             if owner is not None:
                 return owner.decode() or None
@@ -253,7 +250,6 @@ class Owners:
             transaction.delete(PAIRS, key)
 
     def _take_over_older_ones(self) -> None:
-        """Add checksums and numbers to pairs from an earlier version."""
         with self._environment.read() as transaction:
             older = dict(transaction.scan(UNCHECKED))
         if not older:

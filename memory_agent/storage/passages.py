@@ -1,8 +1,7 @@
 """Several items for one slot: the vectors of a long text's passages, and the sign bits of a text's words.
 
-`PassageVectors` stores the first passage of every slot in one `VectorTable` and further passages in a second.
-`WordBits` holds the words that late interaction compares with the words of a query, in memory only (75 MB per 100,000
-memories of 16 words). The words of a slot may be unknown.
+`PassageVectors` has one `VectorTable` for the first passage of every slot and one for further passages. `WordBits`
+holds the words that late interaction compares with the words of a query, in memory only.
 
 n = number of slots, m = number of slots passed, k = number of items, p = number of further passages, d = dimensions, w
 = number of words, b = bytes of a word, q = number of words of a query.
@@ -85,7 +84,6 @@ class Ranges:
         return len(self._counts)
 
     def append(self, counts: npt.ArrayLike) -> None:
-        """Add slots with `counts` (m,) new items each."""
         added = np.asarray(counts, dtype=np.int32)
         self._starts.append(self._begins(added))
         self._counts.append(added)
@@ -97,7 +95,6 @@ class Ranges:
         self._counts.set(slots, added)
 
     def remove(self, slots: Slots) -> None:
-        """Mark the items of `slots` as unknown. Idempotent."""
         self._counts.set(slots, ABSENT)
 
     def keep(self, slots: Slots) -> tuple[Self, Items]:
@@ -138,7 +135,6 @@ class PassageView:
 
     @property
     def count(self) -> int:
-        """Number of slots that have a vector."""
         return self._first.count
 
     @property
@@ -287,7 +283,6 @@ class PassageVectors:
         return {**indexes, **self._ranges.arrays(), "owners": self._owners.view()}
 
     def graph_writer(self) -> GraphWriter:
-        """Return a function that writes both graphs, like `VectorTable.graph_writer`."""
         writers = self._first.graph_writer(), self._further.graph_writer()
 
         def write(path: Path, cipher: Cipher | None) -> None:
@@ -297,7 +292,6 @@ class PassageVectors:
         return write
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load both graphs, like `VectorTable.load_graph`."""
         for index, file in zip((self._first, self._further), graph_files(path), strict=True):
             index.load_graph(file, cipher)
 

@@ -130,7 +130,6 @@ class PostingsView:
         return found
 
     def _of_term(self, name: str) -> Iterator[_Found]:
-        """Yield the postings of a term, from the base first."""
         term = self._terms.get(name)
         if term is None:
             return
@@ -259,7 +258,6 @@ class Postings:
         }
 
     def _merge(self) -> None:
-        """Move the tail into a new base."""
         base, tail = self._base, self._tail
         if not tail:
             return

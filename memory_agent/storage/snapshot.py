@@ -230,7 +230,6 @@ class Snapshot:
         return next((run for run in self.runs_named(name) if run.since_us <= at_us), None)
 
     def run_of_key(self, key: bytes) -> StoredTrajectory | None:
-        """Return the run stored under a key, even if it was forgotten."""
         value = self._transaction.get(RUNS, key)
         return None if value is None else decode_trajectory(key, value)
 

@@ -1,13 +1,9 @@
 """The stored forms of runs and recalls, with their index entries. Does not import usearch or open files.
 
 The facts of a run (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so the order and repetition of events do
-not matter. `learning` derives the other fields, which are stored for readers. No text is stored: a run's request is the
-text of the begin event's memory. A reused id names several runs: the first run keeps the id, and the keys of later runs
-add their start times.
-
-The note of a recall contains the query's vector, a digest of its text, and the memories shown, with the arm that ranked
-each. The store prunes notes that belong to no run. The key of an index entry is a letter, eight bytes with a time or
-row, and the key of the run or recall.
+not matter. `learning` derives the other fields. No text is stored: a run's request is the text of the begin event's
+memory. A reused id names several runs, told apart by their start times. The key of an index entry is a letter, eight
+bytes with a time or row, and the key of the run or recall.
 """
 
 from __future__ import annotations

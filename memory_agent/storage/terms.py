@@ -1,12 +1,9 @@
 """Split texts and queries into words, find stems and stop words, and compute fingerprints of texts.
 
 Words are runs of letters and digits, folded to lower case without diacritics. Scripts without spaces between words are
-split into overlapping pairs of letters. Vowel signs belong to their letter. Words and stems of English texts, and of
-texts whose language is unknown, almost always equal those of FTS5 (`porter unicode61 remove_diacritics 2`).
-
-Terms are the indexed form of words. In a text in another language of Latin letters (`languages`), terms are stems by
-the language's stemmer, prefixed with the language. A word of a query is expanded to its stems in every language of the
-store. Words in other scripts are stemmed by their script.
+split into overlapping pairs of letters. Terms are the indexed form of words: stems, as FTS5 finds them in English
+(`porter unicode61 remove_diacritics 2`). In another language of Latin letters, terms are prefixed with the language. A
+word of a query is expanded to its stems in every language of the store.
 """
 
 from __future__ import annotations

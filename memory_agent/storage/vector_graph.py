@@ -1,9 +1,8 @@
 """A usearch HNSW graph over the coarse planes of a vector table, built by a background thread.
 
-It only grows: the caller ignores removed slots, and compaction starts a new graph. Until the graph contains nearly all
-vectors, and whenever it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead. Only
-one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit would kill the
-process (decision 0002).
+It only grows: the caller ignores removed slots, and compaction starts a new graph. While it is incomplete or busy,
+`search` returns None and the caller scans instead. Only one thread at a time uses usearch. Files are verified first,
+because a flipped bit would kill the process.
 
 n = number of slots, m = number of slots passed, d = dimensions.
 """

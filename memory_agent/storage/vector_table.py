@@ -1,13 +1,11 @@
 """One user's vectors as two int8 planes, multiplied exactly by numkong.
 
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 divided by the largest
-component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse`. Both planes together are finer
-than the stored float16. Products of integers are exact, so equal vectors have equal cosines in any scan. With many
-vectors, a graph (`vector_graph`) finds the candidates; a masked scan, and vectors outside the graph, still use the
-plane.
+component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse`. Products of integers are exact,
+so equal vectors have equal cosines in any scan. With many vectors, a graph (`vector_graph`) finds the candidates.
 
-Later changes do not affect a view: a scale of NaN marks a slot without a vector, and planes are only written at slots
-whose scale is NaN in every view.
+A scale of NaN marks a slot without a vector. Planes are only written at slots whose scale is NaN in every view, so
+later changes do not affect a view.
 
 n = number of slots, k and m = number of slots passed, d = dimensions, q = number of queries, g = number of groups of
 rows, b = d / 8 bytes of packed signs.

@@ -1,10 +1,8 @@
 """Encryption with one user's key: values with AES-256-GCM, names with AES-SIV.
 
-A value is bound to its context, such as its database and key, so it cannot be moved. Equal names encrypt to equal
-bytes, so they can be looked up. The keys are derived from the user's key (HKDF-SHA256), separately for each purpose.
-Nonces are random: 2^32 values with one key are safe (NIST SP 800-38D, 8.3).
-
-The package `cryptography` (the extra `encryption`) is imported when the first key is used.
+A value is bound to its context, such as its database and key. Equal names encrypt to equal bytes. The keys are derived
+from the user's key (HKDF-SHA256), separately for each purpose. Nonces are random (NIST SP 800-38D, 8.3). The package
+`cryptography` is imported when the first key is used.
 """
 
 from __future__ import annotations

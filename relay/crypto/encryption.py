@@ -1,12 +1,8 @@
 """The stored form of keys and values in an encrypted LMDB environment. Does not import LMDB.
 
-Values are encrypted with their key as context. Numbers and times in keys stay plain, because entries are read in that
-order. Names are encrypted deterministically. The first ten letters of a ULID (its time) stay plain, so new entries go
-to the last page. An empty value stays empty. A checksum over a row is removed before encryption, because the tag
-replaces it.
-
-The environment stores the id of its key, so an encrypted store is never mistaken for a plain one or opened with a
-different key.
+Values are encrypted with their key as context, and empty values stay empty. Names are encrypted deterministically.
+Numbers and times in keys stay plain, because entries are read in that order, also the first ten letters of a ULID. A
+checksum over a row is removed before encryption, because the tag replaces it.
 """
 
 from __future__ import annotations

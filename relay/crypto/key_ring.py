@@ -1,9 +1,8 @@
 """The encryption keys of users: one file per user, mode 0600, in a folder separate from the data.
 
-A key is 256 random bits, created when its user first stores something, and durable before its first use. The data
-folder and backups contain no copy, so `destroy` makes all data of the user unreadable. A key file is named after a
-digest of the user id. The data folder records the id of its ring's system key (`read_ring`), so no second ring is
-created while the first is not mounted.
+A key is 256 random bits, durable before its first use. The data folder and backups contain no copy, so `destroy` makes
+all data of the user unreadable. The data folder records the id of its ring's system key (`read_ring`), so no second
+ring is created while the first is not mounted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """An LMDB environment for journals and stores. A committed transaction is durable.
 
-`sync` and `metasync` are on. `writemap` is off: with it, a full disk kills the process with SIGBUS. The map size is set
-once, because growing it from two processes corrupts the file. LMDB's errors are translated to the caller's error types
-(`ErrorFamily`).
-
-LMDB detects little damage: a truncated file kills the reader, and a zeroed page aborts the process. So callers store a
-checksum in each value, and `pages` checks the pages before LMDB reads them.
+`writemap` is off: with it, a full disk kills the process with SIGBUS. The map size is set once, because growing it from
+two processes corrupts the file. LMDB detects little damage, so callers store a checksum in each value, and `pages`
+checks the pages before LMDB reads them.
 """
 
 from __future__ import annotations

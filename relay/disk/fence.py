@@ -1,11 +1,8 @@
 """One writer per folder: a file lock that names the owner, and an epoch in the store that fences earlier owners.
 
-A lock is not enough: a Ray actor whose raylet died keeps running for minutes with its lock, while Ray has already
-started its successor. So an owner with the role `host` may take over from a `host`: it replaces the lock file and
-increments the epoch. Each write transaction compares the epoch, so the earlier owner's next write fails. A `library` (a
-separate program) neither takes over nor can be taken over.
-
-Not covered: an earlier owner that is frozen inside a write transaction, and folders shared between machines.
+A lock is not enough: a Ray actor whose raylet died keeps its lock for minutes, while Ray has started its successor. So
+an owner with the role `host` may take over from a `host`. It increments the epoch, and the earlier owner's next write
+fails. Not covered: an owner that is frozen inside a write, and folders shared between machines.
 """
 
 from __future__ import annotations

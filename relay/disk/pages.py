@@ -1,10 +1,7 @@
 """Checks the page structure of an LMDB file before LMDB reads it, because LMDB aborts the process on some damage.
 
-Walks all pages that the newest commit reaches: numbers, flags, bounds, child pages, the counts of each tree, and that
-no page is used twice. Values have their own checksums. Takes 0.4 s for 100,000 memories (`lmdb.verify`: twenty times as
-long).
-
-Reads format 1, as written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
+Walks all pages that the newest commit reaches, in 0.4 s for 100,000 memories. Reads format 1, as written by LMDB 0.9 on
+64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Best-effort, counted intake from plain PUB emitters, which get no acknowledgements.
 
-ZeroMQ may drop messages before they arrive, without counting them. Every message that arrives is journaled or
-quarantined, or dropped and counted while a consumer is too far behind. Emitters present no key: if `broker.pub_user` is
-set, events of other users are dropped and counted.
+Every message that arrives is journaled or quarantined, or dropped and counted while a consumer is too far behind.
+Emitters present no key: if `broker.pub_user` is set, events of other users are dropped and counted.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class Collector:
         return 0.0
 
     def finish(self) -> None:
-        """Journal the queued messages, and close."""
         try:
             while self._journal_batch(0.0):
                 pass

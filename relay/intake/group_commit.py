@@ -1,8 +1,7 @@
 """Acknowledged intake with group commit: all queued publishes become one transaction, with one ack per publisher.
 
-The next batch queues while the disk writes a commit. A publisher's events are journaled in order; events after a gap
-are rejected, and the publisher resends them. The journal recognises repeats by `event_id`, so the state here may be
-lost.
+A publisher's events are journaled in order; events after a gap are rejected, and the publisher resends them. The
+journal recognises repeats by `event_id`, so the state here may be lost.
 """
 
 from __future__ import annotations

@@ -67,7 +67,6 @@ class Masker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of masked secrets, by kind."""
         counted = sorted(self._counts.items())
         return {name.removeprefix(COUNTED): number for name, number in counted if name.startswith(COUNTED)}
 

@@ -82,13 +82,11 @@ def _has_iban_digits(number: str) -> bool:
 
 
 def _may_be_called(number: str) -> bool:
-    """Whether a phone number has enough different digits, and is not a date or an amount."""
     digits = [one for one in number if one.isdigit()]
     return len(set(digits)) > 2 and not _DATE.match(number.lstrip("+")) and number[-5:] not in ("00000", "00.00")
 
 
 def _ibans() -> str:
-    """Return the pattern of the IBANs of all countries."""
     countries: defaultdict[int, list[str]] = defaultdict(list)
     for one in _IBAN_LENGTHS.split():
         countries[int(one[2:])].append(one[:2])
@@ -130,4 +128,3 @@ PERSONAL_FORMATS: tuple[SecretFormat, ...] = (
         _WORDS,
     ),
 )
-"""The formats in the order of matching."""

@@ -73,7 +73,6 @@ _VALUE = r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]{3,512}+)|(?P<bare>[^\s\"'`,;
 
 
 def _token(kind: str, prefixes: str, rest: str, *, start: str = _WORD) -> SecretFormat:
-    """Return the format of a token that starts with one of the space-separated prefixes."""
     literals = tuple(prefixes.split())
     return SecretFormat(kind, literals, re.compile(f"{start}(?:{'|'.join(map(re.escape, literals))}){rest}"))
 

@@ -1,8 +1,7 @@
 """Intake from an event table in an SQLite file that another program writes. The file is only read.
 
-The table must have the columns `seq`, `event_type` and `payload`; `_OPTIONAL` lists the others. The cursor advances in
-the transaction that appends the rows, so each row is journaled exactly once. Malformed rows are quarantined. A missing
-file or table is retried.
+The cursor advances in the transaction that appends the rows, so each row is journaled exactly once. Malformed rows are
+quarantined. A missing file or table is retried.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class TableFollower:
         self._fault = ""
 
     def step(self) -> float:
-        """Journal the next rows; return the seconds to wait for more."""
         try:
             self._journal.require_read(self._max_lag)
             rows = self._read()
@@ -79,8 +77,7 @@ class TableFollower:
             self._append(rows)
         return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
 
-    def finish(self) -> None:
-        """Do nothing: no resource is held between steps."""
+    def finish(self) -> None: ...
 
     def _read(self) -> list[Row]:
         with _opened(self._table) as connection:
@@ -128,7 +125,6 @@ class TableFollower:
         return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
-        """Return a malformed row as an event in JSON, for quarantine and a later retry."""
         shown = {
             name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             for name, value in row.items()

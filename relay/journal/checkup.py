@@ -34,7 +34,6 @@ class _JournalCheckup(Checkup):
         super().__init__(transaction, findings, report)
         self._last_seq = counter(transaction, "last_seq")
         self._gone = {number(key) for key, _ in transaction.scan("forgotten")}
-        """Numbers of entries that were deleted or set aside as damaged."""
         self._has_set_aside = False
 
     def checks(self) -> Sequence[Callable[[], None]]:

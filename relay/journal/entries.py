@@ -101,12 +101,10 @@ _sealed_quarantine_decoder = msgspec.msgpack.Decoder(SealedQuarantine)
 
 
 def id_key(user_id: str, event_id: str) -> bytes:
-    """Return the key of an event's id, which also contains the user."""
     return user_key(user_id) + event_id.encode()
 
 
 def user_key(user_id: str, seq: int | None = None) -> bytes:
-    """Return the key prefix of a user, or the key of one of the user's entries."""
     return user_id.encode() + b"\0" + (b"" if seq is None else number_key(seq))
 
 
@@ -120,7 +118,6 @@ def number(key: bytes) -> int:
 
 
 def pack(content: AnyEvent | AnyQuarantine) -> bytes:
-    """Return the content of a value, without its checksum."""
     encoded = _encoder.encode(content)
     return _SEALED + encoded if isinstance(content, (SealedEvent, SealedQuarantine)) else encoded
 

@@ -1,8 +1,7 @@
 """Erases events out of order, by user, session, run or id. Readers skip the missing numbers.
 
-As after retention, the ids of erased events are recognised for `repeat_horizon_s`. Their bytes stay in free pages until
-`Journal.compact`. An event whose key is missing can only be erased by its number, or together with all events of its
-user.
+As after retention, the ids of erased events stay known for `repeat_horizon_s`. An event whose key is missing can only
+be erased by its number, or together with all events of its user.
 """
 
 from __future__ import annotations

@@ -130,7 +130,6 @@ def _is_new(transaction: Transaction) -> bool:
 
 
 def cursors(folder: Path, settings: JournalSettings) -> dict[str, int]:
-    """Return the cursor of each consumer. Raises `JournalError`."""
     with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:
         return {name.decode(): number(seq) for name, seq in transaction.scan("consumers")}
 

@@ -70,7 +70,6 @@ class Sealing:
         return user_key(user_id) + self._own(user_id).name(event_id.encode())
 
     def event(self, key: bytes, stored: StoredEvent, event_key: bytes) -> AnyEvent:
-        """Return the stored form of an event under `key`; `event_key` is its `id_key`."""
         if self._keys is None:
             return stored
         owner = _owner_of(stored)

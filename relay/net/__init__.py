@@ -1,8 +1,7 @@
 """ZeroMQ sockets, for the bus (`bus`) and for requests to the daemon, its hosts and the embedder (`requests`).
 
-Read `zeromq` first, the only module that imports ZeroMQ. Peers on socket files and loopback send a token. Other
-endpoints require CURVE with a known key. Plain and CURVE endpoints never share a socket, because a peer without CURVE
-may claim any `User-Id`.
+Peers on socket files and loopback send a token. Other endpoints require CURVE with a known key. Plain and CURVE
+endpoints never share a socket, because a peer without CURVE may claim any `User-Id`.
 """
 
 from relay.net.bus import (
