@@ -123,13 +123,9 @@ class _Log:
     def __getattr__(self, name: str) -> Any:
         structlog = sys.modules.get("structlog")
         if structlog is None or not structlog.is_configured():
-            return _nothing
+            return lambda *words, **fields: None
         self._logger = self._logger or structlog.get_logger()
         return getattr(self._logger, name)
-
-
-def _nothing(*words: Any, **fields: Any) -> None:
-    pass
 
 
 log = _Log()

@@ -9,7 +9,7 @@ from memory_agent.archiving.chain import Restored
 from memory_agent.archiving.objects import Objects, ObjectStore
 from memory_agent.archiving.placements import Placements, is_away, read_placement
 from memory_agent.archiving.restoration import restore
-from memory_agent.archiving.user_archive import Copy, Limits, UserArchive
+from memory_agent.archiving.user_archive import Limits, UserArchive
 from memory_agent.archiving.user_files import (
     UserFiles,
     copy_archived,
@@ -21,7 +21,6 @@ from memory_agent.archiving.user_files import (
 )
 
 __all__ = [
-    "Copy",
     "Limits",
     "ObjectStore",
     "Objects",

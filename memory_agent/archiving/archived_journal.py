@@ -69,7 +69,7 @@ def restore_journal(
         epoch = newest_epoch(objects)
         if not epoch:
             raise StoreError(f"{settings.url} contains no journal")
-        marker = _new_marker()
+        marker = _Marker(token_bytes(16))
         begun = take_over(objects, _NAME, epoch, marker.owner)
         size = StoreSettings(map_size_bytes=journal.map_size_bytes)
         restored = restore(objects, _NAME, partial, settings=size)
@@ -125,7 +125,7 @@ class ArchivedJournal:
         """Begin the next epoch, unless the newest one belongs to another folder. Raises `FencedError`."""
         marker, newest = _read_marker(self._folder), newest_epoch(self._objects)
         if marker is None:
-            marker = _new_marker()
+            marker = _Marker(token_bytes(16))
             _write_marker(self._folder, marker)
         if newest == marker.epoch + 1 and begun_by(self._objects, _NAME, newest) == marker.owner:
             marker = msgspec.structs.replace(marker, epoch=newest)  # an earlier attempt was interrupted
@@ -153,10 +153,6 @@ def _objects(settings: ArchiveSettings) -> Objects:
     if not settings.url:
         raise SettingsError("archive.url", "must be set for a copy of the journal")
     return ObjectStore.open(settings).of_journal()
-
-
-def _new_marker() -> _Marker:
-    return _Marker(token_bytes(16))
 
 
 def _read_marker(folder: Path) -> _Marker | None:

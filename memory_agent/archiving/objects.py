@@ -123,7 +123,8 @@ class Objects:
             else:
                 self._files.put_file(str(content), path)
 
-        self._run(path, put, _size(content), undo=None if may_be_late else lambda: self._files.rm_file(path))
+        size_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+        self._run(path, put, size_bytes, undo=None if may_be_late else lambda: self._files.rm_file(path))
 
     def create(self, epoch: int, name: str, content: bytes) -> bool:
         """Write an object unless it exists; return whether it did not. Durable and atomic, if the store can do so."""
@@ -251,10 +252,6 @@ class Objects:
 
 def _folder(epoch: int) -> str:
     return f"{epoch:016}"
-
-
-def _size(content: bytes | Path) -> int:
-    return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 def make_folders(folder: Path) -> None:

@@ -34,7 +34,7 @@ class Placements:
     def of(self, user_id: str) -> Placement:
         """Return the user's placement. Raises `StoreError` if its file is damaged."""
         if user_id not in self._known:
-            self._known[user_id] = self._read(user_id)
+            self._known[user_id] = read_placement(user_folder(self._data_dir, user_id))
         return self._known[user_id]
 
     def known(self, user_id: str) -> Placement | None:
@@ -78,14 +78,8 @@ class Placements:
         self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may be ahead of the clock
         self.forget(user_id)
 
-    def _file(self, user_id: str) -> Path:
-        return user_folder(self._data_dir, user_id) / PLACEMENT_FILE
-
-    def _read(self, user_id: str) -> Placement:
-        return read_placement(user_folder(self._data_dir, user_id))
-
     def _write(self, user_id: str, placement: Placement) -> None:
-        file = self._file(user_id)
+        file = user_folder(self._data_dir, user_id) / PLACEMENT_FILE
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_private(file, add_checksum(msgspec.json.encode(placement)))

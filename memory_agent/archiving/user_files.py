@@ -69,7 +69,7 @@ class UserFiles:
             return None
         marker = self._marker(folder)
         if marker is None or marker.epoch != placement.epoch:
-            marker = self._restored(folder, user_id, placement)
+            marker = self.fetch(user_id, placement)
         self._write_marker(folder, msgspec.structs.replace(marker, openings=marker.openings + 1, archived=None))
         archive = self._archive_of(folder, user_id, placement.epoch * EPOCHS_OF_ARCHIVE + marker.openings + 1)
         archive.start(copy, marker.archived, derived_files(folder))
@@ -169,12 +169,8 @@ class UserFiles:
         """Restore the files if they are elsewhere, then delete the archive."""
         if not self.is_settled(user_id, placement):
             if not self._is_at_home(folder, placement):
-                self._restored(folder, user_id, placement)
+                self.fetch(user_id, placement)
             self.settle(user_id, placement)
-
-    def fetch(self, user_id: str, placement: Placement) -> None:
-        """Restore the files of a user who is not at home yet. Raises as `prepare`."""
-        self._restored(user_folder(self._data_dir, user_id), user_id, placement)
 
     def is_settled(self, user_id: str, placement: Placement) -> bool:
         """Whether the files at home are the truth, and there is no archive."""
@@ -191,8 +187,9 @@ class UserFiles:
         has_files = has_records(folder) or not placement.epoch
         return has_files and (marker is None or marker.epoch == placement.epoch)
 
-    def _restored(self, folder: Path, user_id: str, placement: Placement) -> _Marker:
-        """Replace the files by the archive's, and return their marker. Repeats an interrupted restoration."""
+    def fetch(self, user_id: str, placement: Placement) -> _Marker:
+        """Replace the files by the archive's, and return their marker. Idempotent. Raises as `prepare`."""
+        folder = user_folder(self._data_dir, user_id)
         self._write_marker(folder, _Marker(epoch=placement.epoch - 1, is_left=True))
         self._delete(folder)
         restored = self.copy_archived(user_id, placement, folder / RECORDS_FOLDER)

@@ -204,8 +204,8 @@ class Intake:
             with self._archive.batch() as batch:
                 settlement = _Settlement(batch, vectors.admitted(batch), tally, self._quota)
                 entries = [entry for read in fresh if (entry := settlement.settle(read)) is not None]
-                batch.cursor = max(
-                    [batch.cursor, *(read.arrival.seq for read in fresh if read.arrival.seq is not None)]
+                batch.state.cursor = max(
+                    [batch.state.cursor, *(read.arrival.seq for read in fresh if read.arrival.seq is not None)]
                 )
                 settlement.progress.save()
                 self._run_records.enter(batch, entries)
@@ -288,7 +288,7 @@ class _Settlement:
         if isinstance(outcome, _Draft):
             is_news, row = self._keep(outcome)
             record = None if row is None else outcome.record
-        elif seq is not None and seq <= self._batch.cursor:  # another thread has stored it since
+        elif seq is not None and seq <= self._batch.state.cursor:  # another thread has stored it since
             self._tally.duplicates += 1
         elif isinstance(outcome, Dropped):
             is_news = True

@@ -4,7 +4,7 @@ Read `table` first: it maps event types to memories. `reader` creates an event's
 the outcome from `verdicts`. `runs` reads what an event reports about a run.
 """
 
-from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
+from memory_agent.signals.payloads import NotTextError, read_part, roots
 from memory_agent.signals.reader import Dropped, EventReader, id_of, run_id_of, truncate
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.signals.table import LayeredTable, SignalTable, is_own, row_of_type, rows_by_type
@@ -14,12 +14,10 @@ __all__ = [
     "EventReader",
     "LayeredTable",
     "NotTextError",
-    "Part",
     "RunSign",
     "SignalTable",
     "id_of",
     "is_own",
-    "parse_part",
     "read_part",
     "read_run_sign",
     "roots",

@@ -74,11 +74,7 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
 def _is_word(token: str) -> bool:
     if not 0 < len(token) <= _LONGEST_WORD or _UNSPACED.search(token):
         return False
-    if not all(map(_is_of_word, token)):
+    if not all(char.isalpha() or char in _INSIDE or category(char).startswith("M") for char in token):
         return False
     capitals_inside = sum(before.islower() and after.isupper() for before, after in pairwise(token))
     return capitals_inside * 5 <= len(token)
-
-
-def _is_of_word(character: str) -> bool:
-    return character.isalpha() or character in _INSIDE or category(character).startswith("M")

@@ -58,14 +58,11 @@ def parse_part(line: str) -> Part:
     body = line.strip()
     accompanies = body.startswith("+")
     label, colon, rest = body.removeprefix("+").rpartition(":")
-    places = tuple(_parse_place(place) for place in rest.split("|"))
+    paths = (place.strip().replace("[]", ".[]").split(".") for place in rest.split("|"))
+    places = tuple(tuple(filter(None, path)) for path in paths)
     if not all(places):
         raise ValueError(f"{line!r} has an empty place")
     return Part(places, label.strip() + colon, accompanies)
-
-
-def _parse_place(place: str) -> Place:
-    return tuple(step for step in place.strip().replace("[]", ".[]").split(".") if step)
 
 
 def clean(text: str, field: str) -> str:

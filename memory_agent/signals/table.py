@@ -79,10 +79,10 @@ class SignalTable:
             if noise.text
         }
         rows = signals.items()
-        self.parts = {row: [_parse(layers, f"signal.{name}.text", line) for line in row.text] for name, row in rows}
+        self.parts = {row: [layers.part(f"signal.{name}.text", line) for line in row.text] for name, row in rows}
         self._names = {row: name for name, row in rows}
-        self.titles = {row: _parse(layers, f"signal.{name}.title", row.title) for name, row in rows}
-        self.fallback = _parse(layers, "fallback.text", rest.fallback.text)
+        self.titles = {row: layers.part(f"signal.{name}.title", row.title) for name, row in rows}
+        self.fallback = layers.part("fallback.text", rest.fallback.text)
         self.outcomes = rest.outcomes
 
     @staticmethod
@@ -162,13 +162,6 @@ def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
     return by_type.get("*")
 
 
-def _parse(layers: LayeredTable, setting: str, line: str) -> Part:
-    try:
-        return parse_part(line)
-    except ValueError as error:
-        raise layers.error(setting, str(error)) from error
-
-
 def _compile(layers: LayeredTable, setting: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.IGNORECASE | re.DOTALL)
@@ -212,6 +205,13 @@ class LayeredTable:
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `")
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
+
+    def part(self, place: str, line: str) -> Part:
+        """Parse a part of a text (`parse_part`). Raises `SettingsError`."""
+        try:
+            return parse_part(line)
+        except ValueError as error:
+            raise self.error(place, str(error)) from error
 
     def require_tables(self) -> None:
         for name in self.merged.keys() - {self.rows}:

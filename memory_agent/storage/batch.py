@@ -227,14 +227,6 @@ class Batch(Snapshot):
             counter = f"{group}.*"
         self.count(counter, by)
 
-    @property
-    def cursor(self) -> int:
-        return self.state.cursor
-
-    @cursor.setter
-    def cursor(self, seq: int) -> None:
-        self.state.cursor = seq
-
     def set_blob(self, name: str, value: bytes | None) -> None:
         key = BLOB_PREFIX + name_key(name, "name")
         if value is None:

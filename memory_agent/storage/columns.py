@@ -84,7 +84,7 @@ class Columns:
         self._alive: Column[np.bool_] = _column(np.bool_)
         self._pairs: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _PAIRS.items()}
         self._names: dict[str, int] = {}
-        self._dead = 0
+        self.dead = 0
         self._equal = Sorted.of(np.empty(0, dtype=np.int64))
         self._first_row = 0
         self._slot_of: Column[np.int32] = _column(np.int32)  # slots by row, from the first row; -1 for none
@@ -104,10 +104,6 @@ class Columns:
         columns.applied, columns.stamp = applied, stamp
         columns._publish()
         return columns
-
-    @property
-    def dead(self) -> int:
-        return self._dead
 
     def arrays(self) -> Arrays:
         """Return the content as arrays. The arrays of each index have its name as a prefix."""
@@ -150,7 +146,7 @@ class Columns:
             self.applied = -1  # half of the range is applied, so no further range can continue from here
             raise
         self.applied = changes.through
-        if self._dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
+        if self.dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
             self.compact()
         self._publish()
 
@@ -190,7 +186,7 @@ class Columns:
         self.vectors.close()
         self.vectors, self._words = self.vectors.keep(kept), self._words.keep(kept)
         self._word_bits = self._word_bits.keep(kept)
-        self._dead = 0
+        self.dead = 0
         self._locate()
         self._publish()
 
@@ -208,7 +204,7 @@ class Columns:
         self._alive = _column(np.bool_, arrays["alive"])
         self._pairs = {name: _column(type_, arrays[name]) for name, type_ in _PAIRS.items()}
         self._names = {name: number for number, name in enumerate(_names_of.decode(arrays["names"].tobytes()))}
-        self._dead = count - int(np.count_nonzero(arrays["alive"]))
+        self.dead = count - int(np.count_nonzero(arrays["alive"]))
         self._word_bits = WordBits(count)
         order = arrays["by_fingerprint"].astype(np.int32)
         self._equal = Sorted(arrays["fingerprints"][order], order)
@@ -314,7 +310,7 @@ class Columns:
             return set()
         slots: Slots = np.array(removed)
         self._alive.set(slots, False)
-        self._dead += len(slots)
+        self.dead += len(slots)
         self._point(self._columns["rows"].view()[slots], -1)
         self.vectors.remove(slots)
         self._words.remove(slots)
@@ -422,7 +418,7 @@ class Columns:
             rows,
             self._equal,
             (self.vectors.view(rows), self._words.view(), self._word_bits.view()),
-            (len(self._alive) - self._dead, self.applied),
+            (len(self._alive) - self.dead, self.applied),
             (self.stamp, self.words_stamp),
         )
 

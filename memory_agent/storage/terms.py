@@ -81,7 +81,7 @@ class _Folds(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         if _WORD.match(char):
-            lower = _in_lower_case(char)
+            lower = next((form for form in (char.casefold(), char.lower()) if len(form) == 1), char)
             base = unicodedata.normalize("NFD", lower)[0].lower()
             folded = base if base.isascii() else lower
         else:
@@ -89,10 +89,6 @@ class _Folds(dict[int, str]):
         if len(self) < _FOLDED_CHARS:
             self[code] = folded
         return folded
-
-
-def _in_lower_case(char: str) -> str:
-    return next((form for form in (char.casefold(), char.lower()) if len(form) == 1), char)
 
 
 _FOLDS = _Folds()

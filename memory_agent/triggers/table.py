@@ -15,9 +15,7 @@ from memory_agent.records.memories import Kind, Profile
 from memory_agent.signals import (
     LayeredTable,
     NotTextError,
-    Part,
     is_own,
-    parse_part,
     read_part,
     roots,
     row_of_type,
@@ -63,7 +61,7 @@ class TriggerTable:
         self._names = {row: name for name, row in rows.items()}
         self.rows = rows
         self._documents = {
-            name: _parsed(layers, f"trigger.{name}.debounce_by", row.debounce_by)
+            name: layers.part(f"trigger.{name}.debounce_by", row.debounce_by)
             for name, row in rows.items()
             if row.debounce_by
         }
@@ -88,10 +86,3 @@ class TriggerTable:
         except NotTextError:
             name = ""
         return (name or cause.session_id or "")[:_DOCUMENT_CHARS] or None
-
-
-def _parsed(layers: LayeredTable, place: str, line: str) -> Part:
-    try:
-        return parse_part(line)
-    except ValueError as error:
-        raise layers.error(place, str(error)) from error

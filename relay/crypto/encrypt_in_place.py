@@ -40,8 +40,9 @@ def encrypt_in_place(
             with target.read() as encrypted:
                 pairs = ((name, *pair) for name in target.databases for pair in encrypted.scan(name))
                 found = _Digests(target, pairs)
-        for name in expected.unequal(found):
-            raise environment.errors.damaged(f"{copy}: the copy of {name} differs from the original")
+        for name, digest in expected.of_database.items():
+            if found.of_database[name] != digest:
+                raise environment.errors.damaged(f"{copy}: the copy of {name} differs from the original")
         environment.replace_by(copy)
     finally:
         discard_copy(copy)
@@ -63,11 +64,8 @@ class _Digests:
     """The number of pairs in each database, and the sum of their digests, regardless of their order."""
 
     def __init__(self, environment: Environment, puts: Iterable[Put]) -> None:
-        self._known = dict.fromkeys(environment.databases, (0, 0))
+        self.of_database = dict.fromkeys(environment.databases, (0, 0))
         for name, key, value in puts:
-            count, total = self._known[name]
+            count, total = self.of_database[name]
             digest = xxhash.xxh3_128_intdigest(len(key).to_bytes(4, "big") + key + value)
-            self._known[name] = count + 1, (total + digest) % (1 << 128)
-
-    def unequal(self, other: _Digests) -> Iterator[str]:
-        return (name for name, known in self._known.items() if other._known[name] != known)
+            self.of_database[name] = count + 1, (total + digest) % (1 << 128)

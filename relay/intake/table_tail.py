@@ -91,7 +91,12 @@ class TableFollower:
 
     def _append(self, rows: Sequence[Row]) -> None:
         now = datetime.now(UTC)
-        admitted = [(row, self._try_event(row, now)) for row in rows]
+        admitted: list[tuple[Row, Admitted]] = []
+        for row in rows:
+            try:
+                admitted.append((row, self._event(row, now)))
+            except MalformedEventError as error:
+                admitted.append((row, error))
         events = [result for _, result in admitted if isinstance(result, Event)]
         refused = [(self._as_json(row), one) for row, one in admitted if not isinstance(one, Event)]
         malformed = self._admission.suspects(refused, self._source)
@@ -106,12 +111,6 @@ class TableFollower:
             table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(malformed)
         )
         self._on_append()
-
-    def _try_event(self, row: Row, now: datetime) -> Admitted:
-        try:
-            return self._event(row, now)
-        except MalformedEventError as error:
-            return error
 
     def _event(self, row: Row, now: datetime) -> Event:
         payload = row["payload"] or b"{}"

@@ -39,7 +39,7 @@ def test_a_batch_survives_reopening_with_records_vectors_events_and_cursor(store
         batch.set_blob("mean", b"\x00\xff")
         batch.count("kept")
         batch.count("dropped.noise", 3)
-        batch.cursor = 42
+        batch.state.cursor = 42
     with reopened(store) as again:
         assert again.record(row) == record
         assert again.row_of_id(record.id) == again.row_of_event("e-1") == row
@@ -77,7 +77,7 @@ def test_a_batch_that_raises_leaves_nothing(store: Store) -> None:
     with pytest.raises(InvalidInputError), store.batch() as batch:  # noqa: PT012
         batch.put(memory(event_id="e-1"), None)
         batch.count("kept")
-        batch.cursor = 9
+        batch.state.cursor = 9
         batch.put(memory(), np.full(NDIM, np.nan, dtype=np.float32))
     assert (store.counts().memories, store.state.cursor, store.state.counters, store.state.last_change) == (0, 0, {}, 0)
     assert store.row_of_event("e-1") is None

@@ -37,7 +37,7 @@ while True:
         for seq in range(start + 1, start + 6):
             batch.put(memory(f"event number {{seq}}", id=f"m-{{seq}}", event_id=f"e-{{seq}}"), vectors[seq % 5])
             batch.count("kept")
-        batch.cursor = start + 5
+        batch.state.cursor = start + 5
     print(start + 5, flush=True)
     if start % 100 == 0:
         archive._save()
